@@ -8,7 +8,9 @@ import sys
 import numpy as np
 import pytest
 
+from photinus.core.errors import NotReadyError
 from photinus.core.pages import Pages, give_back, map_of, read_at_random
+from photinus.core.parameters import TRAINED, Layout, Parameters
 
 SIZE = 1 << 24
 
@@ -85,3 +87,11 @@ def test_an_array_in_memory_has_no_map():
     read_at_random(np.zeros(3))
     pages = Pages(3, "float32")
     assert map_of(pages.vector[1:]) is not None
+
+
+def test_more_memory_than_there_can_be_is_one_sentence():
+    with pytest.raises(NotReadyError, match="refuses so much memory; got 4000000000 MiB"):
+        Pages(1_000_000_000 << 20, "float32")
+    layout = Layout.of([("w", (1_000_000_000 << 20,), TRAINED)])
+    with pytest.raises(NotReadyError, match="do not fit in memory; got 4000000000 MiB"):
+        Parameters(layout)

@@ -109,14 +109,22 @@ def test_a_fraction_of_a_card_caps_this_process_memory(cards, monkeypatch):
     assert told == [0, 0.25]
 
 
+def test_a_fraction_of_another_resource_caps_no_card(cards):
+    told = cards().told
+    TaskResources({"fpga": ["0"]}, {"fpga": 0.25}).bind()
+    ready("cuda")
+    assert told == [0]
+
+
 @pytest.mark.parametrize(
     ("name", "fields", "words"),
     [
         ("cuda", {"broken": "The driver is too old"}, "The driver is too old; device="),
         ("cuda:5", {}, "got cpu, cuda:0, cuda:1; photinus devices"),
         ("xpu", {}, "got cpu, cuda:0, cuda:1, with PyTorch"),
+        ("mps", {}, f"got cpu, cuda:0, cuda:1, with PyTorch {torch.__version__}; device="),
     ],
-    ids=["driver", "number", "kind"],
+    ids=["driver", "number", "kind", "apple"],
 )
 def test_a_device_that_is_not_there_is_refused_in_a_sentence(cards, name, fields, words):
     cards(**fields)

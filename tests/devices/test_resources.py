@@ -14,6 +14,7 @@ MIG = "MIG-GPU-8f6e2a3c/1/0"
 def unbound(monkeypatch):
     """As a process is that Spark gave nothing to; CUDA's variable is put back."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "before")
+    monkeypatch.setenv("ZE_AFFINITY_MASK", "before")
     yield
     TaskResources().bind()
 
@@ -32,6 +33,14 @@ def test_cuda_sees_the_gpus_addresses_alone(addresses, visible):
     TaskResources({"gpu": addresses}, {"gpu": float(len(addresses))}).bind()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
     assert bound() == Bound("gpu", addresses[0], 1.0)
+
+
+def test_level_zero_sees_the_gpus_numbers_and_no_names(monkeypatch):
+    monkeypatch.setenv("ZE_AFFINITY_MASK", "before")
+    TaskResources({"gpu": [MIG]}).bind()
+    assert os.environ["ZE_AFFINITY_MASK"] == "before"
+    TaskResources({"gpu": ["0", "2"]}).bind()
+    assert os.environ["ZE_AFFINITY_MASK"] == "0,2"
 
 
 def test_a_fraction_is_the_share_of_the_memory():

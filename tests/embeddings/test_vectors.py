@@ -7,6 +7,7 @@ import pytest
 from gensim.models import KeyedVectors
 from gensim.test.utils import datapath
 
+from photinus.checkpoint.mapped import write_arrays
 from photinus.core.errors import DataError, UsageError
 from photinus.embeddings.vectors import WordVectors
 
@@ -163,3 +164,27 @@ def test_a_word_with_a_space_goes_to_safetensors_only(tmp_path):
         vectors.save(tmp_path / "v.txt")
     vectors.save(tmp_path / "v.safetensors")
     assert WordVectors.load(tmp_path / "v.safetensors").words == ["new york", "rome"]
+
+
+@pytest.mark.parametrize("name", ["v.txt", "v.bin", "v.safetensors"])
+def test_line_breaks_of_other_scripts_are_parts_of_words(tmp_path, name):
+    words = ["a\u2028b", "c\x85d", "e"]
+    theirs = KeyedVectors(2)
+    theirs.add_vectors(words, np.arange(6, dtype=np.float32).reshape(3, 2))
+    if name == "v.safetensors":
+        words[2] = "e\nf"
+        WordVectors(words, theirs.vectors).save(tmp_path / name)
+    else:
+        theirs.save_word2vec_format(str(tmp_path / name), binary=name == "v.bin")
+    read = WordVectors.load(tmp_path / name)
+    assert read.words == words
+    np.testing.assert_array_equal(read.vectors, theirs.vectors)
+
+
+def test_the_words_of_older_files_are_lines(tmp_path):
+    arrays = {"vectors": np.eye(2, dtype=np.float32)}
+    write_arrays(tmp_path / "v.safetensors", arrays, metadata={"words": "king\nqueen"})
+    assert WordVectors.load(tmp_path / "v.safetensors").words == ["king", "queen"]
+    write_arrays(tmp_path / "w.safetensors", arrays, metadata={"words": "king\na\nb"})
+    with pytest.raises(DataError, match=r"is damaged; got 3 words, 2 vectors"):
+        WordVectors.load(tmp_path / "w.safetensors")

@@ -1,5 +1,8 @@
 """Word2Vec on a real Spark: two topics of words, two workers."""
 
+import logging
+import os
+
 import numpy as np
 import pytest
 from gensim.models import KeyedVectors
@@ -196,6 +199,45 @@ def test_text_files_and_rdds_are_sentences(spark, tmp_path):
     assert sorted(told.vectors.words) == sorted(read.vectors.words)
 
 
+def test_all_spaces_of_unicode_part_words_in_tables_as_in_rdds(spark):
+    text = "".join(f"a{space}b{space}" for space in map(chr, range(0x3001)) if space.isspace())
+    read = sentences_of(spark.createDataFrame([(text,)], "text string"), "text", 1)
+    other = sentences_of(spark.sparkContext.parallelize([text], 1), "", 1)
+    assert read.first().words == other.first().words == text.split()
+
+
+def test_lines_that_are_not_utf_8_are_counted_and_left_out(spark, tmp_path, caplog):
+    damaged = [f"sea1 k\xf6nig {n}".encode("latin-1") for n in range(100)]
+    whole = [line.encode() for line in lines()]
+    (tmp_path / "a.txt").write_bytes(b"\n".join([*damaged, *whole]))
+    held = sentences_of(tmp_path, "", 1)
+    with caplog.at_level(logging.WARNING, "photinus"):
+        words, counts = counted(held, 2, 0)
+    assert "100 lines are not UTF-8" in caplog.text
+    few, _ = counted(held, 2, 5)
+    assert few == words[:5]
+    rows = rows_of(held, words, 8).collect()
+    tokens = np.concatenate([np.frombuffer(row.tokens, "<i4") for row in rows])
+    assert counts.sum() == (tokens >= 0).sum() == 900 * 8
+    (tmp_path / "b.txt").write_bytes(damaged[0])
+    with pytest.raises(DataError, match=r"not UTF-8; got 101 damaged lines beside \d+ words"):
+        counted(sentences_of(tmp_path, "", 1), 2, 0, words[:3])
+
+
+@pytest.mark.parametrize(
+    ("sentences", "said"),
+    [
+        (lambda sc: "/no/such/folder", r"the text cannot be read; got .*PATH_NOT_FOUND.*name"),
+        (lambda sc: sc.parallelize([b"king queen"]), "the RDD holds no sentences; got bytes"),
+        (lambda sc: sc.parallelize([5, 6]), "the RDD holds no sentences; got int"),
+        (lambda sc: sc.parallelize([], 1), "fewer than two words occur 2 times"),
+    ],
+)
+def test_no_text_is_one_sentence(spark, sentences, said):
+    with pytest.raises((DataError, UsageError), match=said):
+        Word2Vec(**SMALL).fit(sentences(spark.sparkContext))
+
+
 def test_no_word_is_lost_and_none_is_doubled_on_the_way_to_rows(sentences):
     held = sentences_of(sentences, "text", 1)
     words, counts = counted(held, 2, 0)
@@ -260,6 +302,7 @@ def test_only_the_words_of_a_vocabulary_have_vectors(sentences, tmp_path):
     ("given", "said"),
     [
         ("no/such/file", "the vocabulary's file cannot be read; got .*No such file"),
+        (os.devnull, "the vocabulary's file holds no words; got /dev/null"),
         ([1, 2], r"a vocabulary is a list of words; got \[1, 2\]; such as"),
     ],
 )

@@ -177,7 +177,6 @@ def test_nine_queries_in_ten_are_exact_on_templates_of_which_none_was_seen(examp
     assert module.main(spark) >= 0.9
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 def test_deepdists_first_example_gives_the_numbers_of_gensim_alone(example, spark, tmp_path):
     word2vec = pytest.importorskip("gensim.models.word2vec")
@@ -202,7 +201,6 @@ def test_deepdists_first_example_gives_the_numbers_of_gensim_alone(example, spar
     assert np.array_equal(model.syn1neg, alone.syn1neg)
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 def test_deepdists_adagrad_example_gives_the_numbers_of_gensim_alone(example, spark, tmp_path):
     word2vec = pytest.importorskip("gensim.models.word2vec")

@@ -127,6 +127,28 @@ def test_auto_takes_the_first_way_under_its_budget_and_stays_under_it():
         assert np.array_equal(gradient, model(Transformer).learn(of, 1)[0])
 
 
+class Wide(nn.Module):
+    """No sequence and no list of blocks: nothing in it can be computed again."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(32, 4096), nn.Linear(4096, 3)
+
+    def forward(self, x):
+        return self.last(self.first(x).tanh().sin().cos())
+
+
+def test_auto_offloads_where_nothing_can_be_computed_again():
+    x = np.random.default_rng(0).standard_normal((256, 32)).astype(np.float32)
+    of = SimpleNamespace(features=x, labels=np.arange(256) % 3)
+    budget = int(peak(model(Wide, activation_memory="offload"), of) * 1.02)
+    assert peak(model(Wide), of) > budget
+    made = model(Wide, activation_memory="auto", activation_bytes=budget)
+    gradient = made.learn(of, 1)[0].copy()
+    assert made._fits == ("offload", 256)
+    assert np.array_equal(gradient, model(Wide).learn(of, 1)[0])
+
+
 def test_auto_refuses_a_budget_that_no_way_stays_under():
     made = model(Transformer, activation_memory="auto", activation_bytes=1000)
     with pytest.raises(UsageError, match=r"more memory than its 0.0 MiB; got MiB for 64 rows: k"):

@@ -34,6 +34,12 @@ def test_a_call_is_measured_by_a_clock_of_coarse_ticks(clock, seconds):
     assert cpu_seconds(lambda: clock.spend(seconds)) == pytest.approx(seconds, rel=0.34)
 
 
+def test_a_tick_before_the_first_call_is_no_measurement_of_nothing(monkeypatch):
+    told = iter([0.0, 0.0, 0.0, 0.01, 0.01, 0.01, 0.02, 0.03])
+    monkeypatch.setattr(time, "thread_time", lambda: next(told))
+    assert cpu_seconds(lambda: None) == pytest.approx(0.02)
+
+
 def test_products_have_a_rate_on_a_coarse_clock(monkeypatch, clock):
     monkeypatch.setattr(matmul, "linear", lambda *_: clock.spend(0.0001))
     assert matmul.gigaflops("mkl", (100, 3, 2)) == pytest.approx(2e-9 * 600 / 0.0001, rel=0.1)

@@ -21,6 +21,7 @@ from photinus.models.zoo import (
 )
 from photinus.run.job import Job
 from photinus.testing import check_model
+from photinus.zoo import cifar10_quick, cifar10_tutorial
 
 
 def count(module):
@@ -145,6 +146,15 @@ def test_the_auxiliary_heads_count_three_tenths_in_training_alone():
     net = meta(googlenet, auxiliary=True, classes=7)
     image = torch.zeros(2, 3, 224, 224, device="meta")
     assert (net(image).shape, net.train()(image).shape) == ((2, 7), (2, 3, 7))
+
+
+@pytest.mark.parametrize(
+    ("net", "numbers"),
+    [(cifar10_full, 89_578), (cifar10_quick, 145_578), (cifar10_tutorial, 1_068_298)],
+    ids=["full", "quick", "tutorial"],
+)
+def test_the_cifar_networks_have_their_sources_sizes(net, numbers):
+    assert count(net()) == numbers
 
 
 def test_resnet18_has_the_papers_sizes_and_work():

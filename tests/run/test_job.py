@@ -259,6 +259,7 @@ LOGISTIC = LogisticStage(features=2, classes=2)
         ({"model": LOW, "device": "opencl:0:0"}, "OpenCL devices compute in float32; got bfloat16"),
         ({"resources": {"gpu": 1.5}}, "resources of Job must be a share"),
         ({"resources": {"gpu": 0}}, "resources of Job must be a share"),
+        ({"resources": {"gpu": 1}, "engine": "local"}, "Spark gives resources; got engine 'local'"),
     ],
 )
 def test_a_wrong_device_or_resource_is_refused(fields, said):

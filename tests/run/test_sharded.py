@@ -56,6 +56,7 @@ def events(count=3000, seed=0):
 
 
 STAGE = ModuleStage(module=f"{__name__}:Scores", epochs=6.0, lr=Schedule.cosine(0.01))
+SHORT = replace(STAGE, epochs=3.0)  # 282 steps of each of three workers: for tests of bits
 MEAN = {"outer": Sgd(), "merge": "uniform", "gradients_until": 0.0, "codec": "fp32"}
 
 
@@ -151,7 +152,8 @@ class Fixed(Scores):
 
 @pytest.mark.parametrize("seed", [0, 5])
 def test_what_is_not_trained_is_that_of_the_jobs_seed(seed, tmp_path):
-    stage = replace(STAGE, module=f"{__name__}:Fixed", frozen=("out.*",), epochs=20.0)
+    rate = Schedule.cosine(0.05)
+    stage = replace(STAGE, module=f"{__name__}:Fixed", frozen=("out.*",), lr=rate, epochs=9.0)
     outcome = run(tmp_path / "run", model=stage, seed=seed)
     assert outcome.metrics["error"] < 0.15
     made = stage.made(seed)
@@ -209,7 +211,8 @@ def went_back(outcome):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The table of a run without a fault."""
-    return run(tmp_path_factory.mktemp("whole")).trained.model().parameters.trained
+    made = run(tmp_path_factory.mktemp("whole"), model=SHORT)
+    return made.trained.model().parameters.trained
 
 
 @pytest.mark.parametrize(
@@ -225,7 +228,7 @@ def whole(tmp_path_factory):
 )
 @pytest.mark.parametrize("seconds", [1e6, 0.4], ids=["from the start", "from a checkpoint"])
 def test_a_lost_owners_shard_is_restored_to_the_bit(faults, seconds, whole, tmp_path):
-    outcome = run(tmp_path / "run", faults=faults, checkpoint_seconds=seconds)
+    outcome = run(tmp_path / "run", model=SHORT, faults=faults, checkpoint_seconds=seconds)
     assert went_back(outcome) == 0
     np.testing.assert_array_equal(outcome.trained.model().parameters.trained, whole)
     held = audit(outcome.folder / "ledger.jsonl")
@@ -233,9 +236,9 @@ def test_a_lost_owners_shard_is_restored_to_the_bit(faults, seconds, whole, tmp_
 
 
 def run_over_slow_links(folder, faults):
-    """Returns the outcome of one pass without checkpoints, and its virtual seconds."""
+    """Returns the outcome of half a pass without checkpoints, and its virtual seconds."""
     engine = SimulatedEngine(SimulatedCluster(faults=faults, latency_seconds=0.05))
-    stage = replace(STAGE, epochs=1.0)
+    stage = replace(STAGE, epochs=0.5)
     job = Job(model=stage, workers=3, engine="simulate", checkpoint_seconds=1e6)
     outcome = train(job, ArrayData(*events()), folder=folder, engine=engine, verbose=False)
     return outcome, engine.seconds
@@ -255,7 +258,7 @@ def test_at_whatever_point_of_a_meeting_an_owner_is_lost_the_bits_are_the_same(t
 @pytest.mark.parametrize(("codec", "most"), [("bf16", 0.003), ("int8", 0.003), ("int4", 0.01)])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
 def test_rows_in_fewer_bits_end_near_those_in_fp32(optimizer, codec, most, tmp_path):
-    stage, ends = replace(STAGE, arguments={"optimizer": optimizer}), []
+    stage, ends = replace(SHORT, arguments={"optimizer": optimizer}), []
     for name in ("fp32", codec):
         outcome = run(tmp_path / name, model=stage, strategy=recipes.averaging(codec=name))
         ends.append(outcome.state_dict()["users.weight"].numpy())
@@ -328,7 +331,7 @@ def test_a_shard_is_restored_in_pages_and_its_next_backup_is_filled_over_rounds(
     monkeypatch.setattr("photinus.strategies.backups.PAGE_NUMBERS", 11)
     monkeypatch.setattr("photinus.protocol.row_meeting.BACKLOG_NUMBERS", 22)
     faults = Faults().kill(slot=1, step=40).kill(slot=0, step=200)
-    outcome = run(tmp_path / "run", faults=faults)
+    outcome = run(tmp_path / "run", model=SHORT, faults=faults)
     assert went_back(outcome) == 0
     np.testing.assert_array_equal(outcome.trained.model().parameters.trained, whole)
 
@@ -336,17 +339,17 @@ def test_a_shard_is_restored_in_pages_and_its_next_backup_is_filled_over_rounds(
 @pytest.mark.parametrize("codec", ["bf16", "int4"])
 def test_a_run_that_was_stopped_goes_on_with_the_same_bits(codec, tmp_path):
     def stop(event):
-        if isinstance(event, RoundClosed) and event.version == 30:
+        if isinstance(event, RoundClosed) and event.version == 20:
             raise InterruptedError
 
     data = ArrayData(*events())
     seconds = {"checkpoint_seconds": 0.2, "strategy": recipes.averaging(codec=codec)}
-    whole = run(tmp_path / "whole", **seconds)
-    job = Job(model=STAGE, workers=3, engine="simulate", **seconds)
+    whole = run(tmp_path / "whole", model=SHORT, **seconds)
+    job = Job(model=SHORT, workers=3, engine="simulate", **seconds)
     with pytest.raises(InterruptedError):
         train(job, data, folder=tmp_path / "run", callbacks=[stop], verbose=False)
     names = Store(tmp_path / "run/checkpoints").names()
-    assert 4 < int(names[-1][-9:]) < 30, "a checkpoint within the phase"
+    assert 4 < int(names[-1][-9:]) < 20, "a checkpoint within the phase"
     made = resume(tmp_path / "run", data, verbose=False)
     one, other = (outcome.trained.model().parameters.trained for outcome in (whole, made))
     np.testing.assert_array_equal(one, other)
@@ -355,7 +358,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bits(codec, tmp_path):
 def test_a_checkpoint_holds_the_rows_that_have_moved_only(tmp_path):
     pairs, labels = events()
     pairs[:, 0] %= 10
-    job = Job(model=STAGE, workers=3, engine="simulate", checkpoint_seconds=0.4)
+    job = Job(model=SHORT, workers=3, engine="simulate", checkpoint_seconds=0.4)
     outcome = train(job, ArrayData(pairs, labels), folder=tmp_path / "run", verbose=False)
     stage = replace(STAGE, sharded=DIM + 1)
     start, end = stage.build((), 0), outcome.trained.model()
@@ -370,7 +373,7 @@ def test_a_checkpoint_holds_the_rows_that_have_moved_only(tmp_path):
 
 @pytest.mark.processes
 def test_processes_end_with_the_bits_of_the_simulator(tmp_path):
-    made = [run(tmp_path / name, engine=name) for name in ("simulate", "local")]
+    made = [run(tmp_path / name, model=SHORT, engine=name) for name in ("simulate", "local")]
     one, other = (outcome.trained.model().parameters.trained for outcome in made)
     np.testing.assert_array_equal(one, other)
 
@@ -378,7 +381,8 @@ def test_processes_end_with_the_bits_of_the_simulator(tmp_path):
 @pytest.mark.processes
 @pytest.mark.fault
 def test_a_process_that_is_killed_is_restored_to_the_bit(whole, tmp_path):
-    outcome = run(tmp_path / "run", real=Faults().kill(slot=1, step=40).kill(1, 30, lease=2))
+    faults = Faults().kill(slot=1, step=40).kill(1, 30, lease=2)
+    outcome = run(tmp_path / "run", model=SHORT, real=faults)
     assert went_back(outcome) == 0
     np.testing.assert_array_equal(outcome.trained.model().parameters.trained, whole)
 

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 
+from photinus.core.errors import NotReadyError
 from photinus.core.parameters import Vector
 
 _IS_LINUX = sys.platform == "linux"
@@ -23,6 +24,9 @@ class Pages:
         size: how many numbers.
         dtype: of which type.
 
+    Raises:
+        NotReadyError: the system refuses so much memory.
+
     Example:
         >>> pages = Pages(3, "float32")
         >>> pages.vector[1] = 5
@@ -33,7 +37,14 @@ class Pages:
 
     def __init__(self, size: int, dtype: str) -> None:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-        self._map = mmap.mmap(-1, max(1, size * np.dtype(dtype).itemsize), flags=flags)
+        size_bytes = size * np.dtype(dtype).itemsize
+        try:
+            self._map = mmap.mmap(-1, max(1, size_bytes), flags=flags)
+        except (OSError, OverflowError) as error:
+            raise NotReadyError(
+                "the system refuses so much memory", got=f"{size_bytes >> 20} MiB",
+                do="use fewer numbers in a row, fewer rows, or more workers",
+            ) from error  # fmt: skip
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without them
                 self._map.madvise(mmap.MADV_NOHUGEPAGE)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from photinus.core.errors import UsageError
+from photinus.core.errors import NotReadyError, UsageError
 
 Vector = NDArray[Any]
 """One flat buffer [n]: parameters, gradients and deltas alike."""
@@ -144,7 +144,14 @@ class Parameters:
 def _buffer(layout: Layout, section: str, dtype: str, given: Vector | None) -> Vector:
     size = layout.size(section)
     if given is None:
-        return np.zeros(size, dtype)
+        try:
+            return np.zeros(size, dtype)
+        except (MemoryError, ValueError) as error:  # ValueError: more than any array may hold
+            raise NotReadyError(
+                "the model's parameters do not fit in memory",
+                got=f"{size * np.dtype(dtype).itemsize >> 20} MiB",
+                do="use a smaller model, or sharded tables",
+            ) from error
     if given.shape != (size,) or given.dtype != np.dtype(dtype):
         raise UsageError(
             f"the {section} buffer must be {dtype}[{size}]", got=f"{given.dtype}{list(given.shape)}"

@@ -171,8 +171,8 @@ def _accelerator(name: str, kind: str, number: str) -> str:
     if kind != "mps":
         module = torch.get_device_module(kind)
         module.set_device(int(number or 0))
-        if bound().share < 1:
-            module.set_per_process_memory_fraction(bound().share)
+        if bound().gpu_share < 1:
+            module.set_per_process_memory_fraction(bound().gpu_share)
     return whole
 
 
@@ -184,6 +184,8 @@ def _missing(name: str, got: str, do: str) -> NotReadyError:
 
 def _why_not(kind: str) -> str:
     """Returns why the device cannot be used: there is no driver, or it is too old."""
+    if kind == "mps":  # which has nothing to start
+        return ""
     try:
         torch.get_device_module(kind).init()
     except (RuntimeError, AssertionError, AttributeError) as error:
@@ -205,7 +207,7 @@ def check_memory(name: str, parameter_bytes: int) -> None:
     if kind not in ("cuda", "xpu"):
         return
     free, all_bytes = torch.get_device_module(kind).mem_get_info(int(name.partition(":")[2]))
-    free = min(free, int(all_bytes * bound().share))
+    free = min(free, int(all_bytes * bound().gpu_share))
     need = _COPIES * parameter_bytes
     if free < need:
         wrong = f"the device {name} has too little memory for this model"

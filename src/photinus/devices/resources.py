@@ -12,6 +12,7 @@ from photinus.core.errors import NotReadyError
 
 _GPU = "gpu"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_VISIBLE_XPUS = "ZE_AFFINITY_MASK"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,11 @@ class Bound:
     """The first of its addresses: a number, or a name as MIG-...."""
     share: float = 1.0
     """Of the accelerator's memory: below 1 where several tasks have the same address."""
+
+    @property
+    def gpu_share(self) -> float:
+        """Of a GPU's memory: the share of another resource says nothing of it."""
+        return self.share if self.resource in ("", _GPU) else 1.0
 
 
 _bound = Bound()
@@ -53,7 +59,8 @@ class TaskResources:
     def bind(self) -> Bound:
         """Keeps this process to it.
 
-        CUDA reads the addresses of GPUs, numbers and names of MIG alike, once, as it starts.
+        CUDA reads the addresses of GPUs, numbers and names of MIG alike, once, as it starts. So
+        does Intel's Level Zero, of numbers.
 
         Raises:
             NotReadyError: CUDA has started in this process, with other addresses.
@@ -75,3 +82,5 @@ def _see(visible: str) -> None:
         do = "start the application with spark.python.worker.reuse=false"
         raise NotReadyError(wrong, got=f"{before or 'all'}, and now {visible}", do=do)
     os.environ[_VISIBLE] = visible
+    if visible.replace(",", "").isdigit():
+        os.environ[_VISIBLE_XPUS] = visible

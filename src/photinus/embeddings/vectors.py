@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -268,7 +269,8 @@ class WordVectors:
         target = Path(path)
         if target.suffix == ".safetensors":
             target.unlink(missing_ok=True)
-            arrays, head = {"vectors": self.vectors}, {"words": "\n".join(self.words)}
+            arrays = {"vectors": self.vectors}
+            head = {"words_json": json.dumps(list(self.words), ensure_ascii=False)}
             if self.subwords is not None:
                 ngrams, arrays["subwords"] = self.subwords.ngrams, self.subwords.rows
                 head["subwords"] = f"{ngrams.shortest} {ngrams.longest}"
@@ -314,7 +316,12 @@ class WordVectors:
 
 
 def _mapped(held: MappedFile) -> WordVectors:
-    words, vectors = held.metadata["words"].split("\n"), held["vectors"]
+    told, vectors = held.metadata, held["vectors"]
+    # until 0.1 the words were lines
+    words = json.loads(told["words_json"]) if "words_json" in told else told["words"].split("\n")
+    if len(words) != len(vectors):
+        got = f"{len(words)} words, {len(vectors)} vectors"
+        raise DataError("the file of vectors is damaged", got=got)
     if "subwords" not in held.metadata:
         return WordVectors(words, vectors)
     shortest, longest = map(int, held.metadata["subwords"].split())
@@ -336,7 +343,7 @@ def _binary(data: bytes) -> WordVectors:
 
 
 def _text(data: str) -> WordVectors:
-    head, *lines = data.splitlines()
+    head, *lines = data.removesuffix("\n").split("\n")  # words may hold other line breaks
     count, dims = map(int, head.split())
     if len(lines) != count:
         raise DataError("the file of vectors is cut", got=f"{len(lines)} of {count} lines")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
@@ -21,6 +23,12 @@ from photinus.engine.spark.job import queried
 from photinus.engine.spark.session import spark_session
 
 _COLUMN, _ROWS = "words", "tokens"
+_DAMAGED = "\ufffd"
+"""What Spark reads in place of bytes that are not UTF-8."""
+_MOST_DAMAGED = 100
+"""So many such lines are left out of any text, and of a long one a line for 1,000 words."""
+_SPACE = r"(?U)[\s\x1c-\x1f]+"
+"""What Python's `split` takes for spaces."""
 
 
 def sentences_of(dataset: Any, column: str, workers: int) -> DataFrame:  # noqa: ANN401
@@ -36,16 +44,34 @@ def sentences_of(dataset: Any, column: str, workers: int) -> DataFrame:  # noqa:
         UsageError: there is no such column, or it holds something else.
     """
     if isinstance(dataset, (str, Path)):
-        text = spark_session(max(1, workers)).read.text(str(dataset), recursiveFileLookup=True)
-        return sentences_of(text, "value", workers)
+        return _lines_of(spark_session(max(1, workers)), str(dataset))
     if hasattr(dataset, "mapPartitions") and not hasattr(dataset, "schema"):
+        spark = spark_session(max(1, workers))
+        first: Any = queried(spark, partial(dataset.take, 1))
+        if first and not isinstance(first[0], (str, list, tuple, np.ndarray)):
+            do = "map it to texts, or to lists of words"
+            raise UsageError("the RDD holds no sentences", got=type(first[0]).__name__, do=do)
         lists = dataset.map(lambda s: (s.split() if isinstance(s, str) else [str(w) for w in s],))
-        return spark_session(max(1, workers)).createDataFrame(lists, f"{_COLUMN} array<string>")
+        return spark.createDataFrame(lists, f"{_COLUMN} array<string>")
     if not hasattr(dataset, "sparkSession"):
         do = "hand over a DataFrame, an RDD, or the path of text files"
         raise UsageError("these are no sentences", got=type(dataset).__name__, do=do)
     made: DataFrame = dataset.select(words_of(dataset, column).alias(_COLUMN))
     return made
+
+
+def _lines_of(spark: SparkSession, path: str) -> DataFrame:
+    """Returns the lines of text files as `words`; one that is not UTF-8 as the word `_DAMAGED`."""
+    try:
+        text = spark.read.text(path, recursiveFileLookup=True)
+        words = words_of(text, "value")
+    except AnalysisException as error:
+        do = "name text files, or a folder of them, that all executors see"
+        got = str(error).partition("\n")[0]
+        raise UsageError("the text cannot be read", got=got, do=do) from error
+    is_damaged = F.col("value").rlike(_DAMAGED)  # which decodes the bytes, as `contains` does not
+    made = F.when(is_damaged, F.array(F.lit(_DAMAGED))).otherwise(words)
+    return text.select(made.alias(_COLUMN))
 
 
 def words_of(dataset: DataFrame, column: str) -> Column:
@@ -61,7 +87,7 @@ def words_of(dataset: DataFrame, column: str) -> Column:
     kind, asked = kind_of(dataset, column), F.col(f"`{column}`")
     inner = kind.elementType if isinstance(kind, T.ArrayType) else None
     if isinstance(kind, T.StringType):
-        words = F.split(F.trim(asked), r"\s+")
+        words = F.split(asked, _SPACE)
     elif isinstance(inner, (T.StringType, T.IntegralType)):
         words = asked.cast("array<string>")
     else:
@@ -107,6 +133,9 @@ def words_in(given: Any) -> list[str]:  # noqa: ANN401 - what a user may give
             wrong, do = "the vocabulary's file cannot be read", "name a list of words, or a file"
             raise UsageError(wrong, got=reason_of(error), do=do) from error
         words = [word for line in lines if not line.startswith(":") for word in line.split()]
+        if not words:
+            do = "name a list of words, or a file"
+            raise UsageError("the vocabulary's file holds no words", got=str(given), do=do)
         return sorted({form for word in words for form in (word, word.lower())})
     if not isinstance(given, (list, tuple)) or not all(isinstance(word, str) for word in given):
         do = "such as ['king', 'queen'], or the path of a file of questions"
@@ -126,21 +155,41 @@ def counted(
         only: no other words; none: all.
 
     Raises:
-        DataError: fewer than two words are left.
+        DataError: fewer than two words are left, or too many lines are not UTF-8.
     """
     spark = sentences.sparkSession
     words = sentences.select(F.explode(_COLUMN).alias("word")).groupBy("word").count()
     if only:
-        asked = spark.createDataFrame([(word,) for word in only], "word string")
+        asked = spark.createDataFrame([(word,) for word in (*only, _DAMAGED)], "word string")
         words = words.join(F.broadcast(asked), "word", "left_semi")
-    frequent = words.where(F.col("count") >= min_count).orderBy(F.desc("count"), "word")
-    rows: Any = queried(spark, (frequent.limit(most) if most else frequent).collect)
+    is_damaged = F.col("word") == _DAMAGED
+    asked_for = words.where((F.col("count") >= min_count) | is_damaged)
+    sorted_ = asked_for.orderBy(F.desc(is_damaged), F.desc("count"), "word")
+    rows: Any = queried(spark, (sorted_.limit(most + 1) if most else sorted_).collect)
+    damaged = rows.pop(0)["count"] if rows and rows[0]["word"] == _DAMAGED else 0
+    rows = rows[: most or None]
+    _tell_damaged(damaged, sum(row["count"] for row in rows))
     if len(rows) < 2:
-        first: Any = queried(spark, words.agg(F.count("*"), F.max("count")).first)
+        whole = words.where(~is_damaged).agg(F.count("*"), F.max("count"))
+        first: Any = queried(spark, whole.first)
         got = f"{first[0]} different words, the most frequent {first[1] or 0} times"
         do = "set minCount lower, or look at inputCol" + (" and vocabulary" if only else "")
         raise DataError(f"fewer than two words occur {min_count} times", got=got, do=do)
     return [row["word"] for row in rows], np.array([row["count"] for row in rows], np.int64)
+
+
+def _tell_damaged(lines: int, words: int) -> None:
+    """Warns of lines that are left out.
+
+    Raises:
+        DataError: they are too many.
+    """
+    if lines > max(_MOST_DAMAGED, words / 1000):
+        got = f"{lines} damaged lines beside {words} words"
+        do = "convert the text to UTF-8, or keep other files out of its folder"
+        raise DataError("too many lines are not UTF-8", got=got, do=do)
+    if lines:
+        logging.getLogger("photinus").warning("%d lines are not UTF-8 and are left out", lines)
 
 
 def rows_of(sentences: DataFrame, words: list[str], length: int) -> DataFrame:

@@ -50,6 +50,12 @@ class Activations:
         self._own = {p.untyped_storage().data_ptr() for p in module.parameters()}
         self._file: _File | None = None
 
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """Those of `ACTIVATIONS` that the module allows: some have nothing to compute again."""
+        can = bool(_blocks(self._module)) or _longest(self._module) is not None
+        return tuple(how for how in ACTIVATIONS if can or how != "recompute")
+
     def left(self, how: str) -> AbstractContextManager[None]:
         """Has the forward passes inside leave their activations in one of the ways.
 
@@ -104,11 +110,16 @@ def _has_list(module: nn.Module) -> bool:
     return any(any(True for _ in e.children()) for one in lists for e in one)
 
 
-def _sequence(module: nn.Module) -> nn.Sequential:
-    """Returns the longest sequence of layers."""
+def _longest(module: nn.Module) -> nn.Sequential | None:
+    """Returns the longest sequence of layers; None: no sequence is long enough to be parted."""
     sequences = [m for m in module.modules() if isinstance(m, nn.Sequential)]
     longest = max(sequences, key=len, default=None)
-    if longest is None or len(longest) < _FEWEST_LAYERS:
+    return longest if longest is not None and len(longest) >= _FEWEST_LAYERS else None
+
+
+def _sequence(module: nn.Module) -> nn.Sequential:
+    longest = _longest(module)
+    if longest is None:
         wrong = "nothing in this module can be computed again"
         do = (
             'put its blocks into nn.Sequential or nn.ModuleList, or use activation_memory="offload"'

@@ -28,7 +28,7 @@ def cpu_seconds(call: Callable[[], object]) -> float:
 
 def _calls_to_tick(call: Callable[[], object]) -> int:
     start, calls = time.thread_time(), 0
-    while time.thread_time() == start:
+    while not calls or time.thread_time() == start:  # a tick may come before the first call
         call()
         calls += 1
     return calls

@@ -21,7 +21,7 @@ from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Vector
 from photinus.core.settings import (
     unknown_name,
 )
-from photinus.models.activations import ACTIVATIONS, AUTO, Activations, PeakBytes, fitting
+from photinus.models.activations import AUTO, Activations, PeakBytes, fitting
 from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch
 from photinus.models.heads import errors_of, head_under
@@ -215,7 +215,7 @@ class ModuleModel(PlacedModel):
                 most: int = bytes_.most
                 return most
 
-            ways = ACTIVATIONS if asked == AUTO else (asked,)
+            ways = self._activations.ways if asked == AUTO else (asked,)
             self._fits = fitting(peak, rows, budget, ways)[0], rows
             for buffer, kept in zip(buffers, before, strict=True):
                 buffer.copy_(kept)

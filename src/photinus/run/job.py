@@ -339,6 +339,9 @@ class Job:
             wrong = "device of Job must name one for all workers, or one for each"
             got = f"{len(self.device)} names for {self.workers} workers"
             raise UsageError(wrong, got=got, do='device="auto" lets each choose')
+        if self.resources and self.engine != "spark":
+            do = "leave resources out, and name the devices"
+            raise UsageError("Spark gives resources", got=f"engine {self.engine!r}", do=do)
 
     def _check_kinds(self) -> None:
         kinds = self._device_kinds

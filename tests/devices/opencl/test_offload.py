@@ -161,6 +161,7 @@ def test_every_heavy_operator_of_pytorch_is_known_by_its_name():
         "mv",
         "convolution",
         "max_pool2d_with_indices",
+        "linalg_matrix_exp",
     } <= heavy
     assert {"_int_mm", "_scaled_dot_product_flash_attention_for_cpu", "mkldnn_rnn_layer"} <= heavy
     light = {"mvlgamma", "lgamma", "igamma", "_standard_gamma", "cummax", "upsample_bilinear2d"}

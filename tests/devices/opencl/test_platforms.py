@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from photinus.core.errors import NotReadyError
+from photinus.core.errors import NotReadyError, UsageError
 from photinus.devices.discovery import found, product_gflops, ready
 from photinus.devices.opencl import platforms
 from photinus.devices.opencl.platforms import OpenCLDevice, chosen
@@ -39,6 +39,12 @@ def two(monkeypatch):
 )
 def test_a_device_is_chosen_by_number_or_platform_and_cards_first(two, name, whole):
     assert chosen(name).name == whole
+
+
+@pytest.mark.parametrize("name", ["gpu", "amd", "cuda:0", "opencl:0"])
+def test_the_name_of_another_device_is_refused(two, name):
+    with pytest.raises(UsageError, match=f"this is no OpenCL device; got '{name}'"):
+        chosen(name)
 
 
 @pytest.mark.parametrize("name", ["opencl:2:0", "opencl:0:1", "opencl:amd:0"])

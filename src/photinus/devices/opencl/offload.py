@@ -18,7 +18,7 @@ from photinus.devices.opencl.engine import NoKernelError, OpenCLEngine
 
 _HEAVY = re.compile(
     r"mm(_|$)|mv(_|$)|matmul|(^|_)linear(_|$)|conv(?!ert)|max_pool|attention"
-    r"|(?<!fused_)(lstm|gru)|rnn|^_trilinear"
+    r"|(?<!fused_)(lstm|gru)|rnn|^_trilinear|matrix_exp"
 )
 """Names of operators that multiply matrices, convolve or take maxima of windows."""
 _ON_HOST = "cpu"

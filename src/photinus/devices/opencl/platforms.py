@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from photinus.core.errors import NotReadyError
-from photinus.devices.names import OPENCL
+from photinus.core.errors import NotReadyError, UsageError
+from photinus.devices.names import OPENCL, is_device, kind_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -105,7 +105,11 @@ def chosen(name: str) -> OpenCLDevice:
 
     Raises:
         NotReadyError: it is not there.
+        UsageError: it is no name of an OpenCL device.
     """
+    if not is_device(name) or kind_of(name) != OPENCL:
+        do = "name opencl, or opencl:PLATFORM:N"
+        raise UsageError("this is no OpenCL device", got=repr(name), do=do)
     here = devices()
     _, _, rest = name.partition(":")
     if not rest:
