@@ -71,7 +71,7 @@ OPTIONS = {
         "--trust-code",
         "--print-config",
     ],
-    "words": ["model", "asked", "--count", "--analogies", "--cutoff", "--pairs"],
+    "words": ["model", "asked", "--count", "--analogies", "--cutoff", "--map", "--pairs"],
 }
 """A change here is a change for users: it belongs in the change log."""
 

@@ -31,6 +31,17 @@ def test_words_are_added_and_taken_away(call, vectors, tmp_path):
     assert out.split()[1] == "queen"
 
 
+def test_words_are_drawn_as_a_map(call, vectors, tmp_path):
+    picture = tmp_path / "map.svg"
+    words = ("words", str(tmp_path), "king", "queen", "man", "woman", "--map")
+    code, out, _ = call(*words, str(picture))
+    assert (code, out.split()) == (0, ["map", str(picture)])
+    drawn = picture.read_text()
+    assert all(f">{word}</text>" in drawn for word in ("king", "queen", "man", "woman"))
+    code, _, err = call(*words, str(tmp_path / "none" / "map.svg"))
+    assert (code, "map.svg cannot be written; got No such file" in err) == (2, True)
+
+
 def test_questions_and_pairs_say_what_is_covered(call, vectors, tmp_path):
     (tmp_path / "q.txt").write_text(": royal\nman king woman queen\nman king boy prince\n")
     (tmp_path / "p.tsv").write_text("man\tking\t5\nman\twoman\t8\nman\tstone\t1\nking\tboy\t2\n")

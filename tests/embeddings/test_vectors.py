@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from gensim.models import KeyedVectors
 from gensim.test.utils import datapath
+from sklearn.decomposition import PCA
 
 from photinus.checkpoint.mapped import write_arrays
 from photinus.core.errors import DataError, UsageError
@@ -188,3 +189,16 @@ def test_the_words_of_older_files_are_lines(tmp_path):
     write_arrays(tmp_path / "w.safetensors", arrays, metadata={"words": "king\na\nb"})
     with pytest.raises(DataError, match=r"is damaged; got 3 words, 2 vectors"):
         WordVectors.load(tmp_path / "w.safetensors")
+
+
+def test_a_plane_is_that_of_scikit_learns_principal_components(vectors):
+    words = list(vectors.words[:7])
+    places = vectors.plane(words)
+    rows = np.stack([vectors.vector(word) for word in words])
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    theirs = PCA(2).fit_transform(rows)
+    np.testing.assert_allclose(abs(places), abs(theirs), atol=1e-5)
+    assert (places[0] >= 0).all()
+    for few in (words[:2], [*words[:2], words[0]], words[0]):
+        with pytest.raises(UsageError, match="a map takes at least three words"):
+            vectors.plane(few)

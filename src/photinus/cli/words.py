@@ -21,14 +21,22 @@ from photinus.core.errors import UsageError
     type=int,
     help="Use only this many of the most frequent words [30000 for questions, 300000 for pairs].",
 )
+@click.option(
+    "--map",
+    "picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE.svg",
+    help="Draw the words as points of a plane, and print no neighbours.",
+)
 @click.option("--pairs", type=click.Path(), help="A file of pairs, as WordSim-353 or SimLex-999.")
-def words(
+def words(  # noqa: PLR0913
     model: str,
     asked: tuple[str, ...],
     count: int,
     analogies: str | None,
     cutoff: int | None,
     pairs: str | None,
+    picture: Path | None,
 ) -> None:
     """Ask word vectors: `photinus words words.bin king - man + woman`.
 
@@ -37,9 +45,18 @@ def words(
     from photinus.embeddings.vectors import WordVectors
 
     vectors = WordVectors.load(_file(Path(model)))
-    if not (asked or analogies or pairs):
+    if not (asked or analogies or pairs or picture):
         raise UsageError("nothing is asked", do=f"photinus words {model} king - man + woman")
-    if asked:
+    if picture is not None:
+        from photinus.report.word_map import word_map
+
+        drawn = word_map(asked, vectors.plane(asked))
+        try:
+            picture.write_text(drawn, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{picture} cannot be written", got=error.strerror) from error
+        click.echo(f"   map  {picture}")
+    elif asked:
         for word, cosine in vectors.most_similar(*_signed(asked), count=count):
             click.echo(f"{cosine:.3f} {word}")
     known = {} if cutoff is None else {"cutoff": cutoff}

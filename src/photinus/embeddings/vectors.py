@@ -196,6 +196,32 @@ class WordVectors:
         best = np.argpartition(-near, most - 1)[:most] if most else np.zeros(0, np.int64)
         return [(self.words[row], float(near[row])) for row in best[np.argsort(-near[best])]]
 
+    def plane(self, words: Sequence[str]) -> Vector:
+        """Returns the words' places on the two axes along which they differ most [n, 2].
+
+        (U − ū) V₂: the rows of U are the vectors, each of length 1, and V₂ are the first two right
+        singular vectors of U − ū.
+
+        Args:
+            words: n of them, at least three.
+
+        Raises:
+            UsageError: there are fewer, or one has no vector.
+
+        Reference:
+            Pearson, On lines and planes of closest fit to systems of points in space (1901).
+        """
+        if isinstance(words, str) or len(set(words)) < 3:
+            do = 'name them, as ["king", "queen", "man"]'
+            raise UsageError("a map takes at least three words", got=repr(words), do=do)
+        rows = np.stack([self.vector(word) for word in words])
+        rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        rows -= rows.mean(axis=0)
+        axes = np.linalg.svd(rows, full_matrices=False)[2][:2]
+        places: Vector = rows @ axes.T
+        # the sign of an axis means nothing: the first word lies to the right and above
+        return places * np.where(places[0] < 0, np.float32(-1), np.float32(1))
+
     def analogies(self, questions: Path | str, *, cutoff: int = 30_000) -> Analogies:
         """Answers questions "a is to b as c is to d": d is the nearest to b − a + c.
 
