@@ -365,6 +365,7 @@ def test_no_rows_are_named(nothing_left, digits):
         ({"module": ""}, "TorchClassifier needs a module"),
         ({"moduleArgs": {"in_features": 3, "out_features": 2}}, "does not take rows of shape (2,)"),
         ({"moduleArgs": {"in_features": 2, "out_features": 1}}, "one number for each of 2 classes"),
+        ({"device": ["cpu", "gpu"]}, "device must be auto, cpu, cuda, "),
         ({"loss": "entropy"}, "unknown loss; got 'entropy'; did you mean 'cross_entropy'?"),
     ],
 )
@@ -375,9 +376,10 @@ def test_a_wrong_module_is_found_before_any_work(nothing_left, points, params, s
     assert said in str(caught.value)
 
 
-def test_a_fit_on_the_stand_in_device_scores_as_the_processors(nothing_left, points, line):
+@pytest.mark.parametrize("device", ["stand-in", ["cpu", "stand-in"]], ids=["all", "one"])
+def test_a_fit_on_the_stand_in_device_scores_as_the_processors(nothing_left, points, line, device):
     frame = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(points)
-    apart = TorchClassifier(**SMALL, device="stand-in", activationMemory="offload").fit(frame)
+    apart = TorchClassifier(**SMALL, device=device, activationMemory="offload").fit(frame)
     columns = ["a", "b", "rawPrediction"]
     found = apart.transform(frame).select(columns).orderBy("a").collect()
     assert found == line.transform(points).select(columns).orderBy("a").collect()

@@ -131,7 +131,7 @@ def to_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 - what a user may giv
 
 
 def to_names(value: Any) -> str | list[str]:  # noqa: ANN401 - what a user may give
-    """Returns a column's name, or a list of names."""
+    """Returns a name, or a list of names."""
     is_list = isinstance(value, (list, tuple))
     return TypeConverters.toListString(value) if is_list else TypeConverters.toString(value)
 

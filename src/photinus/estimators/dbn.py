@@ -68,7 +68,7 @@ class DBNClassifier(NetworkClassifier):
         shuffle: str | bool = "auto",
         share: str = "rows",
         numThreads: int = 1,
-        device: str = "cpu",
+        device: str | Sequence[str] = "cpu",
         bandwidth: float | None = None,
         cpuShare: float | None = None,
         memory: int | None = None,

@@ -188,8 +188,9 @@ _JOB_ROWS = (
     Row(
         name="device",
         meaning="what the workers compute on: cpu, cuda, cuda:1, xpu, mps, opencl, "
-        "opencl:PLATFORM:N, stand-in or auto, the fastest one that each has",
-        convert=_Text,
+        "opencl:PLATFORM:N, stand-in or auto, the fastest one that each has; or a list: one for "
+        "each worker",
+        convert=to_names,
         place="device",
     ),
     Row(
