@@ -111,6 +111,7 @@ def test_two_inputs_learn_what_neither_tells_alone_and_keep_it_when_saved(sent, 
     assert [row.prediction for row in loaded.transform(frame).collect()] == said
 
 
+@pytest.mark.timeout(900)  # 20 s on a quiet machine, 260 s on one with three times the work
 def test_an_lstm_on_ragged_sequences_is_as_good_as_a_plain_loop(sent):
     from nets_of_inputs import Sequences
 
