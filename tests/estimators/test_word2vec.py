@@ -224,6 +224,12 @@ def test_lines_that_are_not_utf_8_are_counted_and_left_out(spark, tmp_path, capl
         counted(sentences_of(tmp_path, "", 1), 2, 0, words[:3])
 
 
+def test_the_sign_for_a_damaged_letter_is_a_word_in_a_table_of_ones_own(spark):
+    table = spark.createDataFrame([("\ufffd sea",)] * 200, "text string")
+    words, counts = counted(sentences_of(table, "text", 1), 2, 0)
+    assert (sorted(words), counts.tolist()) == (["sea", "\ufffd"], [200, 200])
+
+
 @pytest.mark.parametrize(
     ("sentences", "said"),
     [

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from photinus.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from photinus.embeddings.vectors import WordVectors
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -48,14 +51,7 @@ def words(  # noqa: PLR0913
     if not (asked or analogies or pairs or picture):
         raise UsageError("nothing is asked", do=f"photinus words {model} king - man + woman")
     if picture is not None:
-        from photinus.report.word_map import word_map
-
-        drawn = word_map(asked, vectors.plane(asked))
-        try:
-            picture.write_text(drawn, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{picture} cannot be written", got=error.strerror) from error
-        click.echo(f"   map  {picture}")
+        _draw(vectors, asked, picture)
     elif asked:
         for word, cosine in vectors.most_similar(*_signed(asked), count=count):
             click.echo(f"{cosine:.3f} {word}")
@@ -64,6 +60,19 @@ def words(  # noqa: PLR0913
         click.echo(str(vectors.analogies(analogies, **known)))
     if pairs:
         click.echo(str(vectors.similarity(pairs, **known)))
+
+
+def _draw(vectors: WordVectors, asked: tuple[str, ...], picture: Path) -> None:
+    from photinus.report.word_map import word_map
+
+    if picture.suffix != ".svg":
+        raise UsageError("a map is a picture in SVG", got=picture.name, do="name a file .svg")
+    drawn = word_map(asked, vectors.plane(asked))
+    try:
+        picture.write_text(drawn, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{picture} cannot be written", got=error.strerror) from error
+    click.echo(f"   map  {picture}")
 
 
 def _file(path: Path) -> Path:

@@ -343,7 +343,7 @@ class WordVectors:
 
 def _mapped(held: MappedFile) -> WordVectors:
     told, vectors = held.metadata, held["vectors"]
-    # until 0.1 the words were lines
+    # in older files the words are lines
     words = json.loads(told["words_json"]) if "words_json" in told else told["words"].split("\n")
     if len(words) != len(vectors):
         got = f"{len(words)} words, {len(vectors)} vectors"

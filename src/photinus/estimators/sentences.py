@@ -25,6 +25,8 @@ from photinus.engine.spark.session import spark_session
 _COLUMN, _ROWS = "words", "tokens"
 _DAMAGED = "\ufffd"
 """What Spark reads in place of bytes that are not UTF-8."""
+_DAMAGED_LINE = "\ufffd in this line"
+"""Stands for a whole such line; no word of a text holds a space."""
 _MOST_DAMAGED = 100
 """So many such lines are left out of any text, and of a long one a line for 1,000 words."""
 _SPACE = r"(?U)[\s\x1c-\x1f]+"
@@ -61,7 +63,7 @@ def sentences_of(dataset: Any, column: str, workers: int) -> DataFrame:  # noqa:
 
 
 def _lines_of(spark: SparkSession, path: str) -> DataFrame:
-    """Returns the lines of text files as `words`; one that is not UTF-8 as the word `_DAMAGED`."""
+    """Returns the lines of text files as `words`; one that is not UTF-8 as `_DAMAGED_LINE`."""
     try:
         text = spark.read.text(path, recursiveFileLookup=True)
         words = words_of(text, "value")
@@ -70,7 +72,7 @@ def _lines_of(spark: SparkSession, path: str) -> DataFrame:
         got = str(error).partition("\n")[0]
         raise UsageError("the text cannot be read", got=got, do=do) from error
     is_damaged = F.col("value").rlike(_DAMAGED)  # which decodes the bytes, as `contains` does not
-    made = F.when(is_damaged, F.array(F.lit(_DAMAGED))).otherwise(words)
+    made = F.when(is_damaged, F.array(F.lit(_DAMAGED_LINE))).otherwise(words)
     return text.select(made.alias(_COLUMN))
 
 
@@ -160,13 +162,13 @@ def counted(
     spark = sentences.sparkSession
     words = sentences.select(F.explode(_COLUMN).alias("word")).groupBy("word").count()
     if only:
-        asked = spark.createDataFrame([(word,) for word in (*only, _DAMAGED)], "word string")
+        asked = spark.createDataFrame([(word,) for word in (*only, _DAMAGED_LINE)], "word string")
         words = words.join(F.broadcast(asked), "word", "left_semi")
-    is_damaged = F.col("word") == _DAMAGED
+    is_damaged = F.col("word") == _DAMAGED_LINE
     asked_for = words.where((F.col("count") >= min_count) | is_damaged)
     sorted_ = asked_for.orderBy(F.desc(is_damaged), F.desc("count"), "word")
     rows: Any = queried(spark, (sorted_.limit(most + 1) if most else sorted_).collect)
-    damaged = rows.pop(0)["count"] if rows and rows[0]["word"] == _DAMAGED else 0
+    damaged = rows.pop(0)["count"] if rows and rows[0]["word"] == _DAMAGED_LINE else 0
     rows = rows[: most or None]
     _tell_damaged(damaged, sum(row["count"] for row in rows))
     if len(rows) < 2:
