@@ -26,6 +26,7 @@ DBN = {
 
 
 def kept_by(spark):
+    """Returns the RDDs that Spark keeps now, by number; those of other tests may go meanwhile."""
     return set(spark.sparkContext._jsc.getPersistentRDDs())
 
 
@@ -51,7 +52,7 @@ def test_without_it_the_labels_are_looked_at_and_the_plan_runs_once(counted, not
     model = DBNClassifier(**DBN).fit(frame)
     assert model.numClasses == 2
     assert ran() == each(1)
-    assert kept_by(spark) == before, "its rows are given up again"
+    assert kept_by(spark) <= before, "its rows are given up again"
 
 
 def test_a_plan_that_moves_rows_behind_the_users_functions_runs_once(counted, nothing_left, spark):
@@ -59,7 +60,7 @@ def test_a_plan_that_moves_rows_behind_the_users_functions_runs_once(counted, no
     before = kept_by(spark)
     TorchClassifier(**TORCH).fit(frame.repartition(4))
     assert ran() == each(1)
-    assert kept_by(spark) == before, "its rows are given up again"
+    assert kept_by(spark) <= before, "its rows are given up again"
 
 
 def test_an_indexers_column_says_how_many_classes_there_are(counted):
