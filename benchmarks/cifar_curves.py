@@ -1,8 +1,8 @@
 """Loss of CIFAR-10's tutorial network step by step, for several workers, in virtual time.
 
     python benchmarks/cifar_curves.py CIFAR10 [--workers 1 2 3 4] [--iterations 20]
-        [--strategies all_reduce averaging] [--schedule cut | tutorial] [--dtype float32] [--seed 0]
-        [--keep CURVES.json]
+        [--strategies all_reduce '{"recipe": "averaging", "codec": "int8"}'] [--dtype float32]
+        [--schedule cut | tutorial] [--seed 0] [--keep CURVES.json]
     python benchmarks/cifar_curves.py --draw PICTURE.svg CURVES.json ...
 
 All workers read one order of the images and take a global batch of 120 together, so under
@@ -10,7 +10,7 @@ All workers read one order of the images and take a global batch of 120 together
 first number of workers. The loss is the tutorial's: cross-entropy and weight decay; the last one is
 the mean over the last 2 % of the iterations. The last column is on the 10,000 test images, with the
 moving average of the weights. `cut` drops the rate twice within the iterations, `tutorial` leaves
-it at 0.1, as the tutorial does for its first 350 epochs.
+it at 0.1, as the tutorial does for its first 350 epochs. A strategy is a recipe's name, or JSON.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def curve(settings, strategy, workers, data, test):
     )
     if settings.schedule == "tutorial":
         model = replace(model, lr=Schedule.constant(0.1), average=0.9999)
-    job = replace(job, model=model, data=Source(name="given"), strategy=from_plain(strategy))
+    job = replace(job, model=model, data=Source(name="given"), strategy=strategy)
     losses, before = [], 0
 
     def listen(event):
@@ -118,22 +118,24 @@ def main():
     print(f"{settings.iterations} iterations of {BATCH}, {settings.dtype}, {settings.precision}")
     print(f"{'':>12} {'workers':>8} {'first':>9} {'last':>9} {'apart':>9} {'test error':>11}")
     kept = []
-    for strategy in settings.strategies:
+    for text in settings.strategies:
+        strategy = from_plain(json.loads(text) if text.startswith("{") else text)
+        name = text if strategy.recipe == text else str(strategy)
         first = None
         for workers in settings.workers:
             points, metrics = curve(settings, strategy, workers, data, test)
             losses, reached = np.array([loss for _, loss in points]), [at for at, _ in points]
             first = losses if first is None else first
-            is_line = strategy == "all_reduce"
+            is_line = text == "all_reduce"
             apart = f"{np.abs(losses / first - 1).max():9.1e}" if is_line else " " * 9
             last = losses[np.array(reached) > 0.98 * reached[-1]].mean()
             print(
-                f"{strategy:>12} {workers:8d} {losses[0]:9.4f} {last:9.4f} {apart}"
+                f"{name:>12} {workers:8d} {losses[0]:9.4f} {last:9.4f} {apart}"
                 f" {metrics['error']:11.2%}",
                 flush=True,
             )
             kept.append(
-                {"strategy": strategy, "workers": workers, "curve": [*map(list, thinned(points))]}
+                {"strategy": name, "workers": workers, "curve": [*map(list, thinned(points))]}
             )
             if settings.keep:
                 Path(settings.keep).write_text(json.dumps(kept))

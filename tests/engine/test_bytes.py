@@ -103,3 +103,11 @@ def test_fewer_bits_reach_the_same_loss(field, codec):
     )
     assert field.loss(coded.vector) == pytest.approx(field.loss(exact.vector), rel=1e-2)
     assert coded.simulation.bytes < exact.simulation.bytes
+
+
+@pytest.mark.parametrize("codec", ["bf16", "int8", "int4"])
+def test_gradients_in_fewer_bits_with_error_feedback_reach_the_same_loss(field, codec):
+    exact = field.play(all_reduce(), epochs=10).run()
+    coded = field.play(all_reduce(codec=codec, error_feedback=True), epochs=10).run()
+    assert field.loss(coded.vector) == pytest.approx(field.loss(exact.vector), rel=1e-2)
+    assert coded.simulation.bytes < exact.simulation.bytes

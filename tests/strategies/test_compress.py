@@ -7,11 +7,12 @@ import pytest
 
 from photinus.core.clock import Clock, Steps
 from photinus.core.errors import UsageError
-from photinus.strategies.base import Turn
+from photinus.strategies.base import Message, Turn
+from photinus.strategies.codecs import decode
 from photinus.strategies.compress import compress
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.fragments import fragments
-from photinus.strategies.recipes import averaging, diloco
+from photinus.strategies.recipes import all_reduce, averaging, diloco
 from photinus.strategies.rounds import AllReduce, Averaging, Rounds
 from photinus.testing.strategies import check_strategy
 from photinus.training.strategy_state import keep, take_up
@@ -81,8 +82,34 @@ def test_an_unknown_codec_is_refused_when_it_is_named():
         compress(Averaging(), "int9")
 
 
-def test_gradients_are_sent_without_feedback():
+def test_gradients_are_sent_without_feedback_unless_it_is_asked_for():
     assert compress(AllReduce(), "int8").alone == ()
+    assert compress(AllReduce(), "bf16", error_feedback=True).alone == ("left",)
+    assert compress(Averaging(), "int8", error_feedback=False).alone == Averaging().alone
+
+
+@pytest.mark.parametrize("codec", ["bf16", "int8", "int4"])
+def test_with_error_feedback_gradients_that_round_to_nothing_arrive_in_the_end(codec):
+    worker = all_reduce(codec=codec, error_feedback=True).worker()
+    gradient = np.array([1.0, 1e-3, 1.001], np.float32)
+    state, arrived = worker.init(gradient), np.zeros(3)
+    for step in range(1, 1001):
+        message, state = worker.offer(Turn("swap"), gradient, Clock(step, 8 * step), state)
+        mean = decode(codec, message.vector)
+        arrived += mean
+        state = worker.accept(gradient.copy(), Message("agreed", mean, version=step), state)
+    np.testing.assert_allclose(arrived / 1000, gradient, atol=2e-4)
+    assert gradient.tolist() == np.float32([1.0, 1e-3, 1.001]).tolist(), "it is the model's own"
+
+
+def test_a_recipe_takes_error_feedback_only_with_a_codec_that_leaves_something_out():
+    coded = compress(all_reduce(), "int4", error_feedback=True)
+    assert coded == all_reduce(codec="int4", error_feedback=True)
+    assert str(coded) == "all_reduce every step, merge examples, int4, error feedback"
+    with pytest.raises(UsageError, match="error_feedback of all_reduce needs another codec"):
+        all_reduce(error_feedback=True)
+    with pytest.raises(UsageError, match="error_feedback"):
+        compress(averaging(), "int8", error_feedback=False)
 
 
 def test_a_checkpoint_holds_what_was_left_out_beside_what_the_strategy_knows():

@@ -196,13 +196,11 @@ class Decoded:
 
 
 def residual(name: str, vector: Vector, sent: Vector) -> Vector:
-    """Returns what a codec left out: vector − decode(sent) [n]; empty where nothing is kept.
+    """Returns what a codec left out: vector − decode(sent) [n].
 
     Error feedback adds it to the next delta: e ← e + Δ; send Q(e); e ← e − Q(e) (1-bit SGD:
     Seide et al., 2014).
     """
-    if not codec(name).has_feedback:
-        return vector[:0]
     left: Vector = vector - decode(name, sent)
     return left
 

@@ -18,24 +18,29 @@ if TYPE_CHECKING:
 
 
 @overload
-def compress(strategy: StrategySpec, codec: str) -> StrategySpec: ...
+def compress(
+    strategy: StrategySpec, codec: str, *, error_feedback: bool | None = None
+) -> StrategySpec: ...
 
 
 @overload
-def compress(strategy: Strategy, codec: str) -> Strategy: ...
+def compress(strategy: Strategy, codec: str, *, error_feedback: bool | None = None) -> Strategy: ...
 
 
-def compress(strategy: Strategy | StrategySpec, codec: str) -> Strategy | StrategySpec:
+def compress(
+    strategy: Strategy | StrategySpec, codec: str, *, error_feedback: bool | None = None
+) -> Strategy | StrategySpec:
     """Returns a strategy whose pushes travel in a codec.
 
-    With "int8" and "int4" what the codec leaves out of a delta is added to the next one (error
-    feedback): e ← e + Δ; send Q(e); e ← e − Q(e). Gradients are sent without. The answer to a
-    push names the codec that it travels in: every strategy here reads any of them.
+    With error feedback, what the codec leaves out of a push is added to the next one:
+    e ← e + Δ; send Q(e); e ← e − Q(e). The answer to a push names the codec that it travels in:
+    every strategy here reads any of them.
 
     Args:
         strategy: a recipe, which returns itself with this codec; or the worker's half of a
-            strategy. A delta that it offers is a vector of its own.
+            strategy. A delta or gradient that it offers is a vector of its own.
         codec: "fp32", "bf16", "int8" or "int4".
+        error_feedback: whether with it; None: for deltas in "int8" and "int4", else without.
 
     Raises:
         UsageError: there is no such codec, or it is no strategy.
@@ -53,14 +58,16 @@ def compress(strategy: Strategy | StrategySpec, codec: str) -> Strategy | Strate
     Source: Seide et al., 1-Bit Stochastic Gradient Descent, 2014.
     """
     if hasattr(strategy, "recipe") and hasattr(strategy, "codec"):
-        return cast("StrategySpec", strategy).with_parts(codec=codec)
+        asked = {} if error_feedback is None else {"error_feedback": error_feedback}
+        return cast("StrategySpec", strategy).with_parts(codec=codec, **asked)
     if not hasattr(strategy, "offer"):
         wrong = "compress wraps a recipe, or the worker's half of a strategy"
         raise UsageError(wrong, got=repr(strategy), do='such as compress(averaging(), "int8")')
     if codec == "fp32":
         return strategy
-    has_feedback = codec_of(codec).has_feedback and strategy.site != GRADIENT
-    return ErrorFeedback(strategy, codec) if has_feedback else Encoded(strategy, codec)
+    if error_feedback is None:
+        error_feedback = codec_of(codec).has_feedback and strategy.site != GRADIENT
+    return ErrorFeedback(strategy, codec) if error_feedback else Encoded(strategy, codec)
 
 
 class Compressed(Strategy):
@@ -114,7 +121,7 @@ class FeedbackState(NamedTuple):
     state: Any
     """Of the strategy."""
     left: Vector
-    """What was left out of the deltas that were agreed on [n]."""
+    """What was left out of the pushes that were agreed on [n]."""
     leaving: Vector
     """The same of the push that is under way, should it be agreed on."""
 
@@ -126,7 +133,7 @@ class FeedbackState(NamedTuple):
 
 
 class ErrorFeedback(Compressed):
-    """A strategy's deltas in a codec, with error feedback."""
+    """A strategy's pushes in a codec, with error feedback."""
 
     def __init__(self, strategy: Strategy, codec: str) -> None:
         super().__init__(strategy, codec)
@@ -144,7 +151,7 @@ class ErrorFeedback(Compressed):
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: FeedbackState
     ) -> tuple[Message | None, FeedbackState]:
-        """Offers the strategy's delta, and on it what was left out before."""
+        """Offers the strategy's push, and on it what was left out before."""
         message, own = self.strategy.offer(turn, vector, clock, state.state)
         if message is None or message.vector is None:
             return message, state._replace(state=own)

@@ -425,6 +425,7 @@ def all_reduce(
     merge: str = "examples",
     codec: str = "fp32",
     codec_down: str | None = None,
+    error_feedback: bool = False,
     quorum: float = 1.0,
     grace_seconds: float = 0.0,
     owners: int = 1,
@@ -437,6 +438,7 @@ def all_reduce(
         merge: how the gradients become one: "uniform", "examples" or "nova".
         codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
         codec_down: the same for the way from owner to worker; None: as `codec`.
+        error_feedback: adds what the codec leaves out of a gradient to the worker's next one.
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
         grace_seconds: seconds that a round waits for the others once the quorum has pushed.
         owners: 1, or as many as there are workers: each merges a shard of the vector.
@@ -459,6 +461,7 @@ def full_gradient(
     merge: str = "examples",
     codec: str = "fp32",
     codec_down: str | None = None,
+    error_feedback: bool = False,
     quorum: float = 1.0,
     grace_seconds: float = 0.0,
     owners: int = 1,
@@ -471,6 +474,7 @@ def full_gradient(
         merge: how the gradients become one: "uniform", "examples" or "nova".
         codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
         codec_down: the same for the way from owner to worker; None: as `codec`.
+        error_feedback: adds what the codec leaves out of a gradient to the worker's next one.
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
         grace_seconds: seconds that a round waits for the others once the quorum has pushed.
         owners: 1, or as many as there are workers: each merges a shard of the vector.

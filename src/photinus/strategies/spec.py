@@ -65,6 +65,8 @@ class StrategySpec:
     """Of what travels up, and down."""
     codec_down: str | None = None
     """Of what travels down, where it is another."""
+    error_feedback: bool = False
+    """Of gradients: what the codec leaves out of one is added to the next. Deltas need no word."""
     quorum: float = 1.0
     """The share of the workers (above 1: how many) whose pushes close a round."""
     grace_seconds: float = 0.0
@@ -154,6 +156,12 @@ class StrategySpec:
             ("delay", self.delay > 0, self.fragments > 0, "fragments"),
             ("exact", self.exact > 0, self.rows > 0, "rows"),
             ("grace_seconds", self.grace_seconds > 0, self.quorum != 1, "a quorum"),
+            (
+                "error_feedback",
+                self.error_feedback,
+                self.codec != "fp32",
+                "another codec than fp32",
+            ),
         )
         for name, is_set, is_met, what in needs:
             if is_set and not is_met:
@@ -219,7 +227,8 @@ class StrategySpec:
     def _codecs(self) -> str:
         usual = answer_codec(self.codec) if self.is_sharded else self.codec
         down = self.codec_down or ("fp32" if self.is_immediate else usual)
-        return self.codec if down == self.codec else f"{self.codec} up, {down} down"
+        way = self.codec if down == self.codec else f"{self.codec} up, {down} down"
+        return f"{way}, error feedback" if self.error_feedback else way
 
     @property
     def is_immediate(self) -> bool:
@@ -287,13 +296,7 @@ class StrategySpec:
         if self.payload == "parameters":
             return Gossip(every=self.every, codec=self.codec, graph=self.graph)
         if self.payload == "gradient":
-            return AllReduce(
-                codec=self.codec,
-                whole_part=self.whole_part,
-                meets=self.owners > 1,
-                is_early=self.owners > 1 and self.quorum == 1,
-                merge=self.merge,
-            )
+            return self._gradients()
         if self.is_sharded:
             return Sharded(
                 every=self.every,
@@ -307,6 +310,18 @@ class StrategySpec:
         if self.fragments:
             rounds = fragments(rounds, self.fragments, delay=self.delay, alpha=self.alpha)
         return compress(rounds, self.codec)
+
+    def _gradients(self) -> Strategy:
+        gradients = AllReduce(
+            codec="fp32" if self.error_feedback else self.codec,
+            whole_part=self.whole_part,
+            meets=self.owners > 1,
+            is_early=self.owners > 1 and self.quorum == 1 and not self.error_feedback,
+            merge=self.merge,
+        )
+        if not self.error_feedback:
+            return gradients
+        return compress(gradients, self.codec, error_feedback=True)
 
     def owner(self) -> Policy:
         """Returns the owner's half."""
