@@ -11,7 +11,9 @@ from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.dbn import DBN, FineTuning, Pretraining
+from photinus.models.mlp import MLP
 from photinus.models.module import ModuleStage
+from photinus.models.rbm import RBM
 from photinus.strategies.recipes import (
     all_reduce,
     averaging,
@@ -82,7 +84,27 @@ def test_the_stand_in_device_gives_the_processors_bits(name, trained):
 
 
 @pytest.mark.parametrize("strategy", [averaging(every=Steps(3)), all_reduce()])
-def test_a_belief_network_on_the_stand_in_has_the_processors_bits(strategy, tiny):
+@pytest.mark.parametrize(
+    ("job", "layers", "tuned"),
+    [
+        ("stand-in", "", ""),
+        ("cpu", "stand-in", ""),
+        ("stand-in", "cpu", ""),
+        ("cpu", "", "stand-in"),
+    ],
+)
+def test_a_belief_networks_phases_on_any_device_have_the_processors_bits(
+    strategy, job, layers, tuned, tiny, monkeypatch
+):
+    placed = []
+    for model in (RBM, MLP):
+        was = model.place
+
+        def place(self, device, inner, was=was):
+            placed.append(type(self))
+            return was(self, device, inner)
+
+        monkeypatch.setattr(model, "place", place)
     dbn = DBN(
         inputs=tiny.features.shape[1],
         hidden=(7, 5),
@@ -91,17 +113,22 @@ def test_a_belief_network_on_the_stand_in_has_the_processors_bits(strategy, tiny
         fine_tuning=FineTuning(epochs=2, batch_size=16),
         precision="mkl",
     )
-    phases = tuple(p for stage in dbn.stages() for p in split(stage, strategy, 2))
-    data = ArrayData(tiny.features, tiny.labels, checks=RowChecks(classes=3))
-    plain, apart = (
-        SimulatedEngine().run(RunSpec(plan=plan, data=data, run=bytes(16)))
-        for plan in (
-            TrainingPlan(phases=phases, workers=2),
-            TrainingPlan(phases=phases, workers=2, devices=("stand-in",)),
-        )
+    apart = replace(
+        dbn,
+        pretraining=replace(dbn.pretraining, device=layers),
+        fine_tuning=replace(dbn.fine_tuning, device=tuned),
     )
-    assert len(plain.vectors) == 3
-    for mine, theirs in zip(apart.vectors, plain.vectors, strict=True):
+    data = ArrayData(tiny.features, tiny.labels, checks=RowChecks(classes=3))
+    ended = []
+    for model, device in ((dbn, "cpu"), (apart, job)):
+        placed.clear()
+        phases = tuple(p for stage in model.stages() for p in split(stage, strategy, 2))
+        plan = TrainingPlan(phases=phases, workers=2, devices=(device,))
+        ended.append(SimulatedEngine().run(RunSpec(plan=plan, data=data, run=bytes(16))).vectors)
+    asked = {RBM: layers or job, MLP: tuned or job}
+    assert set(placed) == {model for model, device in asked.items() if device != "cpu"}
+    assert len(ended[0]) == 3
+    for mine, theirs in zip(*ended, strict=True):
         assert np.array_equal(mine, theirs)
 
 

@@ -46,6 +46,8 @@ OTHERS = {
     "strategy": "diloco",
     "preTrainStrategy": "all_reduce",
     "fineTuneStrategy": "iterative_reduce",
+    "preTrainDevice": "stand-in",
+    "fineTuneDevice": "cpu",
     "numWorkers": 3,
     "shuffle": False,
     "share": "fastest",

@@ -252,6 +252,7 @@ LOGISTIC = LogisticStage(features=2, classes=2)
         ),
         ({"device": ("cuda", "gpu", "cpu", "cpu")}, "device of Job must be"),
         ({"model": ModuleStage(module="m:f", device="gpu")}, "device of the model must be"),
+        ({"model": DBN(fine_tuning=FineTuning(device="gpu"))}, "device of the model must be"),
         (
             {"model": LOGISTIC, "device": "opencl"},
             "a LogisticStage is trained on the processor only",
@@ -280,6 +281,20 @@ def test_devices_and_resources_survive_toml_and_reach_the_workers():
 def test_on_an_opencl_device_auto_precision_is_float32(device):
     model = ModuleStage(module="torch.nn:Linear", precision="auto")
     assert Job(model=model, device=device).resolved().model.precision == "float32"
-    assert Job(
-        model=DBN(inputs=4, hidden=(3,), classes=2), device=device
-    ).resolved().model.precision in ("mkl", "onednn")
+    dbn = DBN(inputs=4, hidden=(3,), classes=2)
+    tuned = DBN(inputs=4, hidden=(3,), classes=2, fine_tuning=FineTuning(device="opencl"))
+    for job in (Job(model=dbn, device=device), Job(model=tuned)):
+        assert job.resolved().model.precision in ("mkl", "onednn")
+
+
+def test_a_belief_network_names_a_device_for_its_layers_and_one_for_the_whole():
+    model = DBN(inputs=4, hidden=(3, 2), classes=2, fine_tuning=FineTuning(device="cuda"))
+    job = Job(model=model, workers=2, device=["opencl", "cpu"])
+    assert Job.from_dict(job.to_dict()) == job
+    plan = job.plan()
+    devices = {
+        phase.stage.name: [plan.device(number, slot) for slot in range(2)]
+        for number, phase in enumerate(plan.phases)
+    }
+    layers, whole = ["opencl", "cpu"], ["cuda", "cuda"]
+    assert devices == {"rbm1": layers, "rbm2": layers, "fine-tune": whole}

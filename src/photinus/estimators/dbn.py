@@ -99,6 +99,8 @@ class DBNClassifier(NetworkClassifier):
         labelSmoothing: float = 0.1,
         preTrainStrategy: str | Mapping[str, Any] | StrategySpec | CustomStrategy | None = None,
         fineTuneStrategy: str | Mapping[str, Any] | StrategySpec | CustomStrategy | None = None,
+        preTrainDevice: str = "",
+        fineTuneDevice: str = "",
         precision: str = "auto",
     ) -> None:
         super().__init__()

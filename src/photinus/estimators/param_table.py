@@ -391,6 +391,18 @@ DBN_ROWS = (
         shape=json.loads,
     ),
     Row(
+        name="preTrainDevice",
+        meaning="what the pre-training computes on; default: device",
+        convert=_Text,
+        place="model.pretraining.device",
+    ),
+    Row(
+        name="fineTuneDevice",
+        meaning="what the fine-tuning computes on; default: device",
+        convert=_Text,
+        place="model.fine_tuning.device",
+    ),
+    Row(
         name="precision",
         meaning="float32, bfloat16, or auto: bfloat16 where it is 1.5 times faster",
         convert=_Text,

@@ -87,6 +87,8 @@ class Pretraining:
     """The job's inputs: "bernoulli" (0..1), or "gaussian" (mean 0, variance 1: take lr .001)."""
     deviation: float = 0.1
     """Of the first weights, drawn from a normal distribution."""
+    device: str = ""
+    """What the layers are trained on; left out, the job's device."""
 
     def __post_init__(self) -> None:
         keep_schedules(self, "lr", "momentum")
@@ -129,6 +131,8 @@ class FineTuning:
     """One of `losses.LOSSES`, or "package.module:function"."""
     label_smoothing: float = 0.1
     """Of cross_entropy."""
+    device: str = ""
+    """What the whole network is trained on; left out, the job's device."""
 
     def __post_init__(self) -> None:
         keep_schedules(self, "lr")
@@ -161,6 +165,11 @@ class RBMStage(Stage):
     """Inputs, the layers below, this layer."""
     settings: Pretraining
     products: str = "mkl"
+
+    @property
+    def device(self) -> str:
+        """What this phase is trained on; "" where its settings name none."""
+        return self.settings.device
 
     @property
     def reads_probabilities(self) -> bool:
@@ -210,6 +219,11 @@ class FineTuneStage(Stage):
     batch_size: int
     network: Dense
     settings: FineTuning
+
+    @property
+    def device(self) -> str:
+        """What this phase is trained on; "" where its settings name none."""
+        return self.settings.device
 
     def build(self, history: tuple[Vector, ...], seed: int) -> MLP:
         """Unrolls the RBMs into the network; what they do not fill is drawn from the seed."""

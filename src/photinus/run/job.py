@@ -329,9 +329,9 @@ class Job:
         self._check_strategies()
 
     def _check_device(self) -> None:
-        own = getattr(self.model, "device", "")
-        if own and not is_device(own):
-            raise UsageError("device of the model must be a device's name", got=repr(own))
+        for own in self._own_devices:
+            if own and not is_device(own):
+                raise UsageError("device of the model must be a device's name", got=repr(own))
         if not isinstance(self.device, str):
             object.__setattr__(self, "device", tuple(self.device))
         self._check_kinds()
@@ -356,8 +356,16 @@ class Job:
     @property
     def _device_kinds(self) -> set[str]:
         names = (self.device,) if isinstance(self.device, str) else self.device
-        own = getattr(self.model, "device", "")
-        return {kind_of(name) for name in ((own,) if own else names)}
+        of_phases = ((own,) if own else names for own in self._own_devices)
+        return {kind_of(name) for names in of_phases for name in names}
+
+    @property
+    def _own_devices(self) -> tuple[str, ...]:
+        """What the model's phases name; "" where they take the job's."""
+        model = self.model
+        if isinstance(model, DBN):
+            return model.pretraining.device, model.fine_tuning.device
+        return (getattr(model, "device", ""),)
 
     @property
     def _all_strategies(self) -> tuple[StrategySpec | CustomStrategy, ...]:
