@@ -86,6 +86,7 @@ if TYPE_CHECKING:
         Nesterov,
         Outer,
         RowAdagrad,
+        RowAdam,
         Sgd,
         SlowMo,
     )
@@ -159,6 +160,7 @@ __all__ = [
     "Reply",
     "Rounds",
     "RowAdagrad",
+    "RowAdam",
     "RunFailedError",
     "Schedule",
     "Seconds",
@@ -303,6 +305,7 @@ _HOMES = {
         "Nesterov",
         "Outer",
         "RowAdagrad",
+        "RowAdam",
         "Sgd",
         "SlowMo",
     ),

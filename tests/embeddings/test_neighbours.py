@@ -45,6 +45,31 @@ def test_exact_neighbours_are_those_of_most_similar(vectors):
         np.testing.assert_allclose([x for _, x in found], cosines[n, 1:], rtol=1e-5)
 
 
+def test_a_question_may_be_answered_by_an_index_that_is_made_once(vectors, monkeypatch):
+    held = WordVectors([str(n) for n in range(V)], vectors)
+    asked = [([str(n), str(n + 1)], [str(n + 2)]) for n in range(100)]
+    wanted = [dict(held.most_similar(*one)) for one in asked]
+    made = []
+    monkeypatch.setattr(
+        "photinus.embeddings.vectors.index_of", lambda v: made.append(1) or index_of(v)
+    )
+    found = [dict(held.most_similar(*one, approximate=True)) for one in asked]
+    assert made == [1]
+    for (plus, minus), near, true in zip(asked, found, wanted, strict=True):
+        assert len(near) == 10
+        assert not {*plus, *minus} & near.keys()
+        assert list(near.values()) == sorted(near.values(), reverse=True)
+        same = near.keys() & true.keys()
+        assert [near[word] for word in same] == pytest.approx([true[w] for w in same], abs=1e-5)
+    recall = sum(len(a.keys() & b.keys()) for a, b in zip(found, wanted, strict=True)) / 1000
+    assert recall >= 0.95
+
+
+def test_an_index_of_few_words_has_all_but_those_of_the_question():
+    held = WordVectors(["a", "b", "c"], np.eye(3, dtype=np.float32) + 0.1)
+    assert len(held.most_similar(["a"], approximate=True)) == 2
+
+
 def test_the_same_vectors_give_the_same_index():
     some = np.random.default_rng(1).standard_normal((500, 16)).astype(np.float32)
     found = [approximate(index_of(some), some, 5)[0] for _ in range(2)]
@@ -53,5 +78,7 @@ def test_the_same_vectors_give_the_same_index():
 
 def test_missing_usearch_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "usearch.index", None)
-    with pytest.raises(NotReadyError, match=r'pip install "photinus\[neighbors\]", or ask with'):
+    with pytest.raises(
+        NotReadyError, match=r'pip install "photinus\[neighbors\]", or ask for exact ones'
+    ):
         index_of(np.eye(3, dtype=np.float32))

@@ -24,7 +24,7 @@ from photinus.run.evaluate import Draft, first_parameters, load_trained
 from photinus.run.job import Job
 from photinus.run.remote_resume import saved_job
 from photinus.run.train import resume, train, train_draft
-from photinus.strategies.outer import RowAdagrad, Sgd
+from photinus.strategies.outer import RowAdagrad, RowAdam, Sgd
 from photinus.strategies.recipes import all_reduce, averaging, downpour, elastic, gossip, publish
 from photinus.testing import Faults, check_model
 
@@ -222,7 +222,9 @@ def test_a_sharded_table_ends_with_the_bits_of_whole_ones(workers, stage, tmp_pa
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("outer", [Sgd(), RowAdagrad(lr=0.3)], ids=lambda outer: outer.name)
+@pytest.mark.parametrize(
+    "outer", [Sgd(), RowAdagrad(lr=0.3), RowAdam(lr=0.03)], ids=lambda outer: outer.name
+)
 def test_with_owners_lost_one_after_the_other_the_table_ends_with_the_same_bits(outer, tmp_path):
     faults, how = Faults().kill(slot=1, step=9).kill(2, 20), {"outer": outer, "rows": STAGE.dims}
     whole, outcome = among(tmp_path / "whole", **how), among(tmp_path / "run", faults=faults, **how)
@@ -243,8 +245,11 @@ def test_where_two_workers_never_reach_each_other_again_the_run_ends(tmp_path, m
         among(tmp_path, workers=2, rows=STAGE.dims)
 
 
-def test_adagrad_at_the_owners_and_bf16_tell_two_topics_apart(tmp_path):
-    how = {"outer": RowAdagrad(lr=0.3), "codec": "bf16", "rows": STAGE.dims}
+@pytest.mark.parametrize(
+    "outer", [RowAdagrad(lr=0.3), RowAdam(lr=0.03)], ids=lambda outer: outer.name
+)
+def test_an_optimizer_at_the_owners_and_bf16_tell_two_topics_apart(outer, tmp_path):
+    how = {"outer": outer, "codec": "bf16", "rows": STAGE.dims}
     assert apart(vectors_of(among(tmp_path, **how))) > 0.3
 
 

@@ -35,7 +35,7 @@ AGREEMENTS = {
     "streaming": streaming(every=Steps(4), fragments=2, gradients_until=0.0),
     "all_reduce": all_reduce(codec="bf16"),
     "all_reduce among workers": all_reduce(owners=2),
-    "all_reduce in int8, error feedback": all_reduce(codec="int8", error_feedback=True),
+    "all_reduce in int8": all_reduce(codec="int8"),
     "full_gradient": full_gradient(),
     "downpour": downpour(gradients_until=0.0),
     "elastic": elastic(gradients_until=0.0),

@@ -26,7 +26,7 @@ from photinus.testing import Faults
 AGREEMENTS = {
     "all_reduce": all_reduce(),
     "all_reduce by owners": all_reduce(owners=3),
-    "all_reduce with error feedback": all_reduce(codec="int4", error_feedback=True),
+    "all_reduce as int4": all_reduce(codec="int4"),
     "averaging": averaging(every=Steps(5)),
     "averaging by owners": averaging(every=Steps(5), owners=2),
     "averaging as int8": averaging(every=Steps(5), codec="int8"),

@@ -8,7 +8,7 @@ from photinus.core.errors import FrameError
 from photinus.protocol.row_meeting import RowMeeting, Shares
 from photinus.strategies.base import Message, OwnedShard
 from photinus.strategies.codecs import decode, encode
-from photinus.strategies.outer import Adagrad, RowAdagrad, Sgd
+from photinus.strategies.outer import Adagrad, RowAdagrad, RowAdam, Sgd
 from photinus.strategies.row_codec import RowCodec, answer_codec
 
 ROWS, WIDTH = 23, 3
@@ -48,7 +48,7 @@ def meet(brought, call, chance, ahead=None):
 
 
 @pytest.mark.parametrize("codec", ["fp32", "bf16", "int8", "int4"])
-@pytest.mark.parametrize("outer", [Sgd(), Adagrad(), RowAdagrad()], ids=lambda o: o.name)
+@pytest.mark.parametrize("outer", [Sgd(), Adagrad(), RowAdagrad(), RowAdam()], ids=lambda o: o.name)
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_rows_move_and_come_as_of_one_owner(workers, outer, codec):
     chance = np.random.default_rng(workers)

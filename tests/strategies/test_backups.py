@@ -6,7 +6,7 @@ import pytest
 from photinus.data.rows import memory
 from photinus.strategies.backups import Backup, from_arrays, next_moved, to_arrays, write
 from photinus.strategies.base import ShardMove
-from photinus.strategies.outer import Adagrad, RowAdagrad, Sgd
+from photinus.strategies.outer import Adagrad, RowAdagrad, RowAdam, Sgd
 
 WIDTH, COUNT = 3, 11
 
@@ -29,7 +29,7 @@ def moves(outer, chance, rounds=4):
 
 
 @pytest.mark.parametrize("most", [1, 7, 1000])
-@pytest.mark.parametrize("outer", [Sgd(), Adagrad(), RowAdagrad()], ids=lambda o: o.name)
+@pytest.mark.parametrize("outer", [Sgd(), Adagrad(), RowAdagrad(), RowAdam()], ids=lambda o: o.name)
 def test_pages_of_a_backup_hold_each_row_that_moved_as_it_is_now(outer, most, monkeypatch):
     monkeypatch.setattr("photinus.strategies.backups.PAGE_NUMBERS", most)
     monkeypatch.setattr("photinus.strategies.backups._BLOCK_NUMBERS", 3 * most)

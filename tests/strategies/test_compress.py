@@ -82,9 +82,13 @@ def test_an_unknown_codec_is_refused_when_it_is_named():
         compress(Averaging(), "int9")
 
 
-def test_gradients_are_sent_without_feedback_unless_it_is_asked_for():
-    assert compress(AllReduce(), "int8").alone == ()
+def test_error_feedback_is_used_in_int8_and_int4_or_as_asked_for():
+    for strategy in (AllReduce(), Averaging()):
+        for codec, has in (("bf16", False), ("int8", True), ("int4", True)):
+            assert ("left" in compress(strategy, codec).alone) is has
+            assert ("left" in all_reduce(codec=codec).worker().alone) is has
     assert compress(AllReduce(), "bf16", error_feedback=True).alone == ("left",)
+    assert all_reduce(codec="int8", error_feedback=False).worker() == AllReduce(codec="int8")
     assert compress(Averaging(), "int8", error_feedback=False).alone == Averaging().alone
 
 
@@ -105,7 +109,7 @@ def test_with_error_feedback_gradients_that_round_to_nothing_arrive_in_the_end(c
 def test_a_recipe_takes_error_feedback_only_with_a_codec_that_leaves_something_out():
     coded = compress(all_reduce(), "int4", error_feedback=True)
     assert coded == all_reduce(codec="int4", error_feedback=True)
-    assert str(coded) == "all_reduce every step, merge examples, int4, error feedback"
+    assert str(coded) == "all_reduce every step, merge examples, int4 with error feedback"
     with pytest.raises(UsageError, match="error_feedback of all_reduce needs another codec"):
         all_reduce(error_feedback=True)
     with pytest.raises(UsageError, match="error_feedback"):

@@ -14,10 +14,30 @@ from photinus.strategies.outer import (
     Nesterov,
     Outer,
     RowAdagrad,
+    RowAdam,
     Sgd,
     SlowMo,
     outer_from_dict,
 )
+
+
+class RowWiseAdam(torch.optim.Optimizer):
+    """Adam with one mean square a row, from its formula: torch has none."""
+
+    def __init__(self, parameters, **settings):
+        super().__init__(parameters, settings)
+
+    @torch.no_grad()
+    def step(self):
+        (group,) = self.param_groups
+        for rows in group["params"]:
+            held = self.state[rows]
+            m = held["m"] = held.get("m", 0 * rows).lerp(rows.grad, 1 - group["beta1"])
+            square = rows.grad.square().mean(-1, keepdim=True)
+            v = held["v"] = held.get("v", 0 * square).lerp(square, 1 - group["beta2"])
+            t = held["t"] = held.get("t", 0) + 1
+            root = (v / (1 - group["beta2"] ** t)).sqrt() + group["eps"]
+            rows -= group["lr"] * m / (1 - group["beta1"] ** t) / root
 
 
 class RowWise(torch.optim.Optimizer):
@@ -58,6 +78,10 @@ ORACLES = {
         Adam(lr=0.05, beta1=0.8, beta2=0.95, eps=1e-3),
         lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.8, 0.95), eps=1e-3),
     ),
+    "row_adam": (
+        RowAdam(lr=0.05, beta1=0.8, beta2=0.95, eps=1e-3),
+        lambda p: RowWiseAdam(p, lr=0.05, beta1=0.8, beta2=0.95, eps=1e-3),
+    ),
     "delayed_nesterov": (
         DelayedNesterov(lr=0.7, momentum=0.9, pushes=1),
         lambda p: torch.optim.SGD(p, lr=0.7, momentum=0.9, nesterov=True),
@@ -86,18 +110,38 @@ def test_an_outer_optimizer_steps_as_torch_does(name, dtype, close):
     np.testing.assert_allclose(vector, tensor.detach().numpy(), rtol=close, atol=close)
 
 
-def test_by_row_each_row_of_a_table_has_a_sum_of_its_own():
-    outer, chance = RowAdagrad(lr=0.3), np.random.default_rng(1)
+@pytest.mark.parametrize("outer", [RowAdagrad(lr=0.3), RowAdam(lr=0.3)], ids=lambda o: o.name)
+def test_by_row_each_row_of_a_table_has_a_state_of_its_own(outer):
+    chance = np.random.default_rng(1)
     table = chance.normal(size=(3, 5))
     state = outer.init(table)
     for _ in range(4):
         delta = chance.normal(size=(3, 5))
         each = [
-            outer.update(row, d, (s,)) for row, d, s in zip(table, delta, state[0], strict=True)
+            outer.update(row, d, states)[0]
+            for row, d, *states in zip(table, delta, *state, strict=True)
         ]
         table, state = outer.update(table, delta, state)
-        np.testing.assert_allclose(table, [row for row, _ in each], rtol=1e-12)
-    assert state[0].shape == (3, 1)
+        np.testing.assert_allclose(table, each, rtol=1e-12)
+    assert state[-1].shape == (3, 1)
+
+
+def test_rows_of_one_number_step_as_torchs_adam_does_on_the_updates_that_each_had():
+    outer, chance = RowAdam(lr=0.05, beta2=0.95), np.random.default_rng(2)
+    table = chance.normal(size=(6, 1))
+    params = [torch.nn.Parameter(torch.from_numpy(row.copy())) for row in table]
+    adams = [torch.optim.Adam([p], lr=0.05, betas=(0.9, 0.95), eps=1e-6) for p in params]
+    state = outer.init(table)
+    for _ in range(30):
+        at = np.flatnonzero(chance.random(6) < 0.4)
+        delta = chance.normal(size=(len(at), 1))
+        table[at], moved = outer.update(table[at], delta, tuple(held[at] for held in state))
+        for held, some in zip(state, moved, strict=True):
+            held[at] = some
+        for row, d in zip(at, delta, strict=True):
+            params[row].grad = torch.from_numpy(d.copy())
+            adams[row].step()
+    np.testing.assert_allclose(table, [p.detach().numpy() for p in params], rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", OUTERS)

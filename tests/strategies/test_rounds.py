@@ -239,8 +239,7 @@ def test_a_joiner_has_left_nothing_out_and_the_owner_goes_on_with_what_it_left_o
     assert not joiner.left.any()
 
 
-def test_gradients_and_whole_numbers_are_sent_without_feedback():
+def test_owners_of_gradients_and_whole_numbers_are_without_feedback():
     assert not hasattr(compress(Averaging(), "bf16").init(np.zeros(3)), "left")
-    assert compress(AllReduce(), "int8").init(np.zeros(3)) == AllReduce().init(np.zeros(3))
     assert Rounds(codec="int8", keeps=False).init(start(np.zeros(3))).left.size == 0
     assert Rounds(codec="fp32").agreed(Rounds().init(start(np.zeros(3)))).left is None

@@ -26,7 +26,7 @@ def index_of(vectors: Vector) -> bytes:
     try:
         from usearch.index import Index
     except ImportError as error:
-        do = 'pip install "photinus[neighbors]", or ask with exact=True'
+        do = 'pip install "photinus[neighbors]", or ask for exact ones'
         raise NotReadyError("approximate neighbours need usearch", got=str(error), do=do) from error
     made = Index(ndim=vectors.shape[1], metric="cos", dtype="f32")
     # one thread: the order in which vectors come decides the graph

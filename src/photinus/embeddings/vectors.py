@@ -13,6 +13,8 @@ import numpy as np
 from photinus.checkpoint.mapped import MappedFile, ScratchFolder, is_mapped, write_arrays
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
+from photinus.embeddings.neighbours import approximate as by_index
+from photinus.embeddings.neighbours import index_of
 from photinus.embeddings.subwords import Ngrams, SubwordVectors
 
 _CHUNK = 512
@@ -168,6 +170,7 @@ class WordVectors:
         negative: Sequence[str | Vector] = (),
         *,
         count: int = 10,
+        approximate: bool = False,
     ) -> list[tuple[str, float]]:
         """Returns the words nearest to Σ positive − Σ negative, with their cosines.
 
@@ -175,9 +178,12 @@ class WordVectors:
             positive: words, or vectors [D].
             negative: likewise.
             count: how many to return; the words asked for are not among them.
+            approximate: searches an index, which the first such call makes, in the place of
+                comparing with all words: one word in twenty may be missing. For many questions.
 
         Raises:
             UsageError: a word has no vector, or nothing is asked for.
+            NotReadyError: an index needs usearch, which is missing.
         """
         if isinstance(positive, str) or isinstance(negative, str) or not [*positive, *negative]:
             do = 'most_similar(["king", "woman"], ["man"])'
@@ -189,12 +195,25 @@ class WordVectors:
                 aim += np.float32(sign) * vector / max(float(np.linalg.norm(vector)), 1e-12)
                 if isinstance(one, str) and one in self.index:
                     own.append(self.index[one])
+        if approximate:
+            return self._near(aim, own, count)
         near = self.vectors @ (aim / max(float(np.linalg.norm(aim)), 1e-12))  # [V]
         near /= self.lengths
         near[own] = -np.inf
         most = min(count, len(near) - len(set(own)))
         best = np.argpartition(-near, most - 1)[:most] if most else np.zeros(0, np.int64)
         return [(self.words[row], float(near[row])) for row in best[np.argsort(-near[best])]]
+
+    @cached_property
+    def _hnsw(self) -> bytes:
+        return index_of(self.vectors)
+
+    def _near(self, aim: Vector, own: list[int], count: int) -> list[tuple[str, float]]:
+        """Returns the rows nearest to an aim [D] by the index, but for a question's own."""
+        asked = min(count + len(set(own)), len(self))
+        rows, cosines = (of[0].tolist() for of in by_index(self._hnsw, aim[None], asked))
+        near = [(self.words[r], c) for r, c in zip(rows, cosines, strict=True) if r not in own]
+        return near[:count]
 
     def plane(self, words: Sequence[str]) -> Vector:
         """Returns the words' places on the two axes along which they differ most [n, 2].

@@ -14,18 +14,18 @@ from photinus.models.sharded import ShardedModel
 from photinus.run.evaluate import Draft
 from photinus.strategies.codecs import codec
 from photinus.strategies.custom import CustomStrategy
-from photinus.strategies.outer import Adagrad, RowAdagrad, Sgd
+from photinus.strategies.outer import Adagrad, RowAdagrad, RowAdam, Sgd
 from photinus.strategies.shards import READS
 from photinus.strategies.spec import StrategySpec
 
 _USUAL = {"every": Steps(16), "outer": Sgd(), "merge": READS, "gradients_until": 0.0}
-_OUTER = (Sgd, Adagrad, RowAdagrad)
+_OUTER = (Sgd, Adagrad, RowAdagrad, RowAdam)
 _ALONE = {"codec": "fp32"}
 """With a single worker nothing travels."""
 _TAKES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "release": (lambda v: v == "rounds", 'release="rounds"'),
     "every": (lambda v: v == Steps(v.steps or 1), "every=Steps(16)"),
-    "outer": (lambda v: isinstance(v, _OUTER), "Sgd(), Adagrad() or RowAdagrad()"),
+    "outer": (lambda v: isinstance(v, _OUTER), "Sgd(), Adagrad(), RowAdagrad() or RowAdam()"),
     "merge": (lambda v: v in ("uniform", READS), 'merge="uniform", or leave it out'),
     "codec_down": (lambda v: v is None, "codec alone"),
     "gradients_until": (lambda v: v == 0, "gradients_until=0.0"),

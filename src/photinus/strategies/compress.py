@@ -9,7 +9,7 @@ import numpy as np
 from photinus.core.clock import Clock
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
-from photinus.strategies.base import ALL, GRADIENT, Message, Strategy, Turn, part
+from photinus.strategies.base import ALL, Message, Strategy, Turn, part
 from photinus.strategies.codecs import codec as codec_of
 from photinus.strategies.codecs import encode, residual
 
@@ -40,7 +40,7 @@ def compress(
         strategy: a recipe, which returns itself with this codec; or the worker's half of a
             strategy. A delta or gradient that it offers is a vector of its own.
         codec: "fp32", "bf16", "int8" or "int4".
-        error_feedback: whether with it; None: for deltas in "int8" and "int4", else without.
+        error_feedback: whether with it; None: in "int8" and "int4", not in "bf16".
 
     Raises:
         UsageError: there is no such codec, or it is no strategy.
@@ -66,7 +66,7 @@ def compress(
     if codec == "fp32":
         return strategy
     if error_feedback is None:
-        error_feedback = codec_of(codec).has_feedback and strategy.site != GRADIENT
+        error_feedback = codec_of(codec).has_feedback
     return ErrorFeedback(strategy, codec) if error_feedback else Encoded(strategy, codec)
 
 

@@ -27,7 +27,7 @@ from photinus.strategies.rounds import decoded
 if TYPE_CHECKING:
     from photinus.strategies.spec import StrategySpec
 
-_OF_ALL = ("adam", "delayed_nesterov", "row_adagrad")
+_OF_ALL = ("adam", "delayed_nesterov", "row_adagrad", "row_adam")
 """Outer optimizers that keep state of the whole vector."""
 
 

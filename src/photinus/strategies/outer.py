@@ -238,6 +238,55 @@ class Adam(Outer):
 
 
 @dataclass(frozen=True, slots=True)
+class RowAdam(Outer):
+    """Adam with one mean square v for each row of a table [m, width], and a count of its updates t.
+
+    t ← t + 1; m ← β₁m + (1−β₁)Δ; v ← β₂v + (1−β₂)·mean Δ²; θ ← θ − lr·m̂/(√v̂ + ε), with
+    m̂ = m/(1−β₁ᵗ) and v̂ = v/(1−β₂ᵗ). A row that is not updated keeps its m, v and t. Of a flat
+    vector there is one v. Source: Kingma and Ba, 2015; of the rows updated only, as torch's
+    SparseAdam; a v for each row as in Zhang et al., Adam-mini: use fewer learning rates to gain
+    more, 2024.
+
+    Example:
+        >>> rows, delta = np.zeros((2, 2)), np.array([[3.0, 3.0], [0.1, -0.1]])
+        >>> outer = RowAdam(lr=0.5)
+        >>> outer.update(rows, delta, outer.init(rows))[0].round(2).tolist()
+        [[-0.5, -0.5], [-0.5, 0.5]]
+    """
+
+    lr: float = 0.01
+    """The rate."""
+    beta1: float = 0.9
+    """β₁, of the mean."""
+    beta2: float = 0.99
+    """β₂, of the mean square."""
+    eps: float = 1e-6
+    """ε, which keeps the quotient finite."""
+    name = "row_adam"
+    LIMITS = Adam.LIMITS
+
+    def __post_init__(self) -> None:
+        validate(self)
+
+    def init(self, vector: Vector) -> State:
+        """Returns the means [m, width], the mean squares [m, 1] and the counts [m, 1] at zero."""
+        by_row = (*vector.shape[:-1], 1)
+        return np.zeros_like(vector), np.zeros(by_row, vector.dtype), np.zeros(by_row, vector.dtype)
+
+    def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
+        """θ ← θ − lr·m̂/(√v̂ + ε)."""
+        m, v, t = state
+        real = vector.dtype.type
+        square = (delta * delta).mean(axis=-1, keepdims=True)
+        m = _scaled(self.beta1, m) + _scaled(1 - self.beta1, delta)
+        v = _scaled(self.beta2, v) + _scaled(1 - self.beta2, square)
+        t = t + real(1)
+        root = np.sqrt(v / (real(1) - real(self.beta2) ** t)) + real(self.eps)
+        step = m / ((real(1) - real(self.beta1) ** t) * root)
+        return vector - _scaled(self.lr, step), (m, v, t)
+
+
+@dataclass(frozen=True, slots=True)
 class DelayedNesterov(Outer):
     """Nesterov for pushes that are applied one by one: the momentum moves once in N of them.
 
@@ -310,7 +359,7 @@ def _scaled(factor: float, vector: Vector) -> Vector:
     return scaled
 
 
-_NAMED = (Sgd, Nesterov, SlowMo, Adagrad, RowAdagrad, Adam, DelayedNesterov)
+_NAMED = (Sgd, Nesterov, SlowMo, Adagrad, RowAdagrad, Adam, RowAdam, DelayedNesterov)
 OUTERS: dict[str, type[Outer]] = {c.name: c for c in _NAMED}
 
 

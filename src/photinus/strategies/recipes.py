@@ -425,7 +425,7 @@ def all_reduce(
     merge: str = "examples",
     codec: str = "fp32",
     codec_down: str | None = None,
-    error_feedback: bool = False,
+    error_feedback: bool | None = None,
     quorum: float = 1.0,
     grace_seconds: float = 0.0,
     owners: int = 1,
@@ -438,7 +438,8 @@ def all_reduce(
         merge: how the gradients become one: "uniform", "examples" or "nova".
         codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
         codec_down: the same for the way from owner to worker; None: as `codec`.
-        error_feedback: adds what the codec leaves out of a gradient to the worker's next one.
+        error_feedback: True adds what the codec leaves out of a gradient to the worker's next one;
+            None: in int8 and int4.
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
         grace_seconds: seconds that a round waits for the others once the quorum has pushed.
         owners: 1, or as many as there are workers: each merges a shard of the vector.
@@ -461,7 +462,7 @@ def full_gradient(
     merge: str = "examples",
     codec: str = "fp32",
     codec_down: str | None = None,
-    error_feedback: bool = False,
+    error_feedback: bool | None = None,
     quorum: float = 1.0,
     grace_seconds: float = 0.0,
     owners: int = 1,
@@ -474,7 +475,8 @@ def full_gradient(
         merge: how the gradients become one: "uniform", "examples" or "nova".
         codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
         codec_down: the same for the way from owner to worker; None: as `codec`.
-        error_feedback: adds what the codec leaves out of a gradient to the worker's next one.
+        error_feedback: True adds what the codec leaves out of a gradient to the worker's next one;
+            None: in int8 and int4.
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
         grace_seconds: seconds that a round waits for the others once the quorum has pushed.
         owners: 1, or as many as there are workers: each merges a shard of the vector.

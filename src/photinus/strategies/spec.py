@@ -19,13 +19,13 @@ from photinus.core.settings import (
     whole,
 )
 from photinus.strategies.base import Policy, Strategy
-from photinus.strategies.codecs import CODECS
+from photinus.strategies.codecs import CODECS, codec
 from photinus.strategies.compress import compress
 from photinus.strategies.fragments import fragments
 from photinus.strategies.guard import AUTO, Setting, clamp, shortened
 from photinus.strategies.immediate import STALENESS, Downpour, Elastic, ElasticOwner, Immediate
 from photinus.strategies.merge import MERGES
-from photinus.strategies.outer import Adagrad, DelayedNesterov, Outer, RowAdagrad, Sgd
+from photinus.strategies.outer import Adagrad, DelayedNesterov, Outer, RowAdagrad, RowAdam, Sgd
 from photinus.strategies.peers import GRAPHS, Gossip, Meetings, Publish
 from photinus.strategies.recipe_settings import shown
 from photinus.strategies.rounds import QUORUM, AllReduce, Averaging, Rounds
@@ -65,8 +65,9 @@ class StrategySpec:
     """Of what travels up, and down."""
     codec_down: str | None = None
     """Of what travels down, where it is another."""
-    error_feedback: bool = False
-    """Of gradients: what the codec leaves out of one is added to the next. Deltas need no word."""
+    error_feedback: bool | None = None
+    """What the codec leaves out of a gradient is added to the next; None: in int8 and int4, as of
+    deltas."""
     quorum: float = 1.0
     """The share of the workers (above 1: how many) whose pushes close a round."""
     grace_seconds: float = 0.0
@@ -158,7 +159,7 @@ class StrategySpec:
             ("grace_seconds", self.grace_seconds > 0, self.quorum != 1, "a quorum"),
             (
                 "error_feedback",
-                self.error_feedback,
+                bool(self.error_feedback),
                 self.codec != "fp32",
                 "another codec than fp32",
             ),
@@ -181,13 +182,13 @@ class StrategySpec:
     def _check_table(self) -> None:
         is_delta = self.payload == "delta" and not self.fragments and not self.gradients_until
         is_mean = self.merge in ("uniform", READS)
-        is_exact = is_mean and isinstance(self.outer, (*_STILL, RowAdagrad))
+        is_exact = is_mean and isinstance(self.outer, (*_STILL, RowAdagrad, RowAdam))
         is_steps = self.every == Steps(self.every.steps or 1)
         down = self.codec_down or self.codec
         if not (is_delta and is_exact and is_steps) or down != self.codec:
             wrong = (
                 "rows in rounds are for deltas after so many steps, merge uniform or reads, sgd, "
-                "adagrad or row_adagrad outside, no codec_down, and gradients_until 0"
+                "adagrad, row_adagrad or row_adam outside, no codec_down, and gradients_until 0"
             )
             raise UsageError(wrong, got=str(self), do="use rows=0")
 
@@ -228,7 +229,9 @@ class StrategySpec:
         usual = answer_codec(self.codec) if self.is_sharded else self.codec
         down = self.codec_down or ("fp32" if self.is_immediate else usual)
         way = self.codec if down == self.codec else f"{self.codec} up, {down} down"
-        return f"{way}, error feedback" if self.error_feedback else way
+        if self.error_feedback is None:
+            return way
+        return f"{way} {'with' if self.error_feedback else 'without'} error feedback"
 
     @property
     def is_immediate(self) -> bool:
@@ -312,14 +315,17 @@ class StrategySpec:
         return compress(rounds, self.codec)
 
     def _gradients(self) -> Strategy:
+        has_feedback = self.error_feedback
+        if has_feedback is None:
+            has_feedback = codec(self.codec).has_feedback
         gradients = AllReduce(
-            codec="fp32" if self.error_feedback else self.codec,
+            codec="fp32" if has_feedback else self.codec,
             whole_part=self.whole_part,
             meets=self.owners > 1,
-            is_early=self.owners > 1 and self.quorum == 1 and not self.error_feedback,
+            is_early=self.owners > 1 and self.quorum == 1 and not has_feedback,
             merge=self.merge,
         )
-        if not self.error_feedback:
+        if not has_feedback:
             return gradients
         return compress(gradients, self.codec, error_feedback=True)
 
