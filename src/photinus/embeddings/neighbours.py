@@ -36,25 +36,31 @@ def index_of(vectors: Vector) -> bytes:
     return bytes(saved)
 
 
-def approximate(index: bytes, aims: Vector, count: int) -> tuple[Vector, Vector]:
-    """Returns the rows nearest to some vectors, and their cosines, by an index.
+class NeighbourIndex:
+    """Finds the rows nearest to some vectors, and their cosines, by an index.
 
     Args:
-        index: as of `index_of`.
-        aims: [n, D].
-        count: how many for each, no more than the index holds.
-
-    Returns:
-        Rows [n, count] int64, and cosines [n, count], the nearest first.
+        saved: as of `index_of`; it is searched where it lies, without a copy.
     """
-    from usearch.index import Index
 
-    searched = max(64, _SEARCHED * count)
-    held = Index(ndim=aims.shape[1], metric="cos", dtype="f32", expansion_search=searched)
-    held.view(index)  # without a copy
-    found = held.search(aims, count, threads=1)
-    shape = (len(aims), count)
-    return found.keys.reshape(shape).astype(np.int64), 1 - found.distances.reshape(shape)
+    def __init__(self, saved: bytes) -> None:
+        from usearch.index import Index
+
+        held = Index.restore(saved, view=True)
+        assert held is not None  # it is one of ours
+        self._held, self._saved = held, saved
+
+    def nearest(self, aims: Vector, count: int) -> tuple[Vector, Vector]:
+        """Returns rows [n, count] int64, and cosines [n, count], the nearest first.
+
+        Args:
+            aims: [n, D].
+            count: how many for each, no more than the index holds.
+        """
+        self._held.expansion_search = max(64, _SEARCHED * count)  # type: ignore[misc]
+        found = self._held.search(aims, count, threads=1)
+        shape = (len(aims), count)
+        return found.keys.reshape(shape).astype(np.int64), 1 - found.distances.reshape(shape)
 
 
 def exact(unit: Vector, aims: Vector, count: int) -> tuple[Vector, Vector]:

@@ -13,8 +13,7 @@ import numpy as np
 from photinus.checkpoint.mapped import MappedFile, ScratchFolder, is_mapped, write_arrays
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
-from photinus.embeddings.neighbours import approximate as by_index
-from photinus.embeddings.neighbours import index_of
+from photinus.embeddings.neighbours import NeighbourIndex, index_of
 from photinus.embeddings.subwords import Ngrams, SubwordVectors
 
 _CHUNK = 512
@@ -205,13 +204,13 @@ class WordVectors:
         return [(self.words[row], float(near[row])) for row in best[np.argsort(-near[best])]]
 
     @cached_property
-    def _hnsw(self) -> bytes:
-        return index_of(self.vectors)
+    def _hnsw(self) -> NeighbourIndex:
+        return NeighbourIndex(index_of(self.vectors))
 
     def _near(self, aim: Vector, own: list[int], count: int) -> list[tuple[str, float]]:
         """Returns the rows nearest to an aim [D] by the index, but for a question's own."""
         asked = min(count + len(set(own)), len(self))
-        rows, cosines = (of[0].tolist() for of in by_index(self._hnsw, aim[None], asked))
+        rows, cosines = (of[0].tolist() for of in self._hnsw.nearest(aim[None], asked))
         near = [(self.words[r], c) for r, c in zip(rows, cosines, strict=True) if r not in own]
         return near[:count]
 

@@ -14,7 +14,7 @@ from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 from pyspark.sql.pandas.functions import pandas_udf
 
 from photinus.core.parameters import Vector
-from photinus.embeddings.neighbours import approximate, exact
+from photinus.embeddings.neighbours import NeighbourIndex, exact
 from photinus.estimators.sentences import id_of, kind_of
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def neighbours_udf(load: Callable[[], Held], count: int, *, is_vector: bool) -> 
     def near(batches: Iterator[pd.Series]) -> Iterator[pd.DataFrame]:
         held = load()
         words, places = np.array(held[0], object), pd.Index(held[0])
+        index = None if held[2] is None else NeighbourIndex(held[2])
         for asked in batches:
             if is_vector:
                 rows, own = asked.notna().to_numpy(), np.full(len(asked), -1)
@@ -59,19 +60,20 @@ def neighbours_udf(load: Callable[[], Held], count: int, *, is_vector: bool) -> 
                 own = places.get_indexer(asked)
                 rows = own >= 0
                 aim = held[1][own[rows]]
-            yield _told(words, rows, _nearest(held, aim, own[rows], count))
+            yield _told(words, rows, _nearest(held[1], index, aim, own[rows], count))
 
     over: Any = pandas_udf  # its types do not cover iterators
     return over(near, "word array<string>, similarity array<double>")
 
 
-def _nearest(held: Held, aims: Vector, own: Vector, count: int) -> list[tuple[Vector, Vector]]:
+def _nearest(
+    vectors: Vector, index: NeighbourIndex | None, aims: Vector, own: Vector, count: int
+) -> list[tuple[Vector, Vector]]:
     """Returns rows and cosines for each aim [n, D], without the row that it is itself [n]."""
-    _, vectors, index = held
     most = min(count + 1, len(vectors))
     if not len(aims):
         return []
-    found = approximate(index, aims, most) if index is not None else exact(vectors, aims, most)
+    found = index.nearest(aims, most) if index is not None else exact(vectors, aims, most)
     made = []
     for rows, cosines, mine in zip(*found, own, strict=True):
         others = np.flatnonzero(rows != mine)[:count]
