@@ -1,16 +1,18 @@
-"""Loss of CIFAR-10's tutorial network step by step, for several workers, in virtual time.
+"""Loss of CIFAR-10's tutorial network step by step, for several workers.
 
     python benchmarks/cifar_curves.py CIFAR10 [--workers 1 2 3 4] [--iterations 20]
         [--strategies all_reduce '{"recipe": "averaging", "codec": "int8"}'] [--dtype float32]
-        [--schedule cut | tutorial] [--seed 0] [--keep CURVES.json]
+        [--schedule cut | tutorial] [--seed 0] [--engine simulate] [--keep CURVES.json]
     python benchmarks/cifar_curves.py --draw PICTURE.svg CURVES.json ...
 
-All workers read one order of the images and take a global batch of 120 together, so under
-`all_reduce` their losses must lie on one line: printed is the largest relative difference to the
-first number of workers. The loss is the tutorial's: cross-entropy and weight decay; the last one is
-the mean over the last 2 % of the iterations. The last column is on the 10,000 test images, with the
-moving average of the weights. `cut` drops the rate twice within the iterations, `tutorial` leaves
-it at 0.1, as the tutorial does for its first 350 epochs. A strategy is a recipe's name, or JSON.
+In virtual time all workers read one order of the images and take a global batch of 120 together, so
+under `all_reduce` their losses must lie on one line: printed is the largest relative difference to
+the first number of workers. With `--engine spark` the workers are tasks of Spark, with `local`
+processes, and each reads a part of the images. The loss is the tutorial's: cross-entropy and weight
+decay; the last one is the mean over the last 2 % of the iterations. The last column is on the
+10,000 test images, with the moving average of the weights. `cut` drops the rate twice within the
+iterations, `tutorial` leaves it at 0.1, as the tutorial does for its first 350 epochs. A strategy
+is a recipe's name, or JSON.
 """
 
 import argparse
@@ -42,7 +44,8 @@ def curve(settings, strategy, workers, data, test):
     if BATCH % workers:
         raise SystemExit(f"a batch of {BATCH} cannot be shared by {workers} workers")
     job = preset("cifar10", workers)
-    job = replace(job, engine="simulate", is_shared=True, seed=settings.seed)
+    job = replace(job, engine=settings.engine, seed=settings.seed)
+    job = replace(job, is_shared=settings.engine == "simulate")
     model = replace(
         job.model,
         arguments={"dtype": settings.dtype},
@@ -102,6 +105,7 @@ def asked():
     parser.add_argument("--dtype", choices=("float32", "float64"), default="float32")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--engine", choices=("simulate", "local", "spark"), default="simulate")
     parser.add_argument("--keep", help="a file for the curves")
     parser.add_argument("--draw", help="a picture of kept curves; trains nothing")
     return parser.parse_args()
@@ -115,7 +119,8 @@ def main():
     data = ArrayData(*pictures(settings.places))
     images, labels = pictures(settings.places, "test")
     test = TestRows(images, labels.astype(np.int64))
-    print(f"{settings.iterations} iterations of {BATCH}, {settings.dtype}, {settings.precision}")
+    how = f"{settings.dtype}, {settings.precision}, {settings.engine}"
+    print(f"{settings.iterations} iterations of {BATCH}, {how}")
     print(f"{'':>12} {'workers':>8} {'first':>9} {'last':>9} {'apart':>9} {'test error':>11}")
     kept = []
     for text in settings.strategies:
@@ -126,7 +131,7 @@ def main():
             points, metrics = curve(settings, strategy, workers, data, test)
             losses, reached = np.array([loss for _, loss in points]), [at for at, _ in points]
             first = losses if first is None else first
-            is_line = text == "all_reduce"
+            is_line = text == "all_reduce" and settings.engine == "simulate"
             apart = f"{np.abs(losses / first - 1).max():9.1e}" if is_line else " " * 9
             last = losses[np.array(reached) > 0.98 * reached[-1]].mean()
             print(
