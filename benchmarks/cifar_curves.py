@@ -124,8 +124,10 @@ def main():
     print(f"{'':>12} {'workers':>8} {'first':>9} {'last':>9} {'apart':>9} {'test error':>11}")
     kept = []
     for text in settings.strategies:
-        strategy = from_plain(json.loads(text) if text.startswith("{") else text)
-        name = text if strategy.recipe == text else str(strategy)
+        parts = json.loads(text) if text.startswith("{") else {"recipe": text}
+        strategy = from_plain(parts)
+        recipe = parts.pop("recipe")
+        name = " ".join([recipe, *(f"{part}={value}" for part, value in parts.items())])
         first = None
         for workers in settings.workers:
             points, metrics = curve(settings, strategy, workers, data, test)

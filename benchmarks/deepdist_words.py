@@ -1,7 +1,7 @@
 """DeepDist's two programs of word vectors over time, beside the native `Word2Vec`.
 
     python benchmarks/deepdist_words.py [TEXT] [--dims 900] [--passes 5] [--partitions 16]
-        [--questions FILE] [--ways plain adagrad native] [--sample 0.001 0]
+        [--questions FILE] [--ways plain adagrad native] [--sample 0.001 0] [--draw PICTURE.svg]
 
 The functions are those of examples/deepdist_word2vec.py (`plain`) and of
 examples/deepdist_word2vec_adagrad.py: gensim computes a partition's update, and the driver applies
@@ -10,7 +10,8 @@ questions-words.txt, and all others are taken out of the text before. Left out, 
 Printed are the seconds of training so far, without those of the questions, and the share of the
 questions that is right, after each pass; of `native` at the end of runs of so many passes, as its
 rate falls over a whole run, with each --sample (0: no word is thinned out; gensim's models here
-have the counts of the questions, by which hardly a word is).
+have the counts of the questions, by which hardly a word is). The picture has the same curves for
+each section of the questions.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import time
 from pathlib import Path
 
 from machine import begin
+from pictures import grid
 from streamed_words import made_up, questions_of_gensim, sentences_of, words_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
@@ -29,6 +31,7 @@ from gensim.models.word2vec import Word2Vec as Gensims
 
 from photinus import DeepDist, Word2Vec, spark_session
 from photinus.embeddings.vectors import WordVectors
+from photinus.report.chart import Chart, Series
 
 TASKS = 2
 
@@ -45,8 +48,25 @@ def started(asked, is_adagrad):
 
 
 def told(way, number, seconds, vectors, asked):
-    right = vectors.analogies(asked.questions).total
-    print(f"{way}, {number} passes, {seconds:.0f} s: {right}", flush=True)
+    answered = vectors.analogies(asked.questions)
+    print(f"{way}, {number} passes, {seconds:.0f} s: {answered.total}", flush=True)
+    for section in (answered.total, *answered.sections):
+        found = asked.found.setdefault(section.name, {})
+        found.setdefault(way, []).append((number, 100 * section.share))
+
+
+def draw(target, found):
+    """Draws how each section of the questions fared, in the order of the file."""
+    charts = [
+        Chart(
+            title=name,
+            subtitle="% right",
+            x_label="passes",
+            series=[Series(way, points) for way, points in ways.items()],
+        )
+        for name, ways in found.items()
+    ]
+    Path(target).write_text(grid(charts))
 
 
 def deepdist(corpus, asked, way):
@@ -82,7 +102,9 @@ def main():
     ways = ["plain", "adagrad", "native"]
     parser.add_argument("--ways", nargs="+", choices=ways, default=ways)
     parser.add_argument("--sample", type=float, nargs="+", default=[1e-3, 0.0], help="native only")
+    parser.add_argument("--draw", help="a picture of the sections over the passes")
     asked = parser.parse_args()
+    asked.found = {}
     words = words_of(asked.questions)
     spark = spark_session(TASKS, name="deepdist_words")
     for program in (plain, adagrad):
@@ -99,6 +121,8 @@ def main():
             else:
                 deepdist(corpus, asked, way)
     spark.stop()
+    if asked.draw:
+        draw(asked.draw, asked.found)
 
 
 if __name__ == "__main__":

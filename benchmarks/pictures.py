@@ -1,5 +1,7 @@
 """The report's curves as a picture that stands alone, for pages that take no HTML."""
 
+from collections.abc import Sequence
+
 from photinus.report.chart import Chart, chart
 from photinus.report.markup import tag
 
@@ -28,3 +30,17 @@ def curves(given: Chart) -> str:
         f"<style>{STYLE}{inks}</style>{''.join(map(str, head))}"
         f'<g transform="translate(0 {top})">{inner}</g></svg>\n'
     )
+
+
+def grid(given: Sequence[Chart], columns: int = 3) -> str:
+    """Returns SVG: charts with equally many curves, from left to right and from top to bottom."""
+    width, height = 360, 200 + 14 * max(len(one.series) for one in given)
+    rows = -(-len(given) // columns)
+    cells = [
+        curves(one)
+        .replace("<svg ", f'<svg x="{n % columns * width}" y="{n // columns * height}" ', 1)
+        .replace(' width="720"', f' width="{width}"', 1)
+        for n, one in enumerate(given)
+    ]
+    box = f"0 0 {columns * width} {rows * height}"
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}">{"".join(cells)}</svg>\n'

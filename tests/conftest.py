@@ -39,6 +39,7 @@ QUICK = "-XX:TieredStopAtLevel=1"
 CLUSTERS = (
     "tests/clusters/",
     "tests/data/test_cifar_hdfs.py",
+    "tests/estimators/test_words_on_hdfs.py",
     "tests/fault/test_yarn.py",
     "tests/transport/test_folder.py",
 )
