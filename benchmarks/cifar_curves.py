@@ -84,12 +84,15 @@ def pictures(places, part="train"):
 def draw(target, files):
     """Draws the curves that were kept, those of all files together."""
     kept = [one for file in files for one in json.loads(Path(file).read_text())]
+    workers = {one["workers"] for one in kept}
+    counts = ["" if len(workers) == 1 else f", {one['workers']} workers" for one in kept]
     series = [
-        Series(f"{one['strategy']}, {one['workers']} worker(s)", one["curve"]) for one in kept
+        Series(one["strategy"] + count, one["curve"])
+        for one, count in zip(kept, counts, strict=True)
     ]
-    figure = Chart(
-        title="CIFAR-10's tutorial network", subtitle="loss", x_label="iterations", series=series
-    )
+    loss = f"loss, {workers.pop()} workers" if len(workers) == 1 else "loss"
+    title = "CIFAR-10's tutorial network"
+    figure = Chart(title=title, subtitle=loss, x_label="iterations", series=series)
     Path(target).write_text(curves(figure))
 
 

@@ -34,13 +34,11 @@ def curves(given: Chart) -> str:
 
 def grid(given: Sequence[Chart], columns: int = 3) -> str:
     """Returns SVG: charts with equally many curves, from left to right and from top to bottom."""
-    width, height = 360, 200 + 14 * max(len(one.series) for one in given)
-    rows = -(-len(given) // columns)
-    cells = [
-        curves(one)
-        .replace("<svg ", f'<svg x="{n % columns * width}" y="{n // columns * height}" ', 1)
-        .replace(' width="720"', f' width="{width}"', 1)
-        for n, one in enumerate(given)
-    ]
-    box = f"0 0 {columns * width} {rows * height}"
+    width, height = 360, 200 + 14 * len(given[0].series)
+    cells = []
+    for n, one in enumerate(given):
+        place = f'x="{n % columns * width}" y="{n // columns * height}"'
+        cell = curves(one).replace("<svg ", f"<svg {place} ", 1)
+        cells.append(cell.replace('width="720"', f'width="{width}" height="{height}"', 1))
+    box = f"0 0 {columns * width} {-(-len(given) // columns) * height}"
     return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}">{"".join(cells)}</svg>\n'

@@ -18,6 +18,7 @@ from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 from photinus.core.errors import DataError, UsageError, reason_of
 from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_column
+from photinus.data.spark import collected
 from photinus.embeddings.blocks import blocks, encoded
 from photinus.engine.spark.job import queried
 from photinus.engine.spark.session import spark_session
@@ -167,17 +168,21 @@ def counted(
     is_damaged = F.col("word") == _DAMAGED_LINE
     asked_for = words.where((F.col("count") >= min_count) | is_damaged)
     sorted_ = asked_for.orderBy(F.desc(is_damaged), F.desc("count"), "word")
-    rows: Any = queried(spark, (sorted_.limit(most + 1) if most else sorted_).collect)
-    damaged = rows.pop(0)["count"] if rows and rows[0]["word"] == _DAMAGED_LINE else 0
-    rows = rows[: most or None]
-    _tell_damaged(damaged, sum(row["count"] for row in rows))
-    if len(rows) < 2:
+    found = queried(spark, lambda: collected(sorted_.limit(most + 1) if most else sorted_))
+    vocabulary: list[str] = found["word"].to_pylist()
+    counts = found["count"].to_numpy()  # [V], and that of damaged lines before them, if any
+    is_first = vocabulary[:1] == [_DAMAGED_LINE]
+    damaged = int(counts[0]) if is_first else 0
+    kept = slice(int(is_first), int(is_first) + most if most else None)
+    vocabulary, counts = vocabulary[kept], counts[kept].astype(np.int64)
+    _tell_damaged(damaged, int(counts.sum()))
+    if len(vocabulary) < 2:
         whole = words.where(~is_damaged).agg(F.count("*"), F.max("count"))
         first: Any = queried(spark, whole.first)
         got = f"{first[0]} different words, the most frequent {first[1] or 0} times"
         do = "set minCount lower, or look at inputCol" + (" and vocabulary" if only else "")
         raise DataError(f"fewer than two words occur {min_count} times", got=got, do=do)
-    return [row["word"] for row in rows], np.array([row["count"] for row in rows], np.int64)
+    return vocabulary, counts
 
 
 def _tell_damaged(lines: int, words: int) -> None:
