@@ -1,5 +1,7 @@
 """The flat buffer, its layout, and the arithmetic on it."""
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -43,6 +45,16 @@ def test_views_share_memory_with_the_buffers():
     assert (parameters.trained == 5).all()
     assert parameters.floats.dtype == np.float32
     assert parameters.integers.tolist() == [5]
+
+
+def test_so_do_those_of_a_copy_with_its_own():
+    parameters = Parameters(Layout.of(TENSORS))
+    view = parameters.view("w")
+    assert parameters.view("w") is view, "made once"
+    copied = copy.deepcopy(parameters)
+    copied.view("w")[...] = 7
+    assert (copied.trained == 7).any()
+    assert not parameters.trained.any()
 
 
 def test_a_copy_shares_nothing():

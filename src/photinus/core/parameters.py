@@ -117,6 +117,11 @@ class Parameters:
         self.trained = _buffer(layout, TRAINED, layout.dtype, trained)
         self.floats = _buffer(layout, FLOATS, "float32", floats)
         self.integers = _buffer(layout, INTEGERS, "int64", integers)
+        self._views: dict[str, Vector] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what a copy needs: views of its own buffers are made when they are asked for."""
+        return {**self.__dict__, "_views": {}}
 
     def section(self, name: str) -> Vector:
         """Returns one of the three buffers [n]."""
@@ -125,10 +130,11 @@ class Parameters:
 
     def view(self, name: str) -> Vector:
         """Returns one tensor in its shape; writing into it writes into the buffer."""
-        entry = self.layout.entry(name)
-        flat: Vector = self.section(entry.section)[entry.offset : entry.offset + entry.size]
-        shaped: Vector = flat.reshape(entry.shape)
-        return shaped
+        if name not in self._views:  # models ask in each step
+            entry = self.layout.entry(name)
+            flat = self.section(entry.section)[entry.offset : entry.offset + entry.size]
+            self._views[name] = flat.reshape(entry.shape)
+        return self._views[name]
 
     def copy(self) -> Parameters:
         """Returns the same numbers in buffers of their own."""
