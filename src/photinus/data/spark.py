@@ -273,7 +273,7 @@ def streamed(frame: DataFrame) -> Iterator[pa.RecordBatch]:
 
 
 def collected(frame: DataFrame) -> pa.Table:
-    """Returns the rows of a plan in the driver, as Arrow: Spark's own take some ten times the room.
+    """Returns the rows of a plan in the driver, as Arrow: Spark's own rows take more room.
 
     Args:
         frame: columns of plain types.
