@@ -1,7 +1,8 @@
 """DeepDist's two programs of word vectors over time, beside the native `Word2Vec`.
 
     python benchmarks/deepdist_words.py [TEXT] [--dims 900] [--passes 5] [--partitions 16]
-        [--questions FILE] [--ways plain adagrad native] [--sample 0.001 0] [--draw PICTURE.svg]
+        [--questions FILE] [--ways plain adagrad native] [--sample 0.001 0] [--rates 0.025] [--cbow]
+        [--draw PICTURE.svg]
 
 The functions are those of examples/deepdist_word2vec.py (`plain`) and of
 examples/deepdist_word2vec_adagrad.py: gensim computes a partition's update, and the driver applies
@@ -10,11 +11,13 @@ questions-words.txt, and all others are taken out of the text before. Left out, 
 Printed are the seconds of training so far, without those of the questions, and the share of the
 questions that is right, after each pass; of `native` at the end of runs of so many passes, as its
 rate falls over a whole run, with each --sample (0: no word is thinned out; gensim's models here
-have the counts of the questions, by which hardly a word is). The picture has the same curves for
+have the counts of the questions, by which hardly a word is) and each rate; gensim's models here are
+CBOW, as `native` is with --cbow. The picture has the same curves for
 each section of the questions.
 """
 
 import argparse
+import itertools
 import sys
 import tempfile
 import time
@@ -81,14 +84,17 @@ def deepdist(corpus, asked, way):
             told(way, number, seconds, vectors, asked)
 
 
-def native(sentences, asked, sample):
-    number = 1
+def native(sentences, asked, sample, rate):
+    number, way = 1, f"native, sample {sample:g}"
+    if asked.cbow or len(asked.rates) > 1:
+        way += f", rate {rate:g}" + ", CBOW" * asked.cbow
     while number <= asked.passes:
         settings = {"vectorSize": asked.dims, "numWorkers": TASKS, "sample": sample}
+        settings |= {"learningRate": rate, "cbow": asked.cbow}
         began = time.monotonic()
         made = Word2Vec(inputCol="words", minCount=1, epochs=float(number), **settings)
         vectors = made.fit(sentences).vectors
-        told(f"native, sample {sample:g}", number, time.monotonic() - began, vectors, asked)
+        told(way, number, time.monotonic() - began, vectors, asked)
         number *= 2
 
 
@@ -102,6 +108,8 @@ def main():
     ways = ["plain", "adagrad", "native"]
     parser.add_argument("--ways", nargs="+", choices=ways, default=ways)
     parser.add_argument("--sample", type=float, nargs="+", default=[1e-3, 0.0], help="native only")
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.025], help="native only")
+    parser.add_argument("--cbow", action="store_true", help="native only: in place of skip-gram")
     parser.add_argument("--draw", help="a picture of the sections over the passes")
     asked = parser.parse_args()
     asked.found = {}
@@ -116,8 +124,8 @@ def main():
         print(f"{corpus.map(len).sum():,} words in {corpus.count():,} sentences", flush=True)
         for way in asked.ways:
             if way == "native":
-                for sample in asked.sample:
-                    native(sentences, asked, sample)
+                for sample, rate in itertools.product(asked.sample, asked.rates):
+                    native(sentences, asked, sample, rate)
             else:
                 deepdist(corpus, asked, way)
     spark.stop()
