@@ -438,3 +438,10 @@ def test_counts_stay_with_every_worker(tmp_path):
     outcome = among(tmp_path, rows=STAGE.dims)
     counts = outcome.trained.model().parameters.view("counts")
     assert counts.tolist() == counts_of(pairs_of_words()).tolist()
+
+
+@pytest.mark.parametrize(("given", "first"), [({}, 0.025), ({"cbow": True}, 0.05)])
+def test_left_out_the_rate_is_that_of_the_authors_program(given, first):
+    stage = replace(STAGE, lr=None, **given)
+    assert RowDescent(stage).rate(0.0) == pytest.approx(first)
+    assert RowDescent(replace(stage, lr=0.3)).rate(0.0) == pytest.approx(0.3)

@@ -15,7 +15,7 @@ from photinus.core.malloc import release_freed_memory
 from photinus.core.pages import Pages
 from photinus.core.parameters import INTEGERS, TRAINED, Layout, Parameters, Vector
 from photinus.core.seeds import generator
-from photinus.core.settings import above, at_least, one_of, validate, whole
+from photinus.core.settings import Limit, above, at_least, one_of, validate, whole
 from photinus.embeddings import plain
 from photinus.embeddings.draws import DrawTables, Subwords
 from photinus.embeddings.plain import Rule, Tables
@@ -56,8 +56,9 @@ class Word2VecStage(Stage):
     """A centre is predicted from the mean of its context, not each word of it from the centre."""
     sample: float = 1e-3
     """Words above this share of the text are left out at random; 0: never."""
-    lr: float = 0.025
-    """The learning rate at the start; it falls in a straight line over the whole run."""
+    lr: float | None = None
+    """The learning rate at the start; it falls in a straight line over the whole run. Left out, .05
+    for CBOW and .025 for skip-gram, as the authors' word2vec has them."""
     least_lr: float = 1e-4
     """The rate at its end."""
     name: str = "word2vec"
@@ -82,7 +83,7 @@ class Word2VecStage(Stage):
         "window": whole(1),
         "negatives": whole(0),
         "sample": at_least(0),
-        "lr": above(0),
+        "lr": Limit.optional(above(0)),
         "least_lr": above(0),
         "epochs": at_least(0),
         "batch_size": whole(1),
@@ -284,7 +285,8 @@ class RowDescent(InPlace):
     def rate(self, progress: float) -> float:
         """Returns the learning rate at a share of the run."""
         s = self._stage
-        return max(s.least_lr, s.lr - (s.lr - s.least_lr) * progress)
+        first = (0.05 if s.cbow else 0.025) if s.lr is None else s.lr
+        return max(s.least_lr, first - (first - s.least_lr) * progress)
 
     def descend(
         self, model: Model, batch: Batch, seed: int, progress: float

@@ -75,7 +75,7 @@ class Item2Vec(VectorEstimator):
         negatives: int = 5,
         cbow: bool = False,
         sample: float = 0.0,
-        learningRate: float = 0.025,
+        learningRate: float | None = None,
         epochs: float = 5.0,
         table: str = "whole",
         kernel: str = "numba",

@@ -118,7 +118,7 @@ class NodeVectors(VectorEstimator):
         negatives: int = 5,
         cbow: bool = False,
         sample: float = 0.0,
-        learningRate: float = 0.025,
+        learningRate: float | None = None,
         epochs: float = 1.0,
         table: str = "whole",
         kernel: str = "numba",

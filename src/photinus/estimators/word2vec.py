@@ -71,7 +71,12 @@ TRAINING_ROWS = (
     _setting("negatives", "negative samples of each; 0: hierarchical softmax", _Whole, "negatives"),
     _setting("cbow", "CBOW instead of skip-gram", TypeConverters.toBoolean, "cbow"),
     _setting("sample", "words above this share are subsampled; 0: never", _Number, "sample"),
-    _setting("learningRate", "the initial rate; it falls over the whole run", _Number, "lr"),
+    _setting(
+        "learningRate",
+        "the initial rate, which falls over the whole run; default: 0.05 with cbow, else 0.025",
+        _Number,
+        "lr",
+    ),
     _setting("epochs", "passes over the sentences", _Number, "epochs"),
     Row(
         name="table",
@@ -313,7 +318,7 @@ class Word2Vec(VectorEstimator):
         negatives: int = 5,
         cbow: bool = False,
         sample: float = 1e-3,
-        learningRate: float = 0.025,
+        learningRate: float | None = None,
         epochs: float = 5.0,
         table: str = "whole",
         kernel: str = "numba",
