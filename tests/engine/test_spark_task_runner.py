@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from photinus.coordinator.callbacks import Callbacks
-from photinus.coordinator.task_server import FAILURES, TaskServer, WorkUnits, unit_life
+from photinus.coordinator.task_server import FAILURES, TaskServer, UnitWork, WorkUnits, unit_life
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError
 from photinus.engine.driver_session import ListeningService
 from photinus.engine.spark.task_runner import (
@@ -28,7 +28,7 @@ class Sum:
     def __init__(self, rounds=1):
         self.total, self.left = np.zeros(3), rounds
 
-    def state(self):
+    def state(self, has):
         return packed(self.total.copy())
 
     def take(self, results):
@@ -46,7 +46,7 @@ def task(service, unit, work, errors):
     """One attempt after the other, as Spark would start them, until one returns."""
     for attempt in range(2 * FAILURES):
         try:
-            begin = lambda: unit_life(work(unit), can_repeat=False)  # noqa: E731
+            begin = lambda: unit_life(UnitWork(work(unit)), can_repeat=False)  # noqa: E731
             return service.call().live(unit, f"{unit}-{attempt}", begin)
         except Exception as error:
             errors.append(error)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError
-from photinus.estimators.deepdist import DeepDist, Stepper
+from photinus.estimators.deepdist import DeepDist, Stepper, _Server
+from photinus.protocol.serialization import unpacked
 from photinus.report.ledger import audit
 from photinus.strategies.outer import Adagrad
 
@@ -87,6 +88,65 @@ def test_every_update_counts_once_and_gives_the_numbers_of_the_original(
         old.w = points[version]
         twin.descend(old.gradient(np.array_split(DATA, PARTITIONS)[partition]))
     assert np.array_equal(twin.w, model.w)
+
+
+class Embeddings:
+    """A table of which a partition moves few rows, and its history."""
+
+    def __init__(self):
+        self.table, self.steps = np.zeros((5000, 8)), 0
+
+
+@pytest.mark.spark
+def test_a_worker_that_holds_the_model_gets_the_rows_that_moved_and_computes_with_all(spark):
+    rdd = spark.sparkContext.parallelize(range(PARTITIONS), PARTITIONS)
+
+    def gradient(model, rows):
+        from photinus.estimators import deepdist
+
+        [row] = rows
+        [held] = deepdist._held.values()
+        whole = model.table.tobytes() == held["attributes"]["table"].tobytes()
+        told = {"steps": model.steps, "sum": float(model.table.sum()), "whole": whole}
+        model.table += 1  # of this copy: no later partition sees it
+        moved = np.zeros_like(model.table)
+        moved[[row, 4000 + row]] = row + 1
+        return {**told, "moved": moved}
+
+    sums, told = [0.0], []
+
+    def descent(model, update):
+        model.table += update.pop("moved")
+        model.steps += 1
+        sums.append(float(model.table.sum()))
+        told.append(update)
+
+    model = Embeddings()
+    with DeepDist(model) as dd:
+        counted = dd.train(rdd, gradient, descent, epochs=2)
+    # two processes, of which each gets the whole table once; a row of 0 or that stayed never moves
+    assert counted.bytes_received < counted.updates * 1000
+    assert counted.bytes_sent < model.table.nbytes + counted.updates * 2000
+    assert model.steps == 2 * PARTITIONS
+    assert all(update["whole"] and update["sum"] == sums[update["steps"]] for update in told)
+    assert model.table.sum() == 2 * 2 * 8 * sum(range(1, PARTITIONS + 1))
+
+
+def test_what_is_sent_shrinks_to_the_rows_that_moved_since():
+    model = Embeddings()
+    rule = _Server(model, lambda model, update: model.table.__setitem__(update, 1.5))
+    whole = rule.state(0)
+    model.table += 1.0
+    rule.take([[3]])
+    assert rule.state(0).nbytes > model.table.nbytes
+    rule.take([[4]])
+    rule.take([[9]])
+    held = unpacked(whole)
+    assert held["version"] == 1
+    held = unpacked(rule.state(2), unpacked(rule.state(0)))
+    assert held["attributes"]["table"].tobytes() == model.table.tobytes()
+    assert rule.state(2).nbytes < 1000
+    assert rule.state(4).nbytes < rule.state(2).nbytes
 
 
 @pytest.mark.spark

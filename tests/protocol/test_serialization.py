@@ -36,6 +36,49 @@ def test_a_tree_comes_back_as_it_went(tree):
     assert same(tree, unpacked(packed(tree)))
 
 
+@given(arrays, st.floats(0, 1), st.integers(0, 99))
+def test_an_array_comes_back_bit_by_bit_whichever_rows_of_it_are_0(array, share, seed):
+    if array.ndim:
+        array[np.random.default_rng(seed).random(len(array)) < share] = 0
+    assert same(array, unpacked(packed(array)))
+
+
+def test_rows_of_0_do_not_travel_and_a_negative_0_does():
+    table = np.zeros((1000, 50), np.float32)
+    table[7], table[9, 3] = 1, -0.0
+    parcel = packed({"table": table})
+    assert parcel.nbytes < 1000
+    came = unpacked(parcel)["table"]
+    assert came.tobytes() == table.tobytes()
+    came += 1
+
+
+def test_rows_that_moved_are_written_into_what_is_held():
+    table = np.arange(12.0).reshape(6, 2)
+    held = {"a": [table.copy(), 1]}
+    table[4] = -1
+    parcel = packed({"a": [table, 2]}, moved={("a", 0): np.array([4])})
+    came = unpacked(parcel, held)
+    assert same(came, {"a": [table, 2]})
+    assert came["a"][0] is held["a"][0]
+
+
+@pytest.mark.parametrize("held", [None, {"a": 3}, {"a": np.zeros((2, 2))}, {"a": np.zeros((6, 5))}])
+def test_rows_that_moved_of_what_is_not_held_are_refused(held):
+    parcel = packed({"a": np.ones((6, 2))}, moved={("a",): np.array([4, 5])})
+    with pytest.raises(FrameError, match="no parcel"):
+        unpacked(parcel, held)
+
+
+def test_rows_of_0_that_would_fill_the_memory_are_refused():
+    table = np.zeros((1000, 50), np.float32)
+    parcel = packed(table)
+    told = bytes(parcel).replace(b"[1000,", b"[9" + b"0" * 11 + b",")
+    size = int.from_bytes(told[:8], "little") + len(told) - len(parcel)
+    with pytest.raises(FrameError, match="no parcel"):
+        unpacked(np.frombuffer(size.to_bytes(8, "little") + told[8:], np.uint8).copy())
+
+
 def test_views_and_numbers_of_numpy_arrive_in_their_own_type():
     tree = [np.arange(6.0).reshape(2, 3).T, np.float32(2), np.arange(4, dtype=">i4")]
     turned, number, big = unpacked(packed(tree))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.lease_server import LeaseServer, admit
@@ -33,11 +33,24 @@ _HEARD_SECONDS = 1.0
 class UpdateRule(Protocol):
     """The user's arithmetic, in one place; called by one thread at a time."""
 
-    def state(self) -> Vector:
-        """Returns what a unit starts from, as a parcel that is not written to any more."""
+    def state(self, has: int) -> Vector:
+        """Returns what a unit starts from, as a parcel that is not written to any more.
+
+        Args:
+            has: which state the worker holds, as the rule numbers them; 0: none.
+        """
 
     def take(self, results: Sequence[Any]) -> bool:
         """Takes in the results of a round's units, in their order; returns whether all is done."""
+
+
+class UnitWork(NamedTuple):
+    """What a task does with its unit."""
+
+    compute: Callable[[Vector], Vector]
+    """Returns its result for a state, both as parcels."""
+    has: int = 0
+    """Which state this process holds, as the rule numbers them; 0: none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +93,10 @@ class TaskServer(LeaseServer):
         """How often the state has moved."""
         self.refused: list[int] = []
         """The units whose numbers were not finite: never applied."""
+        self.bytes_sent = 0
+        """Of all states that workers were sent."""
+        self.bytes_received = 0
+        """Of all results."""
         self._units, self._rule = units, rule
         self._results: dict[int, Any] = {}
         self._causes: dict[int, str] = {}  # slot -> how its unit failed last
@@ -125,7 +142,11 @@ class TaskServer(LeaseServer):
         return [self._granted(seat, now)]
 
     def _granted(self, seat: SeatState, now: float) -> Frame:
+        assert seat.asking is not None
+        has = seat.asking.header["has"]
         admit(seat, self.leases, self.callbacks, now)
+        state = self._rule.state(has)
+        self.bytes_sent += state.nbytes
         grant = Grant(
             phase=self.phase,
             lease=seat.lease,
@@ -133,7 +154,7 @@ class TaskServer(LeaseServer):
             position=seat.position,
             budget=self._units.count,
             progress=0.0,
-            heal=Message("heal", self._rule.state(), version=self.version),
+            heal=Message("heal", state, version=self.version),
             is_fresh=self.version == 0,
         )
         told = {"attempt": seat.attempt, "hello": seat.hello}
@@ -170,6 +191,7 @@ class TaskServer(LeaseServer):
         parcel = push.arrays.get("vector")
         if parcel is None:
             raise FrameError("a push of a unit must hold its result", got=f"worker {seat.slot}")
+        self.bytes_received += parcel.nbytes
         seat.waiting, self._results[seat.slot] = push, unpacked(parcel)
         if not is_sound(self._results[seat.slot]):
             return self._refuse(seat, push)
@@ -223,30 +245,31 @@ class TaskServer(LeaseServer):
     def _answer(self, seat: SeatState, push: Frame, *, is_done: bool) -> Frame:
         if is_done:
             self.leases.close(seat, push)
-        state = None if is_done else self._rule.state()
+        state = None if is_done else self._rule.state(0)
+        self.bytes_sent += 0 if state is None else state.nbytes
         told = Message("agreed", state, version=self.version)
         answer = message_to(self._to(push, "agreed"), told, stop=is_done)
         seat.answered = seat.answers[push.sequence] = answer
         return answer
 
 
-def unit_life(work: Callable[[Vector], Vector], *, can_repeat: bool) -> Life:
+def unit_life(work: UnitWork, *, can_repeat: bool) -> Life:
     """Yields a worker's requests until its unit is done.
 
     Args:
-        work: returns its result for a state, both as parcels.
+        work: what is done, and which state is held here.
         can_repeat: whether it may be asked again for the same round, when the seat was lost; else
             another attempt must follow.
 
     Raises:
         FencedError: the seat was lost, and the work cannot be repeated here.
     """
-    grant: Grant | None = yield Hello(0, 0)
+    grant: Grant | None = yield Hello(0, work.has)
     while grant is not None:
         state, position = grant.heal.vector, grant.position
         try:
             while state is not None:
-                made, position = work(state), position + 1
+                made, position = work.compute(state), position + 1
                 news = yield Exchange(Turn("swap"), Message("push", made), position)
                 [told] = news.messages
                 state = None if news.stop else told.vector

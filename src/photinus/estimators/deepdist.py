@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import secrets
 import time
@@ -11,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from photinus.coordinator.callbacks import Callbacks, emit_to
-from photinus.coordinator.task_server import TaskServer, WorkUnits
+from photinus.coordinator.task_server import TaskServer, UnitWork, WorkUnits
 from photinus.core.errors import UsageError
 from photinus.core.events import Event
 from photinus.core.parameters import Vector
 from photinus.core.settings import one_of, whole
 from photinus.engine.spark.task_runner import (
     Parts,
+    Work,
     coded,
     loaded,
     parts_of_frame,
@@ -25,6 +27,7 @@ from photinus.engine.spark.task_runner import (
     run_units,
 )
 from photinus.estimators.serialization import changed, filled, sketched
+from photinus.protocol.row_versions import RowVersions
 from photinus.protocol.serialization import packed, unpacked
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.outer import Outer
@@ -39,6 +42,8 @@ _Gradient = Callable[[Any, Iterator[Any]], Any]
 _Descent = Callable[[Any, Any], object]
 _ADDRESS = "leave it out: workers find the driver by themselves"
 _AT_ONCE = "leave it out: updates are applied one after the other, as they arrive"
+_held: dict[bytes, Any] = {}
+"""In a worker's process: the arrays and values that came last, by the call of `train`."""
 _OLD_ARGUMENTS = {
     "master": _ADDRESS,
     "host": _ADDRESS,
@@ -79,6 +84,10 @@ class TrainingCounts(NamedTuple):
     fenced: int
     """Updates of a task that had lost its partition to another."""
     seconds: float
+    bytes_sent: int
+    """To workers: the model's arrays and values, or what moved of them."""
+    bytes_received: int
+    """From workers: what `gradient` returned."""
 
 
 class DeepDist:
@@ -176,13 +185,14 @@ class DeepDist:
             raise UsageError("epochs must be a whole number of at least 1", got=epochs)
         parts, began = _parts(data), time.monotonic()
         rule = _Server(self.model, descent)
-        sent = parts.context.broadcast((coded(gradient), rule.outline))
-        counts, refused = dict[str, int](), list[int]()
+        sent = parts.context.broadcast((secrets.token_bytes(16), coded(gradient), rule.outline))
+        counts, refused, up, down = dict[str, int](), list[int](), 0, 0
         try:
             for _ in range(epochs):
                 owner = self._owner(parts.count, rule)
                 run_units(parts, owner, _task(sent), security=self._security, again=False)
                 refused += owner.refused
+                up, down = up + owner.bytes_received, down + owner.bytes_sent
                 for name, count in owner.leases.counts.items():
                     counts[name] = counts.get(name, 0) + count
         finally:
@@ -196,6 +206,8 @@ class DeepDist:
             duplicates=counts["duplicate"],
             fenced=counts["fenced"],
             seconds=time.monotonic() - began,
+            bytes_sent=down,
+            bytes_received=up,
         )
 
     def _owner(self, partitions: int, rule: _Server) -> TaskServer:
@@ -214,13 +226,20 @@ class _Server:
         self._model, self._descent, self.empty = model, descent, 0
         self.outline, self._tree = sketched(model)
         self._first = self._tree
+        self._versions = RowVersions()
+        self._versions.take(self._tree)
         self._parcel: Vector | None = None
 
-    def state(self) -> Vector:
-        """Returns the arrays and plain values as they are now."""
-        if self._parcel is None:
-            self._parcel = packed(self._tree, "the model")
-        return self._parcel
+    def state(self, has: int) -> Vector:
+        """Returns the arrays and plain values as they are now, without what the worker holds."""
+        moved = self._versions.since(has)
+        if not moved and self._parcel is not None:
+            return self._parcel
+        numbered = {**self._tree, "version": self._versions.version}
+        parcel = packed(numbered, "the model", moved)
+        if not moved:
+            self._parcel = parcel
+        return parcel
 
     def take(self, results: Sequence[Any]) -> bool:
         """Applies one update."""
@@ -237,6 +256,7 @@ class _Server:
                 do="keep it in an attribute that is an array or a plain value, or outside of "
                 "the model",
             )
+        self._versions.take(self._tree)
         self._parcel = None
         return True
 
@@ -268,20 +288,34 @@ class Stepper:
         return moved
 
 
-def _task(sent: Any) -> Callable[[int, Iterator[Any]], Callable[[Vector], Vector]]:  # noqa: ANN401
+def _task(sent: Any) -> Work:  # noqa: ANN401
     """Returns what a task does with its partition; `sent` is the broadcast."""
 
-    def work(partition: int, rows: Iterator[Any]) -> Callable[[Vector], Vector]:  # noqa: ARG001
-        code, outline = sent.value
+    def work(partition: int, rows: Iterator[Any]) -> UnitWork:  # noqa: ARG001
+        call, code, outline = sent.value
         gradient = loaded(code, "gradient")
 
         def once(parcel: Vector) -> Vector:
-            update = gradient(filled(outline, unpacked(parcel)), rows)
+            update = gradient(filled(outline, _received(call, parcel)), rows)
             return packed(update, "what gradient returns")
 
-        return once
+        return UnitWork(once, _version_held(call))
 
     return work
+
+
+def _version_held(call: bytes) -> int:
+    """Returns which version of the model this process holds; 0: none."""
+    version: int = _held[call]["version"] if call in _held else 0
+    return version
+
+
+def _received(call: bytes, parcel: Vector) -> Any:  # noqa: ANN401 - any tree
+    """Returns a copy of the newest version, which this process then holds."""
+    newest = unpacked(parcel, _held.pop(call, None))
+    _held.clear()
+    _held[call] = newest
+    return copy.deepcopy(newest)
 
 
 def _parts(data: Any) -> Parts:  # noqa: ANN401 - whatever a user gives

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from photinus.coordinator.callbacks import Callbacks, emit_to
-from photinus.coordinator.task_server import TaskServer, WorkUnits
+from photinus.coordinator.task_server import TaskServer, UnitWork, WorkUnits
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.events import Event
 from photinus.core.parameters import Vector
@@ -152,7 +152,7 @@ class _Rounds:
         self._combine, self._update, self._most = combine, update, most
         self._parcel = packed(start, "start")
 
-    def state(self) -> Vector:
+    def state(self, has: int) -> Vector:  # noqa: ARG002 - as all rules
         """Returns the state as it was after the last round."""
         return self._parcel
 
@@ -171,7 +171,7 @@ class _Rounds:
 def _work(sent: Any, spec: ColumnSpec, budget: Budget) -> Work:  # noqa: ANN401 - a broadcast
     """Returns what a task does: it reads its rows once, and computes on them every round."""
 
-    def work(slot: int, batches: Iterator[Any]) -> Callable[[Vector], Vector]:
+    def work(slot: int, batches: Iterator[Any]) -> UnitWork:
         compute = loaded(sent.value, "compute")
         rows = gather(batches, spec, RowChecker(RowChecks(), slot), budget)
         if not isinstance(rows, Rows):
@@ -188,7 +188,7 @@ def _work(sent: Any, spec: ColumnSpec, budget: Budget) -> Work:  # noqa: ANN401 
         def once(parcel: Vector) -> Vector:
             return packed(compute(unpacked(parcel), batch), "what compute returns")
 
-        return once
+        return UnitWork(once)
 
     return work
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from photinus.coordinator.task_server import TaskServer, unit_life
+from photinus.coordinator.task_server import TaskServer, UnitWork, unit_life
 from photinus.core.errors import NotReadyError, UsageError
-from photinus.core.parameters import Vector
 from photinus.core.signals import interruptible
 from photinus.core.threads import threads_held
 from photinus.engine.driver_session import ListeningService
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-Work = Callable[[int, Iterator[Any]], Callable[[Vector], Vector]]
-"""Made in a task, of its unit and its rows: from a state to a result, both as parcels."""
+Work = Callable[[int, Iterator[Any]], UnitWork]
+"""Made in a task, of its unit and its rows."""
 
 
 @dataclass(frozen=True, slots=True)
