@@ -11,6 +11,7 @@ what batches cost. A file counts where it is called at least once in two pushes 
 simulator has no wire: `transport` is in these figures only where it is called without one.
 """
 
+import argparse
 import ast
 import contextlib
 import io
@@ -186,7 +187,11 @@ if __name__ == "__main__":
         print(json.dumps(measured()))
         sys.exit()
     machine.begin("--lines")
-    if sys.argv[1:] == ["--lines"]:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("revisions", nargs="*", metavar="REVISION")
+    parser.add_argument("--lines", action="store_true")
+    asked = parser.parse_args()
+    if asked.lines:
         print_lines()
     else:
-        main(*sys.argv[1:])
+        main(*asked.revisions)

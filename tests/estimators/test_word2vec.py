@@ -18,6 +18,8 @@ from photinus.strategies.recipes import averaging
 
 pytestmark = pytest.mark.spark
 
+MANY = 2_000_000
+"""As many words as are held in memory where nothing is set."""
 TOPICS = [[f"{name}{n}" for n in range(12)] for name in ("sea", "sky")]
 SMALL = {"vectorSize": 20, "minCount": 2, "epochs": 12.0, "numWorkers": 2, "sample": 0.0}
 
@@ -206,27 +208,28 @@ def test_all_spaces_of_unicode_part_words_in_tables_as_in_rdds(spark):
     assert read.first().words == other.first().words == text.split()
 
 
-def test_lines_that_are_not_utf_8_are_counted_and_left_out(spark, tmp_path, caplog):
+@pytest.mark.parametrize("in_memory", [MANY, 1])
+def test_lines_that_are_not_utf_8_are_counted_and_left_out(spark, tmp_path, caplog, in_memory):
     damaged = [f"sea1 k\xf6nig {n}".encode("latin-1") for n in range(100)]
     whole = [line.encode() for line in lines()]
     (tmp_path / "a.txt").write_bytes(b"\n".join([*damaged, *whole]))
     held = sentences_of(tmp_path, "", 1)
     with caplog.at_level(logging.WARNING, "photinus"):
-        words, counts = counted(held, 2, 0)
+        vocabulary = counted(held, 2, 0, in_memory)
+    words, counts, _ = vocabulary
     assert "100 lines are not UTF-8" in caplog.text
-    few, _ = counted(held, 2, 5)
-    assert few == words[:5]
-    rows = rows_of(held, words, 8).collect()
-    tokens = np.concatenate([np.frombuffer(row.tokens, "<i4") for row in rows])
+    few, _, _ = counted(held, 2, 5, in_memory)
+    assert list(few) == words[:5]
+    tokens = tokens_of(rows_of(held, vocabulary, 8))
     assert counts.sum() == (tokens >= 0).sum() == 900 * 8
     (tmp_path / "b.txt").write_bytes(damaged[0])
     with pytest.raises(DataError, match=r"not UTF-8; got 101 damaged lines beside \d+ words"):
-        counted(sentences_of(tmp_path, "", 1), 2, 0, words[:3])
+        counted(sentences_of(tmp_path, "", 1), 2, 0, MANY, words[:3])
 
 
 def test_the_sign_for_a_damaged_letter_is_a_word_in_a_table_of_ones_own(spark):
     table = spark.createDataFrame([("\ufffd sea",)] * 200, "text string")
-    words, counts = counted(sentences_of(table, "text", 1), 2, 0)
+    words, counts, _ = counted(sentences_of(table, "text", 1), 2, 0, MANY)
     assert (sorted(words), counts.tolist()) == (["sea", "\ufffd"], [200, 200])
 
 
@@ -244,17 +247,73 @@ def test_no_text_is_one_sentence(spark, sentences, said):
         Word2Vec(**SMALL).fit(sentences(spark.sparkContext))
 
 
-def test_no_word_is_lost_and_none_is_doubled_on_the_way_to_rows(sentences):
+def tokens_of(rows):
+    return np.concatenate([np.frombuffer(row.tokens, "<i4") for row in rows.collect()])
+
+
+@pytest.mark.parametrize("in_memory", [MANY, 1])
+def test_no_word_is_lost_and_none_is_doubled_on_the_way_to_rows(sentences, in_memory):
     held = sentences_of(sentences, "text", 1)
-    words, counts = counted(held, 2, 0)
-    rows = rows_of(held, words, 64).collect()
-    tokens = np.concatenate([np.frombuffer(row.tokens, "<i4") for row in rows])
-    assert np.bincount(tokens[tokens >= 0]).tolist() == counts.tolist()
-    assert all(len(row.tokens) == 256 for row in rows)
+    vocabulary = counted(held, 2, 0, in_memory)
+    rows = rows_of(held, vocabulary, 64)
+    tokens = tokens_of(rows)
+    assert np.bincount(tokens[tokens >= 0]).tolist() == vocabulary.counts.tolist()
+    assert all(len(row.tokens) == 256 for row in rows.collect())
+
+
+@pytest.mark.parametrize(("least", "most"), [(1, 0), (2, 0), (1, 7)])
+def test_a_vocabulary_in_a_file_gives_the_words_counts_and_sentences_of_one_in_memory(
+    spark, least, most
+):
+    # words of equal counts, letters of several bytes, a null, an empty sentence, rare words
+    chance = np.random.default_rng(1)
+    words = [*"abcdefg", "\u00e4", "\u4e2d", "\U0001f600", "zz"]
+    texts = [[*chance.choice(words, 5).tolist(), "a", f"rare{n}"] for n in range(60)]
+    table = spark.createDataFrame([*((t,) for t in texts), (None,), ([],)], "text array<string>")
+    held = sentences_of(table.repartition(3), "text", 1)
+    plain, mapped = (counted(held, least, most, n) for n in (MANY, 1))
+    assert is_mapped(mapped.words.letters)
+    assert list(mapped.words) == plain.words
+    assert np.array_equal(mapped.counts, plain.counts)
+    one, other = (sentences_in(tokens_of(rows_of(held, some, 6))) for some in (plain, mapped))
+    assert len(one) == 60
+    assert one == other
+
+
+def sentences_in(tokens):
+    """The sentences of a text, sorted, as numbers of words."""
+    found = (some[some >= 0].tolist() for some in np.split(tokens, np.flatnonzero(tokens < 0)))
+    return sorted(filter(None, found))
+
+
+def test_a_model_with_its_words_in_a_file_learns_the_topics_and_is_saved_and_loaded(
+    sentences, spark, tmp_path
+):
+    made = Word2Vec(learningRate=0.05, wordsInMemory=1, **SMALL).fit(sentences)
+    assert is_of_one_topic(made)
+    assert made.vectors.counts.sum() == 900 * 8
+    assert is_mapped(made.vectors.words.letters)
+    made.write().save(f"{tmp_path}/model")
+    again = Word2VecModel.load(f"{tmp_path}/model").vectors
+    assert list(again.words) == list(made.vectors.words)
+    for name in ("v.safetensors", "v.txt", "v.bin"):
+        made.vectors.save(tmp_path / name)
+        again = WordVectors.load(tmp_path / name)
+        assert list(again.words) == list(made.vectors.words)
+        assert again.most_similar(["sea1"]) == made.vectors.most_similar(["sea1"])
+    plain = Word2VecModel(WordVectors(list(again.words), made.vectors.vectors))
+    table = spark.createDataFrame([("sea1 unknown",), ("sky2",), (None,)], "text string")
+    one, other = (
+        [row.vector.toArray() for row in m.transform(table).collect()] for m in (made, plain)
+    )
+    assert np.array_equal(one, other)
+    asked = spark.createDataFrame([("sea1",), ("unknown",), (None,)], "word string")
+    one, other = (m.withSynonyms(asked, 3, exact=True).collect() for m in (made, plain))
+    assert one == other
 
 
 def test_a_vocabulary_may_be_cut(sentences):
-    words, counts = counted(sentences_of(sentences, "text", 1), 1, 5)
+    words, counts, _ = counted(sentences_of(sentences, "text", 1), 1, 5, MANY)
     assert len(words) == 5
     assert (np.diff(counts) <= 0).all()
 

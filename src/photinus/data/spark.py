@@ -272,20 +272,6 @@ def streamed(frame: DataFrame) -> Iterator[pa.RecordBatch]:
         yield from pa.ipc.open_stream(row["rows"])
 
 
-def collected(frame: DataFrame) -> pa.Table:
-    """Returns the rows of a plan in the driver, as Arrow: Spark's own rows take more room.
-
-    Args:
-        frame: columns of plain types.
-    """
-    import pyarrow as pa
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    found = frame.mapInArrow(_streams, "rows binary").collect()
-    batches = [batch for row in found for batch in pa.ipc.open_stream(row["rows"])]
-    return pa.Table.from_batches(batches, None if batches else to_arrow_schema(frame.schema))
-
-
 def parquet_files(df: DataFrame) -> list[str] | None:
     """Returns the files of a DataFrame that is columns of Parquet files and no more, else None.
 

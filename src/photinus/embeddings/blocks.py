@@ -60,13 +60,27 @@ def encoded(sentences: pa.Array, words: pa.Array) -> Vector:
     import pyarrow.compute as pc
 
     sentences = sentences.filter(sentences.is_valid())
-    lengths = np.asarray(pc.list_value_length(sentences)).astype(np.int64)
     found = pc.index_in(sentences.flatten(), value_set=words)
     numbers = np.asarray(found.fill_null(BETWEEN - 1)).astype(np.int32, copy=False)
-    tokens = np.full(len(numbers) + len(lengths), BETWEEN, np.int32)
-    tokens[np.arange(len(numbers)) + np.repeat(np.arange(len(lengths)), lengths)] = numbers
+    tokens = separated(numbers, np.asarray(pc.list_value_length(sentences)).astype(np.int64))
     kept: Vector = tokens[tokens != BETWEEN - 1]
     return kept
+
+
+def separated(numbers: Vector, lengths: Vector) -> Vector:
+    """Returns numbers of words [T] int32, -1 after each sentence.
+
+    Args:
+        numbers: of all sentences, one after the other [n].
+        lengths: of the sentences, together n.
+
+    Example:
+        >>> separated(np.array([5, 6, 7]), np.array([2, 0, 1])).tolist()
+        [5, 6, -1, -1, 7, -1]
+    """
+    tokens = np.full(len(numbers) + len(lengths), BETWEEN, np.int32)
+    tokens[np.arange(len(numbers)) + np.repeat(np.arange(len(lengths)), lengths)] = numbers
+    return tokens
 
 
 def blocks(pieces: Iterator[Vector], length: int) -> Iterator[Vector]:

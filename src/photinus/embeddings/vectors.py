@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
 from photinus.embeddings.neighbours import NeighbourIndex, index_of
 from photinus.embeddings.subwords import Ngrams, SubwordVectors
+from photinus.embeddings.words import MappedWords
 
 _CHUNK = 512
 """Questions that are answered by one matrix product."""
@@ -109,8 +110,10 @@ class WordVectors:
     """What gives other words a vector; None: they have none."""
 
     @cached_property
-    def index(self) -> dict[str, int]:
+    def index(self) -> Mapping[str, int]:
         """Word -> its row."""
+        if isinstance(self.words, MappedWords):
+            return self.words.rows
         return {word: row for row, word in enumerate(self.words)}
 
     @cached_property
@@ -314,7 +317,11 @@ class WordVectors:
         if target.suffix == ".safetensors":
             target.unlink(missing_ok=True)
             arrays = {"vectors": self.vectors}
-            head = {"words_json": json.dumps(list(self.words), ensure_ascii=False)}
+            head = dict[str, str]()
+            if isinstance(self.words, MappedWords):
+                arrays |= {"letters": self.words.letters, "ends": self.words.ends}
+            else:
+                head["words_json"] = json.dumps(list(self.words), ensure_ascii=False)
             if self.subwords is not None:
                 ngrams, arrays["subwords"] = self.subwords.ngrams, self.subwords.rows
                 head["subwords"] = f"{ngrams.shortest} {ngrams.longest}"
@@ -361,8 +368,13 @@ class WordVectors:
 
 def _mapped(held: MappedFile) -> WordVectors:
     told, vectors = held.metadata, held["vectors"]
-    # in older files the words are lines
-    words = json.loads(told["words_json"]) if "words_json" in told else told["words"].split("\n")
+    words: Sequence[str]
+    if "ends" in held:
+        words = MappedWords(held["letters"], held["ends"])
+    elif "words_json" in told:
+        words = json.loads(told["words_json"])
+    else:  # in older files the words are lines
+        words = told["words"].split("\n")
     if len(words) != len(vectors):
         got = f"{len(words)} words, {len(vectors)} vectors"
         raise DataError("the file of vectors is damaged", got=got)

@@ -70,6 +70,7 @@ class Item2Vec(VectorEstimator):
         outputCol: str = "vector",
         minCount: int = 5,
         maxVocabulary: int = 0,
+        wordsInMemory: int = 2_000_000,
         vectorSize: int = 100,
         windowSize: int = 0,
         negatives: int = 5,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +15,13 @@ from pyspark.sql.pandas.functions import pandas_udf
 
 from photinus.core.parameters import Vector
 from photinus.embeddings.neighbours import NeighbourIndex, exact
+from photinus.embeddings.words import row_finder
 from photinus.estimators.sentences import id_of, kind_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-Held = tuple[list[str], Vector, bytes | None]
+Held = tuple[Sequence[str], Vector, bytes | None]
 """Words, their vectors [V, D], and an index of these; without one the vectors have length 1."""
 
 
@@ -49,7 +50,7 @@ def neighbours_udf(load: Callable[[], Held], count: int, *, is_vector: bool) -> 
 
     def near(batches: Iterator[pd.Series]) -> Iterator[pd.DataFrame]:
         held = load()
-        words, places = np.array(held[0], object), pd.Index(held[0])
+        words, find = held[0], row_finder(held[0])
         index = None if held[2] is None else NeighbourIndex(held[2])
         for asked in batches:
             if is_vector:
@@ -57,7 +58,7 @@ def neighbours_udf(load: Callable[[], Held], count: int, *, is_vector: bool) -> 
                 aims = [np.asarray(one, np.float32) for one in asked[rows]]
                 aim = np.stack(aims) if aims else np.zeros((0, held[1].shape[1]), np.float32)
             else:
-                own = places.get_indexer(asked)
+                own = find(asked)
                 rows = own >= 0
                 aim = held[1][own[rows]]
             yield _told(words, rows, _nearest(held[1], index, aim, own[rows], count))
@@ -81,12 +82,12 @@ def _nearest(
     return made
 
 
-def _told(words: Vector, known: Vector, found: list[tuple[Vector, Vector]]) -> pd.DataFrame:
+def _told(words: Sequence[str], known: Vector, found: list[tuple[Vector, Vector]]) -> pd.DataFrame:
     """Returns two columns, null in the rows that are not known [n]."""
     columns: dict[str, list[Any]] = {"word": [], "similarity": []}
     next_ = iter(found)
     for is_known in known:
         rows, cosines = next(next_) if is_known else (None, None)
-        columns["word"].append(None if rows is None else words[rows].tolist())
+        columns["word"].append(None if rows is None else [words[row] for row in rows])
         columns["similarity"].append(cosines)
     return pd.DataFrame(columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -208,8 +209,8 @@ class NodeVectors(VectorEstimator):
         }
         return NodeVectorsModel(vectors)._set(idType=kinds.pop() if len(kinds) == 1 else "string")
 
-    def _limits(self) -> tuple[int, int]:
-        return 1, 0
+    def _limits(self) -> tuple[int, int, int]:
+        return 1, 0, sys.maxsize  # the graph holds their names in memory
 
 
 def _graph(edges: DataFrame, *, is_directed: bool) -> tuple[list[str], Graph]:

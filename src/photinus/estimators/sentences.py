@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError, UsageError, reason_of
 from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_column
-from photinus.data.spark import collected
-from photinus.embeddings.blocks import blocks, encoded
+from photinus.data.spark import streamed
+from photinus.embeddings.blocks import blocks, encoded, separated
+from photinus.embeddings.words import MappedWords, gathered
 from photinus.engine.spark.job import queried
 from photinus.engine.spark.session import spark_session
 
@@ -146,15 +150,26 @@ def words_in(given: Any) -> list[str]:  # noqa: ANN401 - what a user may give
     return sorted(set(given))
 
 
+class Vocabulary(NamedTuple):
+    """The words that have a vector, the most frequent one first."""
+
+    words: Sequence[str]
+    counts: Vector
+    """[V]."""
+    numbered: DataFrame | None
+    """Where the words lie in a file: Spark's own rows of them, `word` and `number`."""
+
+
 def counted(
-    sentences: DataFrame, min_count: int, most: int, only: Sequence[str] = ()
-) -> tuple[list[str], Vector]:
-    """Returns the vocabulary, the most frequent word first, and its counts [V].
+    sentences: DataFrame, min_count: int, most: int, in_memory: int, only: Sequence[str] = ()
+) -> Vocabulary:
+    """Returns the vocabulary of some sentences.
 
     Args:
         sentences: as of `sentences_of`.
         min_count: rarer words are left out.
         most: so many words at most; 0 for no limit.
+        in_memory: more words than so many lie in a file.
         only: no other words; none: all.
 
     Raises:
@@ -168,21 +183,56 @@ def counted(
     is_damaged = F.col("word") == _DAMAGED_LINE
     asked_for = words.where((F.col("count") >= min_count) | is_damaged)
     sorted_ = asked_for.orderBy(F.desc(is_damaged), F.desc("count"), "word")
-    found = queried(spark, lambda: collected(sorted_.limit(most + 1) if most else sorted_))
-    vocabulary: list[str] = found["word"].to_pylist()
-    counts = found["count"].to_numpy()  # [V], and that of damaged lines before them, if any
-    is_first = vocabulary[:1] == [_DAMAGED_LINE]
-    damaged = int(counts[0]) if is_first else 0
-    kept = slice(int(is_first), int(is_first) + most if most else None)
-    vocabulary, counts = vocabulary[kept], counts[kept].astype(np.int64)
-    _tell_damaged(damaged, int(counts.sum()))
+    damaged = list[int]()
+    held = sorted_.limit(most + 1) if most else sorted_
+    batches = _undamaged(held, most or sys.maxsize, damaged)
+    vocabulary, counts = queried(spark, lambda: gathered(batches, in_memory))
+    _tell_damaged(sum(damaged), int(counts.sum()))
     if len(vocabulary) < 2:
         whole = words.where(~is_damaged).agg(F.count("*"), F.max("count"))
         first: Any = queried(spark, whole.first)
         got = f"{first[0]} different words, the most frequent {first[1] or 0} times"
         do = "set minCount lower, or look at inputCol" + (" and vocabulary" if only else "")
         raise DataError(f"fewer than two words occur {min_count} times", got=got, do=do)
-    return vocabulary, counts
+    is_large = isinstance(vocabulary, MappedWords)
+    numbered = _numbered(words.where(~is_damaged), counts) if is_large else None
+    return Vocabulary(vocabulary, counts, numbered)
+
+
+def _undamaged(
+    sorted_: DataFrame, most: int, damaged: list[int]
+) -> Iterator[tuple[pa.Array, Vector]]:
+    """Yields at most so many words and their counts.
+
+    Args:
+        sorted_: words and counts; the first row may be `_DAMAGED_LINE`.
+        most: how many.
+        damaged: gets the count of such lines, if there are any.
+    """
+    total = 0
+    for batch in streamed(sorted_):
+        words, counts = batch.column(0), batch.column(1).to_numpy()
+        if not total and len(words) and words[0].as_py() == _DAMAGED_LINE:
+            damaged.append(int(counts[0]))
+            words, counts = words.slice(1), counts[1:]
+        yield words.slice(0, most - total), counts[: most - total]
+        total = min(most, total + len(words))
+
+
+def _numbered(words: DataFrame, counts: Vector) -> DataFrame:
+    """Returns words with their places in the vocabulary, which follow from count and alphabet.
+
+    Args:
+        words: `word` and `count` of all.
+        counts: of the vocabulary, in its order [V].
+    """
+    first = np.flatnonzero(np.append(True, counts[1:] != counts[:-1]))  # of each count
+    table = pd.DataFrame({"count": counts[first], "first": first})
+    firsts = words.sparkSession.createDataFrame(table, "count long, first long")
+    among = F.row_number().over(Window.partitionBy("count").orderBy("word"))
+    number = (F.col("first") + among - 1).cast("int").alias("number")
+    placed = words.join(F.broadcast(firsts), "count").select("word", number)
+    return placed.where(F.col("number") < len(counts))
 
 
 def _tell_damaged(lines: int, words: int) -> None:
@@ -199,22 +249,47 @@ def _tell_damaged(lines: int, words: int) -> None:
         logging.getLogger("photinus").warning("%d lines are not UTF-8 and are left out", lines)
 
 
-def rows_of(sentences: DataFrame, words: list[str], length: int) -> DataFrame:
+def rows_of(sentences: DataFrame, vocabulary: Vocabulary, length: int) -> DataFrame:
     """Returns the sentences as rows of `length` numbers of words, as bytes in a column `tokens`.
+
+    A vocabulary that lies in a file is joined to the words of the sentences: no task holds it.
 
     Args:
         sentences: as of `sentences_of`.
-        words: the vocabulary.
+        vocabulary: of them.
         length: numbers in a row.
     """
-    return sentences.mapInArrow(partial(_encode, words, length), f"{_ROWS} binary")
+    if vocabulary.numbered is None:
+        encode: Any = partial(_encode, vocabulary.words, length)
+        return sentences.mapInArrow(encode, f"{_ROWS} binary")
+    # in a select of its own: beside `posexplode` each word would have another number
+    sentences = sentences.select(F.monotonically_increasing_id().alias("sentence"), _COLUMN)
+    words = sentences.select("sentence", F.posexplode(_COLUMN).alias("place", "word"))
+    pairs = F.array_sort(F.collect_list(F.struct("place", "number"))).alias("pairs")
+    known = words.join(vocabulary.numbered, "word").groupBy("sentence").agg(pairs)
+    # the same order in every attempt of a task
+    numbers = known.sortWithinPartitions("sentence").select(F.col("pairs.number"))
+    return numbers.mapInArrow(partial(_cut, length), f"{_ROWS} binary")
 
 
 def _encode(
-    words: list[str], length: int, batches: Iterable[pa.RecordBatch]
+    words: Sequence[str], length: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     known = pa.array(words, pa.string())
-    pieces = (encoded(batch.column(0), known) for batch in batches)
+    return _rows((encoded(batch.column(0), known) for batch in batches), length)
+
+
+def _cut(length: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    lists = (batch.column(0) for batch in batches)
+    pieces = (
+        separated(np.asarray(some.flatten()), np.asarray(pc.list_value_length(some)))
+        for some in lists
+    )
+    return _rows(pieces, length)
+
+
+def _rows(pieces: Iterator[Vector], length: int) -> Iterator[pa.RecordBatch]:
+    """Yields pieces of text as rows of bytes."""
     for rows in blocks(pieces, length):
         data = np.ascontiguousarray(rows, "<i4")
         ends = np.arange(len(rows) + 1, dtype=np.int32) * np.int32(4 * length)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,6 +27,7 @@ from photinus.core.parameters import Vector
 from photinus.embeddings.neighbours import index_of
 from photinus.embeddings.subwords import Ngrams, SubwordVectors
 from photinus.embeddings.vectors import Analogies, Similarity, WordVectors
+from photinus.embeddings.words import MappedWords, row_finder
 from photinus.engine.spark.session import application_of, is_connect
 from photinus.estimators.model import Keywords
 from photinus.estimators.neighbours import asked_column, neighbours_udf
@@ -214,7 +215,7 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
         """Returns what gives the words and their vectors [V, D] in a task of this session."""
         name = "unit" if is_unit else "vectors"
         vectors = self._once(spark, name, lambda: sent_vectors(spark, getattr(self.vectors, name)))
-        return self._once(spark, "words", lambda: sent(spark, list(self.vectors.words))), vectors
+        return self._once(spark, "words", lambda: sent_words(spark, self.vectors.words)), vectors
 
     def _words(self, dataset: DataFrame) -> Column:
         """Returns the input column as sequences, arrays of texts."""
@@ -227,9 +228,9 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
         grams = self._once(spark, "subwords", lambda: sent(spark, held))
 
         def mean(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
-            index, vectors, subwords = pd.Index(known()), load(), grams()
+            find, vectors, subwords = row_finder(known()), load(), grams()
             for sentences in batches:
-                yield pd.Series([_mean(index, vectors, subwords, some) for some in sentences])
+                yield pd.Series([_mean(find, vectors, subwords, some) for some in sentences])
 
         over: Any = pandas_udf  # its types do not cover iterators
         return dataset.withColumn(new, array_to_vector(over(mean, "array<float>")(words)))
@@ -312,21 +313,38 @@ def sent(spark: SparkSession, held: Any) -> Callable[[], Any]:  # noqa: ANN401 -
 def sent_vectors(spark: SparkSession, vectors: Vector) -> Callable[[], Vector]:
     """Returns what gives vectors [V, D] in a task; those in a file come as a file, and are mapped.
 
-    Spark brings it once to each executor. On Spark Connect they are a part of the closure.
+    On Spark Connect they are a part of the closure.
     """
     if is_connect(spark) or not is_mapped(vectors):
         return sent(spark, vectors)
+    load = _sent_arrays(spark, {"vectors": vectors})
+    return lambda: load()["vectors"]
+
+
+def sent_words(spark: SparkSession, words: Sequence[str]) -> Callable[[], Sequence[str]]:
+    """Returns what gives words in a task, as `sent_vectors` does vectors."""
+    if is_connect(spark) or not isinstance(words, MappedWords):
+        return sent(spark, words)
+    arrays = {"letters": words.letters, "ends": words.ends, "order": words.order}
+    load = _sent_arrays(spark, arrays)
+    return lambda: MappedWords(**load())
+
+
+def _sent_arrays(
+    spark: SparkSession, arrays: Mapping[str, Vector]
+) -> Callable[[], Mapping[str, Vector]]:
+    """Returns what maps arrays in a task: Spark brings their file once to each executor."""
     folder = tempfile.mkdtemp(prefix="photinus-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder, f"{Path(folder).name}.safetensors")
-    write_arrays(path, {"vectors": vectors})
+    write_arrays(path, arrays)
     spark.sparkContext.addFile(str(path))
     name = path.name
 
-    def load() -> Vector:
+    def load() -> Mapping[str, Vector]:
         from pyspark import SparkFiles
 
-        return MappedFile(Path(SparkFiles.get(name)))["vectors"]
+        return MappedFile(Path(SparkFiles.get(name)))
 
     return load
 
@@ -336,14 +354,14 @@ def _text(one: str | int | Vector) -> str | Vector:
 
 
 def _mean(
-    index: pd.Index,
+    find: Callable[[Sequence[str]], Vector],
     vectors: Vector,
     subwords: SubwordVectors | None,
     sentence: Any,  # noqa: ANN401 - as pandas gives it
 ) -> Vector:
     """Returns the mean of the words that have a vector [D]; zeros where none has."""
     words = [] if sentence is None else sentence
-    rows = index.get_indexer(words) if len(words) else np.zeros(0, np.int64)
+    rows = find(words) if len(words) else np.zeros(0, np.int64)
     found: Vector = vectors[rows[rows >= 0]]
     if subwords is not None:
         others = [word for word, row in zip(words, rows, strict=True) if row < 0]

@@ -57,6 +57,12 @@ COUNTED_ROWS = (
     Row(
         name="maxVocabulary", meaning="most words with a vector; 0: all", convert=_Whole, default=0
     ),
+    Row(
+        name="wordsInMemory",
+        meaning="the driver holds so many words in memory; a larger vocabulary lies in a file",
+        convert=_Whole,
+        default=2_000_000,
+    ),
 )
 _VOCABULARY = Row(
     name="vocabulary",
@@ -157,10 +163,11 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         workers = asked or free_slots(spark)
         sentences = self._sentences(dataset)
         with self._seats(spark, workers), once(sentences, always=not self._reads_twice) as kept:
-            words, counts = counted(kept, *self._limits(), self._only())
+            vocabulary = counted(kept, *self._limits(), self._only())
+            words, counts = vocabulary.words, vocabulary.counts
             job = self._job(len(words), workers, int(counts.sum()))
             length = tokens_in_block(int(counts.sum()), workers)
-            rows = rows_of(kept, words, length)
+            rows = rows_of(kept, vocabulary, length)
             data = FrameData(frame=rows, features=rows.columns[0], shape=(4 * length,))
             with self._folder() as folder:
                 outcome, summary = self._run(_draft(job, words, counts, ngrams), data, folder)
@@ -189,9 +196,11 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         """Returns the words that may have vectors; none: all."""
         return ()
 
-    def _limits(self) -> tuple[int, int]:
-        """Returns how often a word must occur, and how many there are at most; 0: no limit."""
-        return self.getOrDefault("minCount"), self.getOrDefault("maxVocabulary")
+    def _limits(self) -> tuple[int, int, int]:
+        """Returns the least occurrences of a word, and the most words: 0 for all, and in memory."""
+        names = "minCount", "maxVocabulary", "wordsInMemory"
+        least, most, in_memory = (self.getOrDefault(name) for name in names)
+        return least, most, in_memory
 
     def _job(self, words: int, workers: int, tokens: int) -> Job:
         """Returns the job for a vocabulary and a text of so many words."""
@@ -272,7 +281,7 @@ def _round_words(job: Job, tokens: int) -> float:
     return min((limit * words for limit, words in limits if limit is not None), default=0.0)
 
 
-def _draft(job: Job, words: list[str], counts: Vector, ngrams: Ngrams | None) -> Draft:
+def _draft(job: Job, words: Sequence[str], counts: Vector, ngrams: Ngrams | None) -> Draft:
     """Returns the start of a job: the words' counts, and which rows their n-grams have."""
     grams = None if ngrams is None else ngrams.of(words, first=len(words))
     if ngrams is not None and grams is not None:
@@ -312,6 +321,7 @@ class Word2Vec(VectorEstimator):
         outputCol: str = "vector",
         minCount: int = 5,
         maxVocabulary: int = 0,
+        wordsInMemory: int = 2_000_000,
         vocabulary: str | Sequence[str] = (),
         vectorSize: int = 100,
         windowSize: int = 5,
