@@ -1,12 +1,13 @@
-"""A vocabulary in the driver's memory and in a file: memory and seconds of counting and encoding.
+"""Word vectors of very many words: memory and seconds of counting, encoding and training.
 
-    python benchmarks/vocabulary.py [--words 11000000] [--in-memory 0]
+    python benchmarks/vocabulary.py [--words 11000000] [--in-memory 0] [--dims 0] [--round-steps 0]
 
 Sentences of ten words are made by Spark, two tasks at a time; each word is there twice. They are
 counted, and encoded as numbers of words, as `Word2Vec.fit` does before it trains. With --in-memory
-such a vocabulary or a smaller one lies in memory, else in a file. Told are the seconds, and the
-peaks of the anonymous memory (RssAnon) of the driver beyond what it held before, of the largest
-task, and of Java. Linux only.
+such a vocabulary or a smaller one lies in memory, else in a file. With --dims `Word2Vec.fit` itself
+runs, on sharded tables, for one pass with two workers; --round-steps sets the steps of a round in
+place of the default. Told are the seconds, and the peaks of the anonymous memory (RssAnon) of the
+driver beyond what it held before, of the largest task, and of Java. Linux only.
 """
 
 import argparse
@@ -17,40 +18,74 @@ from machine import begin
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from sharded_table import Watch
 
-from photinus import spark_session
+from photinus import Sgd, Steps, Word2Vec, averaging, spark_session
 from photinus.estimators.sentences import counted, rows_of
 
 TASKS, SENTENCE, LENGTH = 2, 10, 1000
+
+
+def sentences_of(spark, words):
+    made = spark.range(0, 2 * words // SENTENCE, 1, 8 * TASKS)
+    numbers = F.sequence(F.col("id") * SENTENCE, F.col("id") * SENTENCE + SENTENCE - 1)
+    texts = F.transform(numbers, lambda n: F.concat(F.lit("item"), n % words))
+    sentences = made.select(texts.alias("words"))
+    sentences.limit(10).mapInArrow(lambda batches: batches, sentences.schema).collect()
+    return sentences
+
+
+def encode(sentences, asked):
+    """Counts and encodes; returns what that took."""
+    began = time.monotonic()
+    vocabulary = counted(sentences, 1, 0, asked.in_memory)
+    middle = time.monotonic()
+    rows = rows_of(sentences, vocabulary, LENGTH)
+    total = rows.agg(F.sum(F.length("tokens"))).first()[0]
+    assert total >= 4 * 2 * len(vocabulary.words)
+    where = "memory" if vocabulary.numbered is None else "a file"
+    seconds = f"counted in {middle - began:.0f} s, encoded in {time.monotonic() - middle:.0f} s"
+    return f"{len(vocabulary.words):,} words in {where}: {seconds}"
+
+
+def train(sentences, asked):
+    """Trains on sharded tables; returns what that took."""
+    how = {"numWorkers": TASKS, "vectorSize": asked.dims, "epochs": 1.0, "minCount": 1}
+    if asked.round_steps:
+        how["strategy"] = averaging(
+            every=Steps(asked.round_steps),
+            outer=Sgd(),
+            merge="uniform",
+            gradients_until=0.0,
+            codec="fp32",
+            owners=TASKS,
+            rows=asked.dims,
+        )
+    word2vec = Word2Vec(inputCol="words", table="sharded", wordsInMemory=asked.in_memory, **how)
+    began = time.monotonic()
+    model = word2vec.fit(sentences)
+    rounds = model.summary.history[-1]["round"]
+    seconds = time.monotonic() - began
+    return f"{len(model.vectors):,} words, {rounds} rounds, fit in {seconds:.0f} s"
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--words", type=int, default=11_000_000)
     parser.add_argument("--in-memory", type=int, default=0)
+    parser.add_argument("--dims", type=int, default=0)
+    parser.add_argument("--round-steps", type=int, default=0)
     asked = parser.parse_args()
     spark = spark_session(TASKS, name="vocabulary")
-    made = spark.range(0, 2 * asked.words // SENTENCE, 1, 8 * TASKS)
-    numbers = F.sequence(F.col("id") * SENTENCE, F.col("id") * SENTENCE + SENTENCE - 1)
-    words = F.transform(numbers, lambda n: F.concat(F.lit("item"), n % asked.words))
-    sentences = made.select(words.alias("words"))
-    sentences.limit(10).mapInArrow(lambda batches: batches, sentences.schema).collect()
+    sentences = sentences_of(spark, asked.words)
     with tempfile.TemporaryDirectory() as folder:
         watch = Watch(folder)
         watch.start()
-        began = time.monotonic()
-        vocabulary = counted(sentences, 1, 0, asked.in_memory)
-        middle = time.monotonic()
-        rows = rows_of(sentences, vocabulary, LENGTH)
-        total = rows.agg(F.sum(F.length("tokens"))).first()[0]
-        ended = time.monotonic()
+        told = (train if asked.dims else encode)(sentences, asked)
         watch.over.set()
         watch.join()
-    assert total >= 4 * 2 * asked.words
-    where = "a file" if vocabulary.numbered is not None else "memory"
+    driver = (watch.driver - watch.before) / 1e6
     print(
-        f"{len(vocabulary.words):,} words in {where}: counted in {middle - began:.0f} s, encoded "
-        f"in {ended - middle:.0f} s; driver {(watch.driver - watch.before) / 1e6:.0f} MB, largest "
-        f"task {watch.worker / 1e6:.0f} MB, Java {watch.java / 1e6:.0f} MB"
+        f"{told}; driver {driver:.0f} MB, largest task {watch.worker / 1e6:.0f} MB, "
+        f"Java {watch.java / 1e6:.0f} MB"
     )
     spark.stop()
 

@@ -4,7 +4,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from photinus.embeddings.blocks import blocks, encoded, tokens_in_block, words_in_round
+from photinus.embeddings.blocks import (
+    blocks,
+    encoded,
+    rows_read,
+    tokens_in_block,
+    words_in_round,
+    words_in_sharded_round,
+)
+from photinus.embeddings.kernel import mark
+from photinus.embeddings.plain import Rule
+from photinus.embeddings.vocabulary import chances_of
 
 
 def test_words_become_numbers_and_unknown_ones_are_left_out():
@@ -26,6 +36,46 @@ def test_many_workers_read_less_between_two_rounds_and_nobody_more_than_a_tenth(
     words, workers, each
 ):
     assert words_in_round(int(words), workers) == each
+
+
+@pytest.mark.parametrize("words", [2_000, 50_000])
+@pytest.mark.parametrize("power", [0.0, 1.0])
+def test_as_many_rows_are_read_as_is_expected(words, power):
+    counts = (1e6 / np.arange(1, 20_001) ** power).astype(np.int64)
+    chance, shares = np.random.default_rng(0), counts / counts.sum()
+    text = chance.choice(len(counts), (1, words), p=shares).astype(np.int32)
+    inputs, outputs = np.zeros((2, len(counts)), np.bool_)
+    states = np.zeros(1, np.int64)
+    mark(text, chances_of(counts, 0.0, 5), Rule(5, 5, cbow=False), states, inputs, outputs)
+    uses, alike = np.unique(counts, return_counts=True)
+    expected = rows_read(words, uses.astype(float), alike.astype(float), 5)
+    assert inputs.sum() + outputs.sum() == pytest.approx(expected, rel=0.02)
+
+
+ONCE, FREQUENT = np.full(11_000_000, 2), np.full(1000, 10**5)
+ZIPF = (1e9 / np.arange(1, 400_001)).astype(np.int64)
+
+
+@pytest.mark.parametrize(
+    ("counts", "dims", "least", "most"),
+    [
+        (FREQUENT, 300, 200_000, 200_000),  # all rows are there in every round
+        (ONCE, 200, 11_000, 13_000),  # 64 MB: a shorter round costs nothing
+        (ONCE, 900, 2_500, 3_000),
+        (ZIPF, 300, 80_000, 100_000),  # 256 MB: frequent words would come and go
+        (ZIPF[:50_000], 100, 200_000, 200_000),
+    ],
+)
+def test_a_round_of_sharded_tables_is_as_long_as_its_rows_have_room(counts, dims, least, most):
+    for negatives in (5, 15):
+        words = words_in_sharded_round(200_000, counts, negatives, 4 * dims)
+        assert words <= most
+        assert negatives == 15 or words >= least
+
+
+def test_a_round_of_sharded_tables_has_a_word_whatever_is_asked():
+    assert words_in_sharded_round(0, np.array([5, 4]), 0, 8) == 1
+    assert 1 <= words_in_sharded_round(10, ONCE, 0, 1 << 20) <= 10
 
 
 def test_a_slice_of_a_column_is_read_from_its_own_beginning():

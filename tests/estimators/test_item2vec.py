@@ -79,12 +79,12 @@ def test_with_no_window_every_pair_of_a_basket_is_learnt_from():
     from photinus.embeddings import plain
     from photinus.embeddings.vocabulary import chances_of
 
-    job = Item2Vec()._job(40, 1, 1000)
+    job = Item2Vec()._job(np.full(40, 25), 1)
     rule = plain.Rule(job.model.window, 1, False)
     basket = np.append(np.arange(40, dtype=np.int32), -1)
     drawn = plain.centres(basket, chances_of(np.ones(40), job.model.sample, 1), rule, 7)
     assert [len(context) for context, _, _ in drawn] == [39] * 40
-    assert Item2Vec(windowSize=3)._job(40, 1, 1000).model.window == 3
+    assert Item2Vec(windowSize=3)._job(np.full(40, 25), 1).model.window == 3
 
 
 def test_what_holds_no_baskets_is_one_sentence(spark):

@@ -127,6 +127,14 @@ def test_a_strategy_may_name_as_many_owners_as_there_will_be_workers(sentences):
 TOKENS, WORKERS = 8_000_000, 4  # rows of 1,000 words: a worker reads 8,000 in a step
 
 
+def test_rounds_of_sharded_tables_are_short_where_most_rows_are_read_once():
+    counts = np.full(3_000_000, 2)
+    each = {table: Word2Vec(table=table)._job(counts, 2) for table in ("whole", "sharded")}
+    assert each["whole"].strategy.every == Steps(25)
+    assert each["sharded"].strategy.every == Steps(3)
+    assert each["sharded"].model.round_words == 3 * 8 * 1000  # the gains follow from it
+
+
 @pytest.mark.parametrize(
     ("strategy", "read"),
     [
@@ -146,13 +154,13 @@ TOKENS, WORKERS = 8_000_000, 4  # rows of 1,000 words: a worker reads 8,000 in a
 @pytest.mark.usefixtures("spark")
 def test_gains_are_for_the_rounds_that_the_strategy_has(strategy, read):
     parts = {} if strategy is None else {"strategy": strategy}
-    job = Word2Vec(epochs=5.0, **parts)._job(1000, WORKERS, TOKENS)
+    job = Word2Vec(epochs=5.0, **parts)._job(np.full(1000, TOKENS // 1000), WORKERS)
     assert job.model.round_words == read
 
 
 @pytest.mark.usefixtures("spark")
 def test_gains_are_for_shorter_rounds_where_a_recipe_shortens_them():
-    job = Word2Vec(epochs=1.0, strategy="averaging")._job(1000, WORKERS, TOKENS)
+    job = Word2Vec(epochs=1.0, strategy="averaging")._job(np.full(1000, TOKENS // 1000), WORKERS)
     assert job.model.round_words == 250 // 10 * 8_000.0  # ten rounds in 250 steps
 
 

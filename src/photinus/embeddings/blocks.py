@@ -20,6 +20,11 @@ FEW_WORKERS = 8
 """Beyond so many the rounds of word vectors are shorter, and their gains smaller."""
 _ROUND_WORDS, _ROUND_WORDS_OF_ALL = 200_000, 384_000
 """Words between two rounds: of each of few workers, and of many together."""
+POWER = 0.75
+"""Negatives are drawn in proportion to this power of their counts."""
+_ROUND_BYTES, _MOST_ROUND_BYTES = 64 << 20, 256 << 20
+_MORE_BYTES = 1.25
+"""See `words_in_sharded_round`."""
 _LEAST_ROUNDS = 10
 """In a pass over the text."""
 _ROWS = 64
@@ -48,6 +53,66 @@ def words_in_round(words: int, workers: int) -> int:
     """
     most = _ROUND_WORDS if workers <= FEW_WORKERS else _ROUND_WORDS_OF_ALL // workers
     return min(most, words // (workers * _LEAST_ROUNDS))
+
+
+def words_in_sharded_round(most: int, counts: Vector, negatives: int, row_bytes: int) -> int:
+    """Returns how many words a worker should read between two rounds, with tables among workers.
+
+    A worker holds the rows that a round reads some ten times: as they came, as they are now, in
+    messages. So the round is shortened until they take 256 MB at most, and further to 64 MB as far
+    as a word then costs no more than a quarter more bytes of messages. In a text that uses most
+    rows once a short round costs nothing; where many words are frequent, their rows come and go in
+    each round.
+
+    Args:
+        most: words, as with whole tables.
+        counts: how often each word occurs [V], in descending order.
+        negatives: for each word; 0: hierarchical softmax.
+        row_bytes: of a vector.
+
+    Example:
+        >>> words_in_sharded_round(200_000, np.full(10**6, 2), 5, row_bytes=400)
+        106288
+        >>> words_in_sharded_round(200_000, np.full(1000, 10**5), 5, row_bytes=400)
+        200000
+    """
+    first = np.flatnonzero(np.append(True, counts[1:] != counts[:-1]))  # of each count
+    uses = counts[first].astype(np.float64)
+    alike = np.diff(np.append(first, len(counts))).astype(np.float64)
+    words = float(max(1, most))
+    least = rows_read(words, uses, alike, negatives) / words
+    while True:
+        rows, shorter = rows_read(words, uses, alike, negatives), 0.9 * words
+        cost = rows_read(shorter, uses, alike, negatives) / shorter
+        is_cheap = cost <= _MORE_BYTES * least and rows * row_bytes > _ROUND_BYTES
+        if not is_cheap and rows * row_bytes <= _MOST_ROUND_BYTES:
+            return int(words)
+        words = shorter
+
+
+def rows_read(words: float, uses: Vector, alike: Vector, negatives: int) -> float:
+    """Returns how many rows of both tables so many words of text read, by expectation.
+
+    Inputs: Σ 1 − exp(−n pᵥ). Outputs: Σ 1 − exp(−n (pᵥ + N qᵥ)), where word v is the share pᵥ of
+    the text, and qᵥ, as pᵥ to the power of ¾, of all negatives.
+
+    Args:
+        words: n.
+        uses: how often words occur [c].
+        alike: how many words occur so often [c].
+        negatives: N, for each word; 0: hierarchical softmax, whose outputs are counted from above.
+
+    Example:
+        >>> round(rows_read(1000, np.ones(1), np.full(1, 10**6), 5))  # 1,000 inputs, 6,000 outputs
+        6982
+    """
+    read = words * uses / (uses @ alike)
+    inputs = float(alike @ -np.expm1(-read))
+    if not negatives:
+        return inputs + min(words * float(np.log2(alike.sum())), float(alike.sum()))
+    drawn = uses**POWER
+    read += words * negatives * drawn / (drawn @ alike)
+    return inputs + float(alike @ -np.expm1(-read))
 
 
 def encoded(sentences: pa.Array, words: pa.Array) -> Vector:

@@ -8,11 +8,9 @@ import numpy as np
 
 from photinus.core.errors import DataError
 from photinus.core.parameters import Vector
-from photinus.embeddings.blocks import FEW_WORKERS
+from photinus.embeddings.blocks import FEW_WORKERS, POWER
 from photinus.embeddings.draws import DrawTables, Subwords, paired
 
-_POWER = 0.75
-"""Negatives are drawn in proportion to this power of their counts."""
 _CONTEXTS = 6.0
 """Words in a window of 5 to each side, shortened at random."""
 _PULL, _PULL_OF_MANY = 0.0002, 0.0006
@@ -46,7 +44,7 @@ def chances_of(
     if not counts.size or counts.min() < 1:
         do = "Word2Vec(...).fit counts the words itself"
         raise DataError("word vectors need the count of every word", got=f"{counts.size}", do=do)
-    own, other = alias_table(counts**_POWER, pair)
+    own, other = alias_table(counts**POWER, pair)
     starts, nodes, codes = huffman(counts) if negatives == 0 else _NO_PATHS
     return DrawTables(keep_shares(counts, sample), own, other, starts, nodes, codes, grams)
 
@@ -179,7 +177,7 @@ def gains(
     del kept, moved  # of millions of words little else is in memory
     if not negatives:
         return of_inputs, _gained(np.full(len(counts), np.inf), pull, workers)
-    output = counts**_POWER
+    output = counts**POWER
     output *= negatives * all_kept / output.sum()
     for start in range(0, len(output), _BLOCK):
         output[start : start + _BLOCK] += centres(slice(start, start + _BLOCK))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 from pyspark.ml.param import TypeConverters
 from pyspark.ml.param.shared import HasInputCol, HasOutputCol
 
@@ -18,7 +19,7 @@ from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.data.spark import once
 from photinus.data.wikipedia import is_dump
-from photinus.embeddings.blocks import tokens_in_block, words_in_round
+from photinus.embeddings.blocks import tokens_in_block, words_in_round, words_in_sharded_round
 from photinus.embeddings.subwords import Ngrams, SubwordVectors
 from photinus.embeddings.vectors import WordVectors
 from photinus.embeddings.word2vec import Word2VecStage, WordTables
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 _STEP_ROWS = 8
 """Rows of text that a worker takes in one step."""
+_ANY_COUNTS = np.array([500, 500])
 
 
 def _setting(name: str, meaning: str, kind: Callable[[Any], Any], place: str) -> Row:
@@ -145,7 +147,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         return super().fit(dataset, params)
 
     def _fit_dump(self, path: str, params: Any) -> Any:  # noqa: ANN401 - as of `fit`
-        self._job(2, self.getOrDefault("numWorkers") or 2, 1000)  # as in `_fit`
+        self._job(_ANY_COUNTS, self.getOrDefault("numWorkers") or 2)  # as in `_fit`
         spark = spark_session(max(1, self.getOrDefault("numWorkers")))
         with once(wikipedia_sentences(spark, path), always=True) as read:
             told: Any = queried(spark, read.agg({"corrupt": "sum"}).first)
@@ -156,7 +158,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
 
     def _fit(self, dataset: DataFrame) -> VectorsModel:
         spark, asked = dataset.sparkSession, self.getOrDefault("numWorkers")
-        self._job(2, asked or 2, 1000)  # a wrong Param is refused before any sentence is read
+        self._job(_ANY_COUNTS, asked or 2)  # a wrong Param is refused before any sentence is read
         ngrams = self._ngrams()
         if asked:
             check_slots(spark, asked)
@@ -165,7 +167,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         with self._seats(spark, workers), once(sentences, always=not self._reads_twice) as kept:
             vocabulary = counted(kept, *self._limits(), self._only())
             words, counts = vocabulary.words, vocabulary.counts
-            job = self._job(len(words), workers, int(counts.sum()))
+            job = self._job(counts, workers)
             length = tokens_in_block(int(counts.sum()), workers)
             rows = rows_of(kept, vocabulary, length)
             data = FrameData(frame=rows, features=rows.columns[0], shape=(4 * length,))
@@ -202,23 +204,28 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         least, most, in_memory = (self.getOrDefault(name) for name in names)
         return least, most, in_memory
 
-    def _job(self, words: int, workers: int, tokens: int) -> Job:
-        """Returns the job for a vocabulary and a text of so many words."""
+    def _job(self, counts: Vector, workers: int) -> Job:
+        """Returns the job for a vocabulary with these counts [V]."""
         values = {p.name: self.getOrDefault(p) for p in self.params if self.isSet(p)}
-        return self._job_of(lambda values: self._made(values, words, workers, tokens), values)
+        return self._job_of(lambda values: self._made(values, counts, workers), values)
 
-    def _made(self, values: Mapping[str, Any], words: int, workers: int, tokens: int) -> Job:
+    def _made(self, values: Mapping[str, Any], counts: Vector, workers: int) -> Job:
         plain = plain_job(self._rows, {**values, "numWorkers": workers})
+        tokens = int(counts.sum())
         step = _STEP_ROWS * tokens_in_block(tokens, workers)
-        steps = max(1, round(words_in_round(tokens, workers) / step))
-        usual = averaging(every=Steps(steps), outer=Sgd(), merge="uniform", gradients_until=0.0)
+        most = words_in_round(tokens, workers)
         stage = {**self._usual, **plain.get("model", {})}
+        width = stage.get("dims", Word2VecStage.dims)
         if self._is_sharded:
-            width = stage.get("dims", Word2VecStage.dims)
+            negatives = stage.get("negatives", Word2VecStage.negatives)
+            most = words_in_sharded_round(most, counts, negatives, 4 * width)
+        steps = max(1, round(most / step))
+        usual = averaging(every=Steps(steps), outer=Sgd(), merge="uniform", gradients_until=0.0)
+        if self._is_sharded:
             usual = replace(usual, codec="fp32", owners=workers, rows=width)
         model = {
             "kind": "word2vec",
-            "words": words,
+            "words": len(counts),
             "workers": workers,
             "batch_size": _STEP_ROWS * workers,
             **stage,
