@@ -3,7 +3,7 @@
     python benchmarks/word2vec.py TEXT [--words 2000000] [--dims 100 300] [--workers 1 2 4]
         [--epochs 5] [--repeats 5] [--only speed|accuracy]
         [--subwords 3 6] [--round-words 200000] [--codecs fp32 bf16 int8 int4] [--mllib 1 2 4]
-        [--negatives 5 0] [--sample 0.001 0] [--seeds 0] [--no-gensim]
+        [--negatives 5 0] [--sample 0.001 0] [--seeds 0] [--no-gensim] [--cbow]
 
 TEXT holds a sentence a line, in lower case. Words per second are of one thread and its CPU's
 seconds: best and median of interleaved repeats, also of the same words in sentences of 3 to 8. The
@@ -13,7 +13,8 @@ travel in each of these. Told too are the seconds, and what all workers sent and
 --negatives (0: hierarchical softmax), --sample (0: no word is thinned out) or --seeds are each
 tried with each other. With --mllib Spark's own Word2Vec learns from the same sentences on so many
 partitions, with the same settings as far as it has them: it has hierarchical softmax, and takes
-every word.
+every word. With --cbow both learn CBOW; of gensim the accuracy is told at its own rate of .025,
+too, and else at photinus's rate of .05.
 """
 
 import argparse
@@ -80,13 +81,13 @@ def rows_of(sentences, index, length):
     return np.concatenate(list(blocks(iter([np.array(tokens, np.int32)]), length)))
 
 
-def gensims(sentences, index, counts, dims, epochs, ngrams=None):
-    kind, more = Word2Vec, {}
+def gensims(sentences, index, counts, dims, epochs, ngrams=None, **more):
+    kind = Word2Vec
     if ngrams is not None:
         sizes = {"min_n": ngrams.shortest, "max_n": ngrams.longest, "bucket": ngrams.buckets}
-        kind, more = FastText, sizes
+        kind, more = FastText, more | sizes
     settings = {"negative": 5, "window": 5, "sample": 1e-3, "min_count": 1, "workers": 1, "seed": 1}
-    model = kind(vector_size=dims, sg=1, **settings, **more)
+    model = kind(vector_size=dims, **{"sg": 1, **settings, **more})
     model.build_vocab_from_freq(dict(zip(index, counts.tolist(), strict=True)))
     began = time.process_time()
     model.train(sentences, total_examples=len(sentences), epochs=epochs)
@@ -116,8 +117,8 @@ def mllibs(sentences, index, dims, epochs, partitions):
     return seconds, vectors
 
 
-def ours(rows, index, counts, dims, ngrams=None):
-    stage = Word2VecStage(words=len(counts), dims=dims)
+def ours(rows, index, counts, dims, ngrams=None, *, cbow=False):
+    stage = Word2VecStage(words=len(counts), dims=dims, cbow=cbow)
     if ngrams is not None:
         grams = ngrams.of(list(index), first=len(index))
         stage = replace(stage, buckets=ngrams.buckets, grams=len(grams.rows))
@@ -143,18 +144,21 @@ def cut(sentences):
     ]
 
 
-def speed(sentences, index, counts, dims, repeats, ngrams=None):
+def speed(text, dims, asked, ngrams=None):
+    sentences, index, counts = text
+    cbow, how = asked.cbow, {"sg": 0, "alpha": 0.05} if asked.cbow else {}
     words = sum(map(len, sentences))
     rows, rates = rows_of(sentences, index, 1000), []
     short = rows_of(cut(sentences), index, 1000)
-    for _ in range(repeats):
-        theirs, _ = gensims(sentences, index, counts, dims, 1, ngrams)
-        mine = (ours(some, index, counts, dims, ngrams) for some in (rows, short))
+    for _ in range(asked.repeats):
+        theirs, _ = gensims(sentences, index, counts, dims, 1, ngrams, **how)
+        mine = (ours(some, index, counts, dims, ngrams, cbow=cbow) for some in (rows, short))
         seconds = theirs, *mine
         rates.append([words / one for one in seconds])
     sides = [np.array(side) for side in zip(*rates, strict=True)]
     print(
-        f"{dims} dims, {words} words, {ngrams or 'no n-grams'}: words a CPU second, best, median:",
+        f"{dims} dims, {words} words, {ngrams or 'no n-grams'}{', CBOW' * cbow}: "
+        "words a CPU second, best, median:",
         end=" ",
     )
     names = "gensim", "photinus", "photinus in short sentences"
@@ -232,14 +236,18 @@ def told(name, index, vectors):
 def accuracy(asked, text):
     """Prints how well each learns."""
     sentences, index, counts = text
-    if asked.gensim:
-        told("gensim", index, gensims(sentences, index, counts, asked.dims[0], asked.epochs)[1])
+    ways = {"gensim": {}}
+    if asked.cbow:
+        ways = {f"gensim, CBOW, rate {rate}": {"sg": 0, "alpha": rate} for rate in (0.025, 0.05)}
+    for name, how in ways.items() if asked.gensim else ():
+        made = gensims(sentences, index, counts, asked.dims[0], asked.epochs, **how)
+        told(f"{name}, {made[0]:.0f} CPU s", index, made[1])
     for partitions in asked.mllib:
         seconds, made = mllibs(sentences, index, asked.dims[0], asked.epochs, partitions)
         told(f"MLlib, {partitions} partitions, {seconds:.0f} s", index, made)
     tried = itertools.product(asked.workers, asked.negatives, asked.sample, asked.seeds)
     for workers, negatives, sample, seed in tried:
-        settings = {"negatives": negatives, "sample": sample, "seed": seed}
+        settings = {"negatives": negatives, "sample": sample, "seed": seed, "cbow": asked.cbow}
         name = f"{workers} workers, negatives {negatives}, sample {sample:g}, seed {seed}"
         for codec in asked.codecs:
             made, took = trained(text, asked, workers, codec=codec, **settings)
@@ -270,13 +278,14 @@ def main():
     parser.add_argument("--sample", type=float, nargs="+", default=[1e-3], help="accuracy only")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--gensim", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--cbow", action="store_true", help="in place of skip-gram")
     parser.add_argument("--plain", action="store_true", help="the mean without gains, too")
     asked = parser.parse_args()
-    text = sentences, index, counts = read(asked.text, asked.words)
+    text = read(asked.text, asked.words)
     ngrams = Ngrams(*asked.subwords, 200_000) if asked.subwords else None
     if asked.only != "accuracy":
         for dims in asked.dims:
-            speed(sentences, index, counts, dims, asked.repeats, ngrams)
+            speed(text, dims, asked, ngrams)
     if asked.only == "speed":
         return
     accuracy(asked, text)

@@ -60,7 +60,7 @@ ZIPF = (1e9 / np.arange(1, 400_001)).astype(np.int64)
     ("counts", "dims", "least", "most"),
     [
         (FREQUENT, 300, 200_000, 200_000),  # all rows are there in every round
-        (ONCE, 200, 11_000, 13_000),  # 64 MB: a shorter round costs nothing
+        (ONCE, 200, 11_000, 13_000),  # 64 MB: shorter rounds send no more
         (ONCE, 900, 2_500, 3_000),
         (ZIPF, 300, 80_000, 100_000),  # 256 MB: frequent words would come and go
         (ZIPF[:50_000], 100, 200_000, 200_000),

@@ -61,8 +61,8 @@ def words_in_sharded_round(most: int, counts: Vector, negatives: int, row_bytes:
     A worker holds the rows that a round reads some ten times: as they came, as they are now, in
     messages. So the round is shortened until they take 256 MB at most, and further to 64 MB as far
     as a word then costs no more than a quarter more bytes of messages. In a text that uses most
-    rows once a short round costs nothing; where many words are frequent, their rows come and go in
-    each round.
+    rows once, short rounds send no more than long ones; where many words are frequent, their rows
+    come and go in each round.
 
     Args:
         most: words, as with whole tables.

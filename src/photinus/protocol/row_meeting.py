@@ -19,6 +19,9 @@ from photinus.strategies.row_codec import RowCodec, answer_codec
 from photinus.strategies.rows import shares_of_reads
 from photinus.transport.frames import Frame
 
+_BLOCK = 1 << 14
+"""Rows whose deltas are added at once: what that takes beside them is small."""
+
 
 def next_to(slot: int, slots: tuple[int, ...]) -> int:
     """Returns the worker that keeps the backup of another's shard."""
@@ -235,14 +238,10 @@ class RowMeeting:
             return False
         owned, parts = self._owned, [self._parts[slot] for slot in self.slots]
         rows = np.unique(np.concatenate([part["rows"] for part in parts]))
-        total = np.zeros((rows.size, self._width), owned.rows.dtype)
-        weights = [float(w > 0) for w in self._weights] if owned.by_reads else self._weights
-        for part, weight in zip(parts, weights, strict=True):
-            delta = self._by_row.decode(part["vector"])
-            total[np.searchsorted(rows, part["rows"])] += total.dtype.type(weight) * delta
-        if owned.by_reads:
-            told = ((p["rows"], p["reads"] / max(1, p["steps"][0])) for p in parts)
-            total *= shares_of_reads(rows, told).astype(total.dtype)[:, None]
+        total = self._merged(parts, rows)
+        # deltas may be large, and nothing asks for them any more
+        parts = [{name: part[name] for name in part if name != "vector"} for part in parts]
+        self._parts = dict(zip(self.slots, parts, strict=True))
         at = self._places(rows)
         there, outer = owned.update(owned.rows[at], total, tuple(o[at] for o in owned.outer))
         self._moved = ShardMove(at, there, outer)
@@ -252,6 +251,21 @@ class RowMeeting:
         if self.guard != self.slot:
             self._answers[self.guard] = {**self._answers[self.guard], **self._for_backup()}
         return True
+
+    def _merged(self, parts: list[Piece], rows: Vector) -> Vector:
+        """Returns the sum of all deltas [r, width] of these rows, each times its weight."""
+        owned = self._owned
+        total = np.zeros((rows.size, self._width), owned.rows.dtype)
+        weights = [float(w > 0) for w in self._weights] if owned.by_reads else self._weights
+        for part, weight in zip(parts, weights, strict=True):
+            delta, at = self._by_row.decode(part["vector"]), np.searchsorted(rows, part["rows"])
+            for start in range(0, at.size, _BLOCK):
+                some = slice(start, start + _BLOCK)
+                total[at[some]] += total.dtype.type(weight) * delta[some]
+        if owned.by_reads:
+            told = ((p["rows"], p["reads"] / max(1, p["steps"][0])) for p in parts)
+            total *= shares_of_reads(rows, told).astype(total.dtype)[:, None]
+        return total
 
     def _for_backup(self) -> Piece:
         """Returns what the next worker keeps: what this round moves, and some of the backlog."""
@@ -289,7 +303,8 @@ class RowMeeting:
         is_moved = rows[at] == asks if rows.size else np.zeros(asks.size, bool)
         now[is_moved] = self._moved.rows[at[is_moved]]
         which = np.flatnonzero(is_moved if part["came"][0] else np.ones(asks.size, bool))
-        return {"which": which, "vector": encode(self._codec, now[which].ravel())}
+        told = now if which.size == len(now) else now[which]
+        return {"which": which, "vector": encode(self._codec, told.ravel())}
 
     def result(self) -> Message:
         """Returns an `agreed` message: the rows that were asked for, and the moves of this shard.

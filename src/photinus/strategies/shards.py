@@ -142,7 +142,9 @@ class Sharded(Strategy):
         left.add_to(delta, state.rows)
         # by reads it counts that a row was read, though it did not move
         changed = delta.any(axis=1) | (self.merge == READS)
-        rows, delta = state.rows[changed], delta[changed]
+        rows = state.rows
+        if not changed.all():
+            rows, delta = rows[changed], delta[changed]
         sent, leaving = by_row.encode(delta), None
         if codec(how).has_feedback:
             leaving = left.after(rows, delta - by_row.decode(sent))
