@@ -307,8 +307,9 @@ class WordVectors:
 
         Args:
             path: `.txt`: word2vec's text; `.bin`: its binary form; `.safetensors`: the tensor
-                "vectors", with the words in its metadata. Only the latter keeps the vectors of
-                n-grams, as the tensor "subwords".
+                "vectors", with the words in its metadata, or in the tensors "letters" and "ends"
+                where they lie in a file. Only the latter keeps the vectors of n-grams, as the
+                tensor "subwords".
 
         Raises:
             UsageError: the ending is another, or a word holds a space.
