@@ -4,6 +4,7 @@
         [--epochs 5] [--repeats 5] [--only speed|accuracy]
         [--subwords 3 6] [--round-words 200000] [--codecs fp32 bf16 int8 int4] [--mllib 1 2 4]
         [--negatives 5 0] [--sample 0.001 0] [--seeds 0] [--no-gensim] [--cbow]
+        [--kernel numba|torch]
 
 TEXT holds a sentence a line, in lower case. Words per second are of one thread and its CPU's
 seconds: best and median of interleaved repeats, also of the same words in sentences of 3 to 8. The
@@ -14,7 +15,8 @@ travel in each of these. Told too are the seconds, and what all workers sent and
 tried with each other. With --mllib Spark's own Word2Vec learns from the same sentences on so many
 partitions, with the same settings as far as it has them: it has hierarchical softmax, and takes
 every word. With --cbow both learn CBOW; of gensim the accuracy is told at its own rate of .025,
-too, and else at photinus's rate of .05.
+too, and else at photinus's rate of .05. With --kernel torch photinus learns by the steps of other
+devices, here on the processor.
 """
 
 import argparse
@@ -248,6 +250,7 @@ def accuracy(asked, text):
     tried = itertools.product(asked.workers, asked.negatives, asked.sample, asked.seeds)
     for workers, negatives, sample, seed in tried:
         settings = {"negatives": negatives, "sample": sample, "seed": seed, "cbow": asked.cbow}
+        settings["kernel"] = asked.kernel
         name = f"{workers} workers, negatives {negatives}, sample {sample:g}, seed {seed}"
         for codec in asked.codecs:
             made, took = trained(text, asked, workers, codec=codec, **settings)
@@ -279,6 +282,9 @@ def main():
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--gensim", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--cbow", action="store_true", help="in place of skip-gram")
+    parser.add_argument(
+        "--kernel", default="numba", choices=["numba", "torch"], help="accuracy only"
+    )
     parser.add_argument("--plain", action="store_true", help="the mean without gains, too")
     asked = parser.parse_args()
     text = read(asked.text, asked.words)

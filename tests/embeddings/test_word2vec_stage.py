@@ -253,7 +253,7 @@ def test_an_optimizer_at_the_owners_and_bf16_tell_two_topics_apart(outer, tmp_pa
     assert apart(vectors_of(among(tmp_path, **how))) > 0.3
 
 
-@pytest.mark.parametrize("kernel", ["numba", "numpy"])
+@pytest.mark.parametrize("kernel", ["numba", "torch", "numpy"])
 @pytest.mark.parametrize(("cbow", "negatives"), [(False, 5), (True, 3), (False, 0)])
 def test_a_step_changes_no_row_that_was_not_named(kernel, cbow, negatives):
     texts = pairs_of_words(4)

@@ -320,6 +320,17 @@ def test_a_model_with_its_words_in_a_file_learns_the_topics_and_is_saved_and_loa
     assert one == other
 
 
+@pytest.mark.parametrize("table", ["whole", "sharded"])
+def test_on_a_device_the_topics_are_learnt_with_the_bits_of_its_steps_on_the_processor(
+    sentences, table
+):
+    settings = {**SMALL, "epochs": 6.0, "learningRate": 0.05, "table": table}
+    made = Word2Vec(device="stand-in", **settings).fit(sentences)
+    assert is_of_one_topic(made)
+    plain = Word2Vec(kernel="torch", **settings).fit(sentences)
+    assert np.array_equal(made.vectors.vectors, plain.vectors.vectors)
+
+
 def test_a_vocabulary_may_be_cut(sentences):
     words, counts, _ = counted(sentences_of(sentences, "text", 1), 1, 5, MANY)
     assert len(words) == 5

@@ -68,6 +68,59 @@ def mark(texts: Any, chances: Any, rule: Any, states: Any, inputs: Any, outputs:
                     outputs[drawn[i]] = True
 
 
+@njit(nogil=True, fastmath=True, error_model="numpy", cache=True)
+def draw(texts: Any, chances: Any, rule: Any, states: Any, to: Any) -> tuple[int, int, int]:
+    """Returns how many centres, inputs and members of inputs some rows of text have.
+
+    Args:
+        texts: numbers of words [B, T], below 0 between sentences.
+        chances: as of the vocabulary.
+        rule: window, negatives, CBOW or skip-gram.
+        states: of the generator, for each row of text [B].
+        to: a `Drawn`, which is filled in if it has room.
+    """
+    keep, own, other, starts, nodes, codes, grams = chances
+    members, member_ends, input_ends, outputs, labels = to
+    most, has_room = longest(chances, rule.negatives), len(members) > 0
+    room = texts.shape[1]
+    kept, context = np.empty(room, np.int64), np.empty(min(2 * rule.window, room), np.int64)
+    some, given = np.empty(most, np.int64), np.empty(most, np.float32)
+    parts_of = np.empty(most_parts(grams), np.int64)
+    centres, inputs, held_members = 0, 0, 0
+    for t in range(texts.shape[0]):
+        text, at, state = texts[t], 0, states[t]
+        while at < len(text):
+            count, at, state = sentence(text, at, keep, state, kept)
+            at += 1
+            for place in range(count):
+                side, state = window(rule.window, state)
+                held = around(place, side, kept, count, context)
+                if held == 0:
+                    continue
+                length = most
+                if rule.negatives:
+                    state = negatives(kept[place], own, other, state, some, given)
+                else:
+                    length = path(kept[place], starts, nodes, codes, some, given)
+                for c in range(held):
+                    made = parts(context[c], grams, parts_of, 0)
+                    if has_room:
+                        members[held_members : held_members + made] = parts_of[:made]
+                    held_members += made
+                    if not rule.cbow or c == held - 1:
+                        inputs += 1
+                        if has_room:
+                            member_ends[inputs] = held_members
+                if has_room:
+                    outputs[centres, :length], labels[centres, :length] = (
+                        some[:length],
+                        given[:length],
+                    )
+                    input_ends[centres + 1] = inputs
+                centres += 1
+    return centres, inputs, held_members
+
+
 @functools.cache
 def descent(
     dims: int, cbow: bool, *, has_grams: bool = False, lanes: int = LANES

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from photinus.core.errors import NotReadyError
+from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.malloc import release_freed_memory
 from photinus.core.pages import Pages
 from photinus.core.parameters import INTEGERS, TRAINED, Layout, Parameters, Vector
@@ -22,10 +22,11 @@ from photinus.embeddings.plain import Rule, Tables
 from photinus.embeddings.subwords import composed
 from photinus.embeddings.vocabulary import NO_GRAMS, chances_of, gains
 from photinus.models.base import Batch, Model, Stage
-from photinus.models.optimizers import InPlace
+from photinus.models.optimizers import Inner, InPlace
+from photinus.models.placement import CPU, torch_device
 
-KERNELS = ("numba", "numpy")
-"""Names of the two forms of the same steps: the fast one, and the plain one."""
+KERNELS = ("numba", "torch", "numpy")
+"""Names of the forms of the steps: the fast one, that of other devices, and the plain one."""
 _SEEDS = 1 << 48
 _DRAWN = 1 << 20
 """How many numbers of a table are drawn at once."""
@@ -76,7 +77,8 @@ class Word2VecStage(Stage):
     grams: int = 0
     """n-grams of all words together; their rows come with the first parameters."""
     kernel: str = "numba"
-    """"numba", or "numpy": the same steps, much slower, where numba is missing."""
+    """"numba"; "torch", which any other device has: it needs numba, too; or "numpy": the same steps
+    as "numba", much slower, where numba is missing."""
     LIMITS = {  # noqa: RUF012
         "words": whole(2),
         "dims": whole(8),
@@ -134,6 +136,11 @@ class Word2VecStage(Stage):
         if self.kernel == "numba":
             _compiled(self)
 
+    @property
+    def has_numba(self) -> bool:
+        """Whether numba draws."""
+        return self.kernel != "numpy"
+
     def inner(self, layout: Layout) -> RowDescent:  # noqa: ARG002
         """Returns the steps in place."""
         return RowDescent(self)
@@ -175,7 +182,7 @@ class WordTables(Model):
     def chances(self) -> DrawTables:
         """What is drawn with these counts."""
         counts, stage = self.parameters.view("counts"), self._stage
-        pair = _kernel().paired if stage.kernel == "numba" else None
+        pair = _kernel().paired if stage.has_numba else None
         made = chances_of(counts, stage.sample, stage.negatives, self.grams, pair)
         release_freed_memory()
         return made
@@ -216,7 +223,7 @@ class WordTables(Model):
         texts, stage, marks = texts_of(batch.features), self._stage, self._marks
         rule = Rule(stage.window, stage.negatives, stage.cbow)
         seeds = (seed + np.arange(len(texts))) % _SEEDS
-        mark = _kernel().mark if stage.kernel == "numba" else plain.mark
+        mark = _kernel().mark if stage.has_numba else plain.mark
         mark(texts, self.chances, rule, seeds, *np.split(marks, [stage.input_rows]))
         rows = np.flatnonzero(marks)
         marks[rows] = False
@@ -239,6 +246,23 @@ class WordTables(Model):
             some /= np.float32(stage.dims)
         # zeros too: a file that is written here and there lies in pieces, which are slow to free
         shard[len(own) :] = 0
+
+    @property
+    def device_bytes(self) -> int:
+        """None: a device holds the rows of a batch alone."""
+        return 0
+
+    def place(self, device: str, inner: Inner) -> Inner:
+        """Returns the steps of a device; the tables stay in the host's memory.
+
+        Raises:
+            UsageError: the plain form is asked for.
+        """
+        if not self._stage.has_numba:
+            do = 'leave kernel out, or set device="cpu"'
+            raise UsageError('kernel="numpy" computes on the processor only', got=device, do=do)
+        assert isinstance(inner, RowDescent)
+        return RowDescent(self._stage, device)
 
     def forget(self) -> None:
         """Gives the memory of both tables back, and of the counts, once the gains follow from them.
@@ -276,11 +300,12 @@ class RowDescent(InPlace):
 
     Args:
         stage: the settings.
+        device: where they are computed.
     """
 
-    def __init__(self, stage: Word2VecStage) -> None:
+    def __init__(self, stage: Word2VecStage, device: str = CPU) -> None:
         self._stage = stage
-        self._run = _compiled(stage) if stage.kernel == "numba" else _plain
+        self._run = _run(stage, device)
 
     def rate(self, progress: float) -> float:
         """Returns the learning rate at a share of the run."""
@@ -323,6 +348,20 @@ def texts_of(features: Vector) -> Vector:
     return rows.view("<i4") if rows.dtype == np.uint8 else rows.astype(np.int32, copy=False)
 
 
+def _run(stage: Word2VecStage, device: str) -> Callable[..., tuple[float, int]]:
+    """Returns what takes the steps on rows of text [B, T].
+
+    Raises:
+        NotReadyError: numba is missing.
+    """
+    if device != CPU or stage.kernel == "torch":
+        _kernel()
+        of_torch = importlib.import_module("photinus.embeddings.torch_steps").TorchSteps
+        descend: Callable[..., tuple[float, int]] = of_torch(torch_device(device)).descend
+        return descend
+    return _compiled(stage) if stage.kernel == "numba" else _plain
+
+
 def _plain(
     texts: Vector, tables: Tables, chances: DrawTables, rule: Rule, rate: float, states: Vector
 ) -> tuple[float, int]:
@@ -348,7 +387,7 @@ def _compiled(stage: Word2VecStage) -> Callable[..., Any]:
 
 def _spaced(stage: Word2VecStage) -> Callable[..., bool] | None:
     """Returns what draws a worker's own rows alone, where there is a kernel."""
-    if stage.kernel != "numba":
+    if not stage.has_numba:
         return None
     draw: Callable[..., bool] = importlib.import_module("photinus.embeddings.spaced").draw_spaced
     return draw

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +83,7 @@ class Item2Vec(VectorEstimator):
         strategy: str | Mapping[str, Any] | StrategySpec | CustomStrategy | None = None,
         numWorkers: int = 0,
         numThreads: int = 1,
+        device: str | Sequence[str] = "cpu",
         bandwidth: float | None = None,
         cpuShare: float | None = None,
         memory: int | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -126,6 +126,7 @@ class NodeVectors(VectorEstimator):
         strategy: str | Mapping[str, Any] | StrategySpec | CustomStrategy | None = None,
         numWorkers: int = 0,
         numThreads: int = 1,
+        device: str | Sequence[str] = "cpu",
         bandwidth: float | None = None,
         cpuShare: float | None = None,
         memory: int | None = None,

@@ -611,6 +611,7 @@ _OF_A_RUN = (
     "strategy",
     "numWorkers",
     "numThreads",
+    "device",
     "bandwidth",
     "cpuShare",
     "memory",

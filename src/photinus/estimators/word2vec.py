@@ -92,7 +92,12 @@ TRAINING_ROWS = (
         convert=TypeConverters.toString,
         default="whole",
     ),
-    _setting("kernel", "numba, or numpy: slow, without numba", TypeConverters.toString, "kernel"),
+    _setting(
+        "kernel",
+        "numba; torch: the steps that other devices take; numpy: slow, without numba",
+        TypeConverters.toString,
+        "kernel",
+    ),
 )
 _SUBWORD_ROWS = (
     Row(
@@ -344,6 +349,7 @@ class Word2Vec(VectorEstimator):
         strategy: str | Mapping[str, Any] | StrategySpec | CustomStrategy | None = None,
         numWorkers: int = 0,
         numThreads: int = 1,
+        device: str | Sequence[str] = "cpu",
         bandwidth: float | None = None,
         cpuShare: float | None = None,
         memory: int | None = None,

@@ -76,6 +76,11 @@ class Model(ABC):
             own[...] = given
             self.to_device(own)
 
+    @property
+    def device_bytes(self) -> int:
+        """How many bytes of trained parameters a device must hold."""
+        return self.parameters.trained.nbytes
+
     def place(self, device: str, inner: Inner) -> Inner:  # noqa: ARG002
         """Moves to a device, where it learns from now on; returns the inner optimizer, moved too.
 

@@ -345,9 +345,14 @@ class Job:
 
     def _check_kinds(self) -> None:
         kinds = self._device_kinds
-        if not isinstance(self.model, (DBN, ModuleStage)) and not kinds <= {"cpu", AUTO}:
+        has_torch_steps = isinstance(self.model, (DBN, ModuleStage, Word2VecStage))
+        if not has_torch_steps and not kinds <= {"cpu", AUTO}:
             wrong = f"a {type(self.model).__name__} is trained on the processor only"
             raise UsageError(wrong, got=f"device {self.device!r}", do='device="cpu"')
+        if isinstance(self.model, Word2VecStage) and OPENCL in kinds:
+            do = 'device="cpu", or one of torch\'s, such as "cuda"'
+            wrong = "word vectors are not trained on OpenCL devices"
+            raise UsageError(wrong, got=f"device {self.device!r}", do=do)
         precision = getattr(self.model, "precision", "")
         if OPENCL in kinds and precision in LOW:
             do = 'precision="float32"'

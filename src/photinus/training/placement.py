@@ -84,7 +84,7 @@ def fresh(stage: Stage, history: tuple[Vector, ...], seed: int, device: str) -> 
             wrong = f"{type(inner).__name__} computes on the processor only"
             raise UsageError(wrong, got=device, do='device="cpu"')
         return Offloaded(model, device), inner
-    check_memory(device, model.parameters.trained.nbytes)
+    check_memory(device, model.device_bytes)
     return model, model.place(device, inner)
 
 
@@ -139,8 +139,11 @@ def _step_seconds(model: Model, inner: Inner, batch: Batch) -> float:
     trained, best = model.parameters.trained, float("inf")
     for repeat in range(_REPEATS + 1):
         start = time.perf_counter()
-        gradient, _ = model.learn(batch, _TRIED_SEED)
-        inner.step(trained, gradient, 0.0)
-        model.to_host(trained)
+        if isinstance(inner, InPlace):
+            inner.descend(model, batch, _TRIED_SEED, 0.0)
+        else:
+            gradient, _ = model.learn(batch, _TRIED_SEED)
+            inner.step(trained, gradient, 0.0)
+            model.to_host(trained)
         best = min(best, time.perf_counter() - start) if repeat else best
     return best

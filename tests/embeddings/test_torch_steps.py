@@ -1,0 +1,133 @@
+"""The steps of other devices are those of the plain form, of some centres together."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from photinus.core.errors import UsageError
+from photinus.data.base import Batch
+from photinus.embeddings import plain
+from photinus.embeddings.subwords import Ngrams
+from photinus.embeddings.torch_steps import TorchSteps
+from photinus.embeddings.vocabulary import NO_GRAMS, chances_of
+from photinus.embeddings.word2vec import RowDescent, Word2VecStage
+from photinus.engine.base import ArrayData
+from photinus.run.evaluate import Draft
+from photinus.run.job import Job
+from photinus.run.train import train_draft
+from photinus.strategies.outer import Sgd
+from photinus.strategies.recipes import averaging
+from photinus.training.placement import device_for, fresh
+
+V, B, D = 60, 40, 20
+CPU = torch.device("cpu")
+GRAMS = Ngrams(3, 4, B).of([f"word{number}" for number in range(V)], first=V)
+STAGE = Word2VecStage(words=V, dims=D, epochs=4.0, batch_size=4, sample=0.0, lr=0.05)
+
+
+def texts(rows=12):
+    """Sentences of ten words, of which none occurs twice."""
+    chance = np.random.default_rng(0)
+    made = np.array([[chance.permutation(V)[:10] for _ in range(9)] for _ in range(rows)])
+    return (
+        np.pad(made, ((0, 0), (0, 0), (0, 1)), constant_values=-1).astype("<i4").reshape(rows, -1)
+    )
+
+
+def counts(rows):
+    return np.bincount(rows[rows >= 0], minlength=V)
+
+
+def tables():
+    chance = np.random.default_rng(1)
+    made = 0.3 * chance.standard_normal((2 * V + B, D)).astype(np.float32)
+    gains = chance.uniform(0.5, 1.5, 2 * V + B).astype(np.float32)
+    return plain.Tables(made[: V + B], made[V + B :], gains[: V + B], gains[V + B :])
+
+
+def moved(lr, together=0, rows=20):
+    """Returns the largest number of both tables after six passes over a text."""
+    rule, made, read = plain.Rule(5, 5, False), tables(), texts(rows)
+    chances, seeds = chances_of(counts(read), 0, 5, NO_GRAMS), np.arange(rows)
+    for _ in range(6):
+        TorchSteps(CPU, together).descend(read, made, chances, rule, lr, seeds)
+    return np.abs(np.concatenate(made[:2])).max()
+
+
+@pytest.mark.numerics
+@pytest.mark.parametrize("cbow", [False, True], ids=["skip-gram", "cbow"])
+@pytest.mark.parametrize("negatives", [0, 1, 5, 9])
+@pytest.mark.parametrize("grams", [NO_GRAMS, GRAMS], ids=["words", "n-grams"])
+def test_centres_that_step_alone_take_the_steps_of_the_plain_form(cbow, negatives, grams):
+    ours, theirs, first, rows = tables(), tables(), tables(), texts(3)
+    chances, rule = (
+        chances_of(counts(rows), 1e-1, negatives, grams),
+        plain.Rule(5, negatives, cbow),
+    )
+    seeds = np.array([5, 6, 7])
+    told = TorchSteps(CPU, together=1).descend(rows, ours, chances, rule, 0.05, seeds)
+    for row, seed in zip(rows, seeds, strict=True):
+        plain.descend(row, theirs, chances, rule, 0.05, int(seed))
+    assert abs(theirs.inputs - first.inputs).max() > 0.05
+    np.testing.assert_allclose(ours.inputs, theirs.inputs, atol=1e-5)
+    np.testing.assert_allclose(ours.outputs, theirs.outputs, atol=1e-5)
+    assert told[1] > 0
+    assert np.isfinite(told[0])
+
+
+def test_frequent_words_stay_in_bounds_at_a_rate_at_which_large_steps_do_not():
+    assert moved(0.2) < 3
+    assert moved(0.2, together=4096) > 1e3
+
+
+def test_a_text_without_a_pair_moves_nothing():
+    made, rows = tables(), np.array([[3, -1, 5, -1]], "<i4")
+    chances, first = chances_of(np.ones(V, np.int64), 0, 5, NO_GRAMS), tables()
+    rule, seeds = plain.Rule(5, 5, False), np.array([1])
+    assert TorchSteps(CPU).descend(rows, made, chances, rule, 0.1, seeds) == (0.0, 0)
+    assert np.array_equal(made.inputs, first.inputs)
+
+
+def trained(folder, device="cpu", **of):
+    rows = texts()
+    usual = {"every": None, "outer": Sgd(), "merge": "uniform", "gradients_until": 0.0, **of}
+    job = Job(
+        model=replace(STAGE, kernel="torch", workers=2, round_words=500.0),
+        strategy=averaging(**{name: value for name, value in usual.items() if value is not None}),
+        workers=2,
+        engine="simulate",
+        device=device,
+    )
+    draft = Draft(job)
+    draft.model().parameters.view("counts")[:] = counts(rows)
+    return train_draft(draft, ArrayData(rows), folder=folder).vector
+
+
+@pytest.mark.parametrize("of", [{}, {"owners": 2, "rows": D, "codec": "fp32"}], ids=str)
+def test_a_device_trains_whole_and_sharded_tables_to_the_processors_bits(of, tmp_path):
+    plain = trained(tmp_path / "cpu", **of)
+    assert np.array_equal(trained(tmp_path / "device", "stand-in", **of), plain)
+    assert np.abs(plain).max() > 0.1
+
+
+def test_auto_measures_steps_in_place():
+    def make(device):
+        model, inner = fresh(STAGE, (), 0, device)
+        model.parameters.view("counts")[:] = 1
+        return model, inner
+
+    batch = Batch(texts(4), None)
+    assert device_for("auto", make, lambda: batch, ("cpu", "stand-in")) in ("cpu", "stand-in")
+
+
+def test_an_opencl_device_is_refused():
+    with pytest.raises(UsageError, match="word vectors are not trained on OpenCL devices; got dev"):
+        Job(model=STAGE, device="opencl", engine="simulate")
+
+
+def test_the_plain_form_is_refused_on_a_device():
+    stage = replace(STAGE, kernel="numpy")
+    with pytest.raises(UsageError, match='kernel="numpy" computes on the processor only; got cuda'):
+        stage.blank((), 0).place("cuda", RowDescent(stage))
