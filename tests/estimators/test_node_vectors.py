@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import DataError, UsageError
+from photinus.embeddings.words import MappedWords
 from photinus.estimators.node_vectors import NodeVectors
 from photinus.estimators.vector_models import NodeVectorsModel
 
@@ -70,6 +71,20 @@ def test_every_node_begins_its_walks_along_edges_whatever_the_partitions(edges):
     assert begun.tolist() == [30] * 30
     assert all(len(walk) == 20 for walk in walks)
     assert all(frozenset(step) in held for walk in walks for step in itertools.pairwise(walk))
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_names_in_a_file_give_the_walks_and_the_model_of_names_in_memory(spark, directed):
+    ends = edges_of_communities()
+    rows = [(f"n{a}", f"n{b}", 1.0 + a % 3) for a, b in [*ends, *ends[:9], (7, 7)]]
+    table = spark.createDataFrame(rows, "src string, dst string, w double").repartition(3)
+    settings = {"weightCol": "w", "directed": directed, **SMALL}
+    one, other = (NodeVectors(wordsInMemory=n, **settings) for n in (1, 1000))
+    assert one.walks(table).collect() == other.walks(table).collect()
+    made, plain = (nodes.fit(table).vectors for nodes in (one, other))
+    assert isinstance(made.words, MappedWords)
+    assert list(made.words) == list(plain.words)
+    assert np.array_equal(made.counts, plain.counts)
 
 
 @pytest.mark.parametrize("directed", [False, True])

@@ -81,8 +81,7 @@ def walks(
     """
     paths = np.full((len(first), length), END, np.int32)
     paths[:, 0] = first
-    degrees = np.diff(graph.starts)
-    going = np.flatnonzero(degrees[first])
+    going = np.flatnonzero(_has_edges(graph, first))
     for at in range(1, length):
         here = paths[going, at - 1].astype(np.int64)
         if at == 1 or bias == (1.0, 1.0):
@@ -90,8 +89,13 @@ def walks(
         else:
             before = paths[going, at - 2].astype(np.int64)
             paths[going, at] = _biased(graph, here, before, bias, chance)
-        going = going[degrees[paths[going, at]] > 0]
+        going = going[_has_edges(graph, paths[going, at])]
     return paths
+
+
+def _has_edges(graph: Graph, nodes: Vector) -> Vector:
+    found: Vector = graph.starts[nodes + 1] > graph.starts[nodes]
+    return found
 
 
 def _drawn(graph: Graph, here: Vector, chance: np.random.Generator) -> Vector:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, BinaryIO, overload
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from photinus.core.parameters import Vector
 
@@ -47,12 +48,12 @@ class MappedWords(Sequence[str]):
 
     def __getitem__(self, at: int | slice) -> str | list[str]:
         if not isinstance(at, slice):
-            text: str = self._texts[range(len(self))[at]].as_py()
+            text: str = self.texts[range(len(self))[at]].as_py()
             return text
         start, stop, step = at.indices(len(self))
         if step != 1:
             return [self[row] for row in range(start, stop, step)]
-        texts: list[str] = self._texts.slice(start, max(0, stop - start)).to_pylist()
+        texts: list[str] = self.texts.slice(start, max(0, stop - start)).to_pylist()
         return texts
 
     def __iter__(self) -> Iterator[str]:
@@ -69,10 +70,11 @@ class MappedWords(Sequence[str]):
         """Their rows by the alphabet [V]."""
         import pyarrow.compute as pc
 
-        return pc.sort_indices(self._texts).to_numpy() if self._given is None else self._given
+        return pc.sort_indices(self.texts).to_numpy() if self._given is None else self._given
 
     @cached_property
-    def _texts(self) -> pa.LargeStringArray:
+    def texts(self) -> pa.LargeStringArray:
+        """All of them, as Arrow reads them where they lie."""
         import pyarrow as pa
 
         buffers = pa.py_buffer(self.ends), pa.py_buffer(self.letters)
@@ -144,7 +146,7 @@ class _Files:
     """Holds letters, ends and counts in files of the temporary folder."""
 
     def __init__(self) -> None:
-        self._letters, self._ends, self._counts = (_file() for _ in range(3))
+        self._letters, self._ends, self._counts = (nameless() for _ in range(3))
         self._ends.write(np.zeros(1, np.int64).tobytes())
         self._end = 0
 
@@ -161,17 +163,24 @@ class _Files:
 
     def closed(self) -> tuple[MappedWords, Vector]:
         letters, ends, counts = (
-            _mapped(file, kind)
+            mapped(file, kind)
             for file, kind in ((self._letters, "u1"), (self._ends, "i8"), (self._counts, "i8"))
         )
         return MappedWords(letters, ends), counts
 
 
-def _file() -> BinaryIO:
+def nameless() -> BinaryIO:
+    """Returns a file of the temporary folder that ends with the process."""
     return tempfile.TemporaryFile()
 
 
-def _mapped(file: BinaryIO, kind: str) -> Vector:
+def mapped(file: BinaryIO, kind: DTypeLike) -> Vector:
+    """Closes a file, and returns its numbers [n], which stay there.
+
+    Args:
+        file: as of `nameless`; not empty.
+        kind: of the numbers, as numpy names it.
+    """
     with file:
         file.flush()
         return np.memmap(file, kind, "r")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,29 +13,35 @@ from pyspark.ml.param import TypeConverters
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
-from photinus.core.errors import DataError, UsageError
+from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.core.seeds import generator
 from photinus.embeddings.vectors import WordVectors
-from photinus.embeddings.walks import END, Bias, Graph, graph_of, walks
+from photinus.embeddings.walks import END, Bias, Graph, walks
+from photinus.embeddings.words import MappedWords
 from photinus.engine.spark.engine import free_slots
-from photinus.engine.spark.job import queried
+from photinus.estimators.edges import graph_on
 from photinus.estimators.param_table import RUN_ROWS, Row
 from photinus.estimators.params import keyword_params, with_params
 from photinus.estimators.sentences import id_of
-from photinus.estimators.vector_models import NODE_ROWS, NodeVectorsModel, id_type, sent
-from photinus.estimators.word2vec import TRAINING_ROWS, VectorEstimator
+from photinus.estimators.vector_models import (
+    NODE_ROWS,
+    NodeVectorsModel,
+    id_type,
+    sent,
+    sent_arrays,
+)
+from photinus.estimators.word2vec import COUNTED_ROWS, TRAINING_ROWS, VectorEstimator
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.spec import StrategySpec
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _WALKERS = 4096
 """How many walks take their steps together, at most."""
 _SHARES = 4
 """Groups of walks for each worker, at least."""
-_EDGE = np.dtype([("source", "<i4"), ("target", "<i4"), ("weight", "<f8")])
 
 _Text, _Whole, _Number = TypeConverters.toString, TypeConverters.toInt, TypeConverters.toFloat
 _WALK_ROWS = (
@@ -73,7 +78,12 @@ _TRAINING = tuple(
     replace(row, meaning=row.meaning.replace("words", "nodes").replace("sentences", "walks"))
     for row in TRAINING_ROWS
 )
-_ROWS = (*_WALK_ROWS, *NODE_ROWS, *_TRAINING, *RUN_ROWS)
+_NAMES = tuple(
+    replace(row, meaning="the driver holds so many nodes' names in memory; more lie in a file")
+    for row in COUNTED_ROWS
+    if row.name == "wordsInMemory"
+)
+_ROWS = (*_WALK_ROWS, *NODE_ROWS, *_NAMES, *_TRAINING, *RUN_ROWS)
 _LEAST = {"p": 0.0, "q": 0.0, "walkLength": 1, "walksPerNode": 0}
 """Each must be above it."""
 
@@ -83,8 +93,8 @@ class NodeVectors(VectorEstimator):
     """Learns a vector for each node of a graph: node2vec. `fit` takes a DataFrame of edges.
 
     The executors walk over the graph, and the walks are the sentences that `Word2Vec` learns from.
-    The driver and each worker hold the graph: 8 bytes an edge, 16 with weights, and twice as much
-    where it is not directed.
+    The graph lies in a file, which every executor gets and maps: 8 bytes an edge, 16 with weights,
+    and twice as much where it is not directed.
 
     Example:
         >>> nodes = NodeVectors(srcCol="from", dstCol="to", p=0.5, q=2.0)
@@ -112,6 +122,7 @@ class NodeVectors(VectorEstimator):
         q: float = 1.0,
         walkLength: int = 80,
         walksPerNode: int = 10,
+        wordsInMemory: int = 2_000_000,
         inputCol: str = "node",
         outputCol: str = "vector",
         vectorSize: int = 100,
@@ -177,17 +188,19 @@ class NodeVectors(VectorEstimator):
         ends = [id_of(edges, self.getOrDefault(f"{end}Col")) for end in ("src", "dst")]
         weight = self._weight(edges)
         rows = edges.select(ends[0].alias("src"), ends[1].alias("dst"), weight.alias("weight"))
-        names, graph = _graph(rows, is_directed=self.getOrDefault("directed"))
-        spark, starts = edges.sparkSession, len(names) * self.getOrDefault("walksPerNode")
+        in_memory = self.getOrDefault("wordsInMemory")
+        names, graph = graph_on(rows, in_memory, is_directed=self.getOrDefault("directed"))
+        seed, spark = self.getOrDefault("seed"), edges.sparkSession
+        starts = len(names) * self.getOrDefault("walksPerNode")
         workers = self.getOrDefault("numWorkers") or free_slots(spark)
         together = min(_WALKERS, -(-starts // (_SHARES * workers)))
         bias = Bias(1 / self.getOrDefault("p"), 1 / self.getOrDefault("q"))
         walked = partial(
             _walked,
-            sent(spark, (names, graph)),
+            _sent(spark, names, graph, generator(seed, "starts").permutation(len(names))),
             (self.getOrDefault("walksPerNode"), self.getOrDefault("walkLength"), together),
             bias,
-            self.getOrDefault("seed"),
+            seed,
         )
         groups = spark.range(0, -(-starts // together), 1, workers)
         return groups.mapInArrow(walked, "words array<string>")
@@ -211,58 +224,35 @@ class NodeVectors(VectorEstimator):
         return NodeVectorsModel(vectors)._set(idType=kinds.pop() if len(kinds) == 1 else "string")
 
     def _limits(self) -> tuple[int, int, int]:
-        return 1, 0, sys.maxsize  # the graph holds their names in memory
+        return 1, 0, self.getOrDefault("wordsInMemory")
 
 
-def _graph(edges: DataFrame, *, is_directed: bool) -> tuple[list[str], Graph]:
-    """Returns the nodes' names, and the graph; the driver holds it as numbers.
+def _sent(
+    spark: SparkSession, names: Sequence[str], graph: Graph, order: Vector
+) -> Callable[[], tuple[pa.Array, Graph, Vector]]:
+    """Returns what gives a task the nodes' names, the graph, and in which order walks begin."""
+    arrays = {"starts": graph.starts, "keys": graph.keys, "order": order}
+    if len(graph.sums):
+        arrays["sums"] = graph.sums
+    few = None
+    if isinstance(names, MappedWords):
+        arrays |= {"letters": names.letters, "ends": names.ends}
+    else:
+        few = sent(spark, names)
+    arrays_of = sent_arrays(spark, arrays)
 
-    Args:
-        edges: texts `src` and `dst`, and a number `weight`.
-        is_directed: edges have one direction.
+    def load() -> tuple[pa.Array, Graph, Vector]:
+        held = arrays_of()
+        graph = Graph(held["starts"], held["keys"], held.get("sums", np.zeros(0)))
+        if few is None:
+            return MappedWords(held["letters"], held["ends"]).texts, graph, held["order"]
+        return pa.array(few(), pa.string()), graph, held["order"]
 
-    Raises:
-        DataError: an edge is wrong, or there is none.
-    """
-    spark = edges.sparkSession
-    ends = edges.select(F.explode(F.array("src", "dst")).alias("node")).distinct().orderBy("node")
-    found: Any = queried(spark, ends.collect)
-    names = [row["node"] for row in found]
-    if not names:
-        raise DataError("the graph has no edges", do="look at where they are read")
-    if names[0] is None:  # nulls come first
-        raise DataError("an edge has no source or no target", got="null", do="filter such edges")
-    packed: Any = queried(spark, edges.mapInArrow(partial(_packed, names), "edges binary").collect)
-    held = np.frombuffer(b"".join(bytes(row["edges"]) for row in packed), _EDGE)
-    source, target, weight = (held[name] for name in ("source", "target", "weight"))
-    if not is_directed:
-        other = source != target
-        back = source[other], target[other]
-        source, target = np.concatenate([source, back[1]]), np.concatenate([target, back[0]])
-        weight = np.concatenate([weight, weight[other]])
-    return names, graph_of(len(names), source, target, weight)
-
-
-def _packed(names: list[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields edges as numbers of nodes."""
-    import pyarrow.compute as pc
-
-    known = pa.array(names, pa.string())
-    for batch in batches:
-        made = np.empty(batch.num_rows, _EDGE)
-        for name, column in (("source", "src"), ("target", "dst")):
-            made[name] = pc.index_in(batch[column], value_set=known)
-        weights = pc.fill_null(batch["weight"], np.nan).to_numpy(zero_copy_only=False)
-        wrong = ~(weights > 0) | np.isinf(weights)
-        if wrong.any():
-            got = weights[wrong][0]
-            raise DataError("an edge's weight must be a finite number above 0", got=got)
-        made["weight"] = weights
-        yield pa.RecordBatch.from_arrays([pa.array([made.tobytes()], pa.binary())], ["edges"])
+    return load
 
 
 def _walked(
-    load: Callable[[], tuple[list[str], Graph]],
+    load: Callable[[], tuple[pa.Array, Graph, Vector]],
     sizes: tuple[int, int, int],
     bias: Bias,
     seed: int,
@@ -271,16 +261,14 @@ def _walked(
     """Yields the walks of groups by their numbers, which alone decide what is drawn.
 
     Args:
-        load: gives the nodes' names and the graph.
+        load: as of `_sent`.
         sizes: walks that begin at a node, nodes of a walk, walks of a group.
         bias: of the steps.
         seed: of all that is drawn.
         batches: of groups' numbers.
     """
-    names, graph = load()
-    texts = pa.array(names, pa.string())
+    texts, graph, order = load()
     each, length, together = sizes
-    order = generator(seed, "starts").permutation(graph.nodes)
     for batch in batches:
         for group in batch.column(0).to_pylist():
             first = group * together
@@ -293,6 +281,6 @@ def _walked(
 
 def _sentences(paths: Vector, names: pa.Array) -> pa.RecordBatch:
     ends = np.concatenate([[0], np.cumsum((paths != END).sum(axis=1))]).astype(np.int32)
-    words = names.take(pa.array(paths[paths != END]))
+    words = names.take(pa.array(paths[paths != END])).cast(pa.string())
     column = pa.ListArray.from_arrays(pa.array(ends), words)
     return pa.RecordBatch.from_arrays([column], ["words"])

@@ -32,6 +32,7 @@ _DAMAGED = "\ufffd"
 """What Spark reads in place of bytes that are not UTF-8."""
 _DAMAGED_LINE = "\ufffd in this line"
 """Stands for a whole such line; no word of a text holds a space."""
+_LOOKED_UP = 1 << 20
 _MOST_DAMAGED = 100
 """So many such lines are left out of any text, and of a long one a line for 1,000 words."""
 _SPACE = r"(?U)[\s\x1c-\x1f]+"
@@ -195,8 +196,8 @@ def counted(
         do = "set minCount lower, or look at inputCol" + (" and vocabulary" if only else "")
         raise DataError(f"fewer than two words occur {min_count} times", got=got, do=do)
     is_large = isinstance(vocabulary, MappedWords)
-    numbered = _numbered(words.where(~is_damaged), counts) if is_large else None
-    return Vocabulary(vocabulary, counts, numbered)
+    rows = numbered(words.where(~is_damaged), counts) if is_large else None
+    return Vocabulary(vocabulary, counts, rows)
 
 
 def _undamaged(
@@ -219,7 +220,7 @@ def _undamaged(
         total = min(most, total + len(words))
 
 
-def _numbered(words: DataFrame, counts: Vector) -> DataFrame:
+def numbered(words: DataFrame, counts: Vector) -> DataFrame:
     """Returns words with their places in the vocabulary, which follow from count and alphabet.
 
     Args:
@@ -276,7 +277,26 @@ def _encode(
     words: Sequence[str], length: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     known = pa.array(words, pa.string())
-    return _rows((encoded(batch.column(0), known) for batch in batches), length)
+    found = (encoded(batch.column(0), known) for batch in together(batches, len(words)))
+    return _rows(found, length)
+
+
+def together(batches: Iterable[pa.RecordBatch], known: int) -> Iterator[pa.RecordBatch]:
+    """Yields batches whose values are to be looked up among so many known ones.
+
+    For each of them Arrow makes a hash table of what is known, so they have as many values in their
+    first column, or a million.
+    """
+    held, values, least = list[pa.RecordBatch](), 0, min(known, _LOOKED_UP)
+    for batch in batches:
+        held.append(batch)
+        first = batch.column(0)
+        values += len(first.flatten() if isinstance(first, pa.ListArray) else first)
+        if values >= least:
+            yield pa.concat_batches(held)
+            held, values = [], 0
+    if held:
+        yield pa.concat_batches(held)
 
 
 def _cut(length: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

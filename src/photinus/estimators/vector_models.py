@@ -311,29 +311,31 @@ def sent(spark: SparkSession, held: Any) -> Callable[[], Any]:  # noqa: ANN401 -
 
 
 def sent_vectors(spark: SparkSession, vectors: Vector) -> Callable[[], Vector]:
-    """Returns what gives vectors [V, D] in a task; those in a file come as a file, and are mapped.
-
-    On Spark Connect they are a part of the closure.
-    """
-    if is_connect(spark) or not is_mapped(vectors):
+    """Returns what gives vectors [V, D] in a task; those in a file are mapped."""
+    if not is_mapped(vectors):
         return sent(spark, vectors)
-    load = _sent_arrays(spark, {"vectors": vectors})
+    load = sent_arrays(spark, {"vectors": vectors})
     return lambda: load()["vectors"]
 
 
 def sent_words(spark: SparkSession, words: Sequence[str]) -> Callable[[], Sequence[str]]:
     """Returns what gives words in a task, as `sent_vectors` does vectors."""
-    if is_connect(spark) or not isinstance(words, MappedWords):
+    if not isinstance(words, MappedWords):
         return sent(spark, words)
     arrays = {"letters": words.letters, "ends": words.ends, "order": words.order}
-    load = _sent_arrays(spark, arrays)
+    load = sent_arrays(spark, arrays)
     return lambda: MappedWords(**load())
 
 
-def _sent_arrays(
+def sent_arrays(
     spark: SparkSession, arrays: Mapping[str, Vector]
 ) -> Callable[[], Mapping[str, Vector]]:
-    """Returns what maps arrays in a task: Spark brings their file once to each executor."""
+    """Returns what maps arrays in a task: Spark brings their file once to each executor.
+
+    On Spark Connect they are a part of the closure.
+    """
+    if is_connect(spark):
+        return sent(spark, {name: np.asarray(array) for name, array in arrays.items()})
     folder = tempfile.mkdtemp(prefix="photinus-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder, f"{Path(folder).name}.safetensors")

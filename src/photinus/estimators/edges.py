@@ -1,0 +1,97 @@
+"""Edges on Spark: numbers their nodes; the driver sorts them in files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from photinus.core.errors import DataError
+from photinus.core.parameters import Vector
+from photinus.data.spark import streamed
+from photinus.embeddings.edge_files import sorted_graph
+from photinus.embeddings.walks import Graph
+from photinus.embeddings.words import MappedWords, gathered
+from photinus.engine.spark.job import queried
+from photinus.estimators.sentences import numbered, together
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_NUMBERS = "source int, target int, weight double"
+
+
+def graph_on(edges: DataFrame, in_memory: int, *, is_directed: bool) -> tuple[Sequence[str], Graph]:
+    """Returns the nodes' names, that of most edges first, and the graph, whose edges lie in files.
+
+    Args:
+        edges: texts `src` and `dst`, and a number `weight`.
+        in_memory: more names than so many lie in a file, too.
+        is_directed: edges have one direction.
+
+    Raises:
+        DataError: an edge is wrong, or there is none.
+    """
+    spark = edges.sparkSession
+    ends = edges.select(F.explode(F.array("src", "dst")).alias("word")).groupBy("word").count()
+    sorted_ = ends.orderBy(F.desc(F.col("word").isNull()), F.desc("count"), "word")
+    names, degrees = queried(spark, lambda: gathered(_named(sorted_), in_memory))
+    if not len(names):
+        raise DataError("the graph has no edges", do="look at where they are read")
+    if isinstance(names, MappedWords):
+        pairs = _joined(edges, numbered(ends, degrees))
+    else:
+        pairs = edges.mapInArrow(partial(_found, names), _NUMBERS)
+    graph: Graph = queried(
+        spark, lambda: sorted_graph(len(names), _numbers(pairs), is_directed=is_directed)
+    )
+    return names, graph
+
+
+def _named(sorted_: DataFrame) -> Iterator[tuple[pa.Array, Vector]]:
+    """Yields names and how many edges each has.
+
+    Raises:
+        DataError: the first one is null.
+    """
+    for batch in streamed(sorted_):
+        if batch.column(0).null_count:
+            do = "filter such edges"
+            raise DataError("an edge has no source or no target", got="null", do=do)
+        yield batch.column(0), batch.column(1).to_numpy()
+
+
+def _joined(edges: DataFrame, nodes: DataFrame) -> DataFrame:
+    """Returns edges as numbers of nodes, by Spark: no task holds all names."""
+    for name, end in (("source", "src"), ("target", "dst")):
+        named = nodes.select(F.col("word").alias(end), F.col("number").alias(name))
+        edges = edges.join(named, end)
+    return edges.select("source", "target", "weight")
+
+
+def _found(names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yields edges as numbers of nodes."""
+    known = pa.array(names, pa.string())
+    for batch in together(batches, len(names)):
+        ends = (pc.index_in(batch[column], value_set=known) for column in ("src", "dst"))
+        yield pa.RecordBatch.from_arrays([*ends, batch["weight"]], ["source", "target", "weight"])
+
+
+def _numbers(pairs: DataFrame) -> Iterator[tuple[Vector, Vector, Vector]]:
+    """Yields sources, targets and weights [n] each.
+
+    Raises:
+        DataError: a weight is none.
+    """
+    for batch in streamed(pairs):
+        weights = pc.fill_null(batch["weight"], np.nan).to_numpy(zero_copy_only=False)
+        wrong = ~(weights > 0) | np.isinf(weights)
+        if wrong.any():
+            got = weights[wrong][0]
+            raise DataError("an edge's weight must be a finite number above 0", got=got)
+        yield batch["source"].to_numpy(), batch["target"].to_numpy(), weights
