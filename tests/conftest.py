@@ -1,5 +1,6 @@
 """One Spark for all tests that are marked `spark`, and one tiny job for all engines."""
 
+import gc
 import os
 import re
 import signal
@@ -97,6 +98,15 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("spark"):
             item.add_marker(PYSPARK_IS_FORGIVEN)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Closes what pyspark left open, before a test begins in which that is an error."""
+    if item.get_closest_marker("spark") and (nextitem is None or nextitem.path != item.path):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gc.collect()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,8 +1,10 @@
 """NodeVectors on a real Spark: two communities, joined by a few edges."""
 
 import itertools
+import time
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from photinus.core.errors import DataError, UsageError
@@ -98,6 +100,24 @@ def test_weights_and_directions_reach_the_walks(spark, directed):
     share = 1 / 3 if directed else 4 / 6  # in both directions a and b are joined by weight 4
     assert np.mean([word == "b" for word in second]) == pytest.approx(share, abs=0.05)
     assert any(walk == ("c",) for walk in walks) == directed
+
+
+@pytest.mark.parametrize("in_memory", [1, 1000])
+def test_edges_that_are_others_when_they_are_read_again_are_one_sentence(
+    spark, in_memory, tmp_path
+):
+    class Read:
+        """Names one more node each time that a task reads the edges."""
+
+        def __call__(self, batches):
+            for batch in batches:
+                (tmp_path / f"{time.time_ns()}").touch()
+                names = [f"n{len(list(tmp_path.iterdir()))}"] * batch.num_rows
+                yield pa.RecordBatch.from_pydict({"src": names, "dst": ["a"] * batch.num_rows})
+
+    edges = spark.range(0, 5, 1, 1).mapInArrow(Read(), "src string, dst string")
+    with pytest.raises(DataError, match=r"others when they were read again; got 5 and then \d"):
+        NodeVectors(numWorkers=1, wordsInMemory=in_memory).fit(edges)
 
 
 @pytest.mark.parametrize(

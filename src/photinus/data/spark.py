@@ -22,7 +22,7 @@ from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import InputSpec, holds_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
     from pyspark import StorageLevel
@@ -264,11 +264,21 @@ def first_rows(frame: DataFrame, spec: ColumnSpec, rows: int = 2) -> Block:
     return arrays(batch, spec, RowChecker(RowChecks()))
 
 
-def streamed(frame: DataFrame) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a plan in the driver, partition by partition."""
+def streamed(
+    frame: DataFrame,
+    change: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a plan in the driver, partition by partition.
+
+    Args:
+        frame: the plan.
+        change: of a partition's batches, in its task.
+    """
     import pyarrow as pa
 
-    for row in frame.mapInArrow(_streams, "rows binary").toLocalIterator():
+    for row in frame.mapInArrow(
+        functools.partial(_streams, change), "rows binary"
+    ).toLocalIterator():
         yield from pa.ipc.open_stream(row["rows"])
 
 
@@ -292,11 +302,14 @@ def parquet_files(df: DataFrame) -> list[str] | None:
     return sorted(df.inputFiles()) if is_parquet else None
 
 
-def _streams(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+def _streams(
+    change: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] | None,
+    batches: Iterable[pa.RecordBatch],
+) -> Iterable[pa.RecordBatch]:
     """Yields batches as bytes: every Spark has a way for these to the driver."""
     import pyarrow as pa
 
-    for batch in batches:
+    for batch in batches if change is None else change(batches):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as stream:
             stream.write_batch(batch)

@@ -23,8 +23,6 @@ from photinus.estimators.sentences import numbered, together
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_NUMBERS = "source int, target int, weight double"
-
 
 def graph_on(edges: DataFrame, in_memory: int, *, is_directed: bool) -> tuple[Sequence[str], Graph]:
     """Returns the nodes' names, that of most edges first, and the graph, whose edges lie in files.
@@ -44,11 +42,12 @@ def graph_on(edges: DataFrame, in_memory: int, *, is_directed: bool) -> tuple[Se
     if not len(names):
         raise DataError("the graph has no edges", do="look at where they are read")
     if isinstance(names, MappedWords):
-        pairs = _joined(edges, numbered(ends, degrees))
+        batches = streamed(_joined(edges, numbered(ends, degrees)))
     else:
-        pairs = edges.mapInArrow(partial(_found, names), _NUMBERS)
+        batches = streamed(edges, partial(_found, names))
+    numbers = _numbers(batches, int(degrees.sum()) // 2)
     graph: Graph = queried(
-        spark, lambda: sorted_graph(len(names), _numbers(pairs), is_directed=is_directed)
+        spark, lambda: sorted_graph(len(names), numbers, is_directed=is_directed)
     )
     return names, graph
 
@@ -75,23 +74,36 @@ def _joined(edges: DataFrame, nodes: DataFrame) -> DataFrame:
 
 
 def _found(names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields edges as numbers of nodes."""
+    """Yields edges as numbers of nodes, without those of other nodes."""
     known = pa.array(names, pa.string())
     for batch in together(batches, len(names)):
         ends = (pc.index_in(batch[column], value_set=known) for column in ("src", "dst"))
-        yield pa.RecordBatch.from_arrays([*ends, batch["weight"]], ["source", "target", "weight"])
+        weights = pc.fill_null(batch["weight"], np.nan)
+        made = pa.RecordBatch.from_arrays([*ends, weights], ["source", "target", "weight"])
+        yield made.drop_null()
 
 
-def _numbers(pairs: DataFrame) -> Iterator[tuple[Vector, Vector, Vector]]:
+def _numbers(
+    batches: Iterable[pa.RecordBatch], edges: int
+) -> Iterator[tuple[Vector, Vector, Vector]]:
     """Yields sources, targets and weights [n] each.
 
+    Args:
+        batches: of them.
+        edges: how many there must be.
+
     Raises:
-        DataError: a weight is none.
+        DataError: a weight is none, or there are more or fewer edges.
     """
-    for batch in streamed(pairs):
+    seen = 0
+    for batch in batches:
         weights = pc.fill_null(batch["weight"], np.nan).to_numpy(zero_copy_only=False)
         wrong = ~(weights > 0) | np.isinf(weights)
         if wrong.any():
             got = weights[wrong][0]
             raise DataError("an edge's weight must be a finite number above 0", got=got)
+        seen += batch.num_rows
         yield batch["source"].to_numpy(), batch["target"].to_numpy(), weights
+    if seen != edges:
+        got, do = f"{edges:,} and then {seen:,} edges", "cache them, or save them first"
+        raise DataError("the edges were others when they were read again", got=got, do=do)
