@@ -22,6 +22,7 @@ class Begun:
             self.event.set()
 
 
+@pytest.mark.slow
 def test_an_urgent_fit_begins_and_ends_while_another_fit_holds_all_slots(spark):
     chance, ended = np.random.default_rng(0), []
     rows = [(chance.random(4).tolist(), n % 2) for n in range(200)]

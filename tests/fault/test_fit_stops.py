@@ -74,6 +74,7 @@ def python(code, folder):
     )
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_script_ends_fit_in_one_sentence_whose_command_goes_on(tmp_path):
     table = TABLE.replace("PRESSED", IN_THE_SCRIPT)
     done = python(table + FIT, tmp_path)
