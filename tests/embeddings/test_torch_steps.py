@@ -8,7 +8,7 @@ import torch
 
 from photinus.core.errors import UsageError
 from photinus.data.base import Batch
-from photinus.embeddings import plain
+from photinus.embeddings import plain, torch_steps
 from photinus.embeddings.subwords import Ngrams
 from photinus.embeddings.torch_steps import TorchSteps
 from photinus.embeddings.vocabulary import NO_GRAMS, chances_of
@@ -80,6 +80,19 @@ def test_centres_that_step_alone_take_the_steps_of_the_plain_form(cbow, negative
 def test_frequent_words_stay_in_bounds_at_a_rate_at_which_large_steps_do_not():
     assert moved(0.2) < 3
     assert moved(0.2, together=4096) > 1e3
+
+
+@pytest.mark.parametrize("grams", [NO_GRAMS, GRAMS], ids=["words", "n-grams"])
+def test_steps_are_cut_where_their_rows_would_take_much_memory(grams, monkeypatch):
+    rows, rule = texts(3), plain.Rule(5, 5, True)
+    chances, seeds = chances_of(counts(rows), 0, 5, grams), np.arange(3)
+    held = []
+    for most in (1, torch_steps._MEMBERS):
+        monkeypatch.setattr(torch_steps, "_MEMBERS", most)
+        held.append(tables())
+        together = 0 if most == 1 else 1
+        TorchSteps(CPU, together).descend(rows, held[-1], chances, rule, 0.05, seeds)
+    assert np.array_equal(held[0].inputs, held[1].inputs)  # a centre's rows, however many they are
 
 
 def test_a_text_without_a_pair_moves_nothing():

@@ -21,6 +21,8 @@ from photinus.embeddings.plain import OUTPUTS, Rule, Tables
 
 TOGETHER = 4096
 """So many inputs take a step together at most, and those of a centre always."""
+_MEMBERS = 1 << 16
+"""So many rows of inputs are gathered at once, and those of a centre always."""
 _FAR = 1.0
 """Rate times the pairs of the row that has most of them in such a step, at most: with twice as much
 some tables grow without bound."""
@@ -120,9 +122,7 @@ class TorchSteps:
         labels = torch.from_numpy(found.labels).to(self.device)
         is_mean = rule.cbow or len(chances.grams.rows) > 0
         loss = torch.zeros((), device=self.device)
-        for first, last in _groups(
-            found.input_ends, self.together or _most(found, ins, outs, rate)
-        ):
+        for first, last in _groups(found, self.together or _most(found, ins, outs, rate)):
             x, of, bags, members = _inputs(found, ins, first, last)
             gains = ins.gains[members]  # [M, 1]
             some = outs._replace(numbers=outs.numbers[first:last])
@@ -168,11 +168,13 @@ def _most(found: Drawn, ins: _Side, outs: _Side, rate: float) -> int:
     return min(TOGETHER, max(1, int(_FAR * len(members) / (rate * most))))
 
 
-def _groups(input_ends: Vector, together: int) -> list[tuple[int, int]]:
+def _groups(found: Drawn, together: int) -> list[tuple[int, int]]:
     """Returns (first, last + 1) of the centres that step together."""
-    steps = input_ends[:-1] // together if together > 1 else np.arange(len(input_ends) - 1)
-    starts = np.flatnonzero(np.diff(steps, prepend=-1))
-    return list(zip(starts.tolist(), [*starts[1:].tolist(), len(steps)], strict=True))
+    inputs = found.input_ends[:-1]
+    steps = inputs // together if together > 1 else np.arange(len(inputs))
+    rooms = found.member_ends[inputs] // _MEMBERS
+    starts = np.flatnonzero(np.diff(steps, prepend=-1) + np.diff(rooms, prepend=0))
+    return list(zip(starts.tolist(), [*starts[1:].tolist(), len(inputs)], strict=True))
 
 
 def _step(
