@@ -123,7 +123,8 @@ class Driver:
             said = line.strip()
             if said == word or (said.isdigit() and word.isdigit() and int(said) >= int(word)):
                 return
-        raise AssertionError(f"it never said {word}: {self.process.stderr.read()}")
+        code = self.end()
+        raise AssertionError(f"it ended with {code} and never said {word}: {self.errors}")
 
     def end(self):
         _, self.errors = self.process.communicate(timeout=60)
