@@ -188,8 +188,7 @@ class NodeVectors(VectorEstimator):
         ends = [id_of(edges, self.getOrDefault(f"{end}Col")) for end in ("src", "dst")]
         weight = self._weight(edges)
         rows = edges.select(ends[0].alias("src"), ends[1].alias("dst"), weight.alias("weight"))
-        in_memory = self.getOrDefault("wordsInMemory")
-        names, graph = graph_on(rows, in_memory, is_directed=self.getOrDefault("directed"))
+        names, graph = graph_on(rows, self._in_memory, is_directed=self.getOrDefault("directed"))
         seed, spark = self.getOrDefault("seed"), edges.sparkSession
         starts = len(names) * self.getOrDefault("walksPerNode")
         workers = self.getOrDefault("numWorkers") or free_slots(spark)
@@ -224,7 +223,7 @@ class NodeVectors(VectorEstimator):
         return NodeVectorsModel(vectors)._set(idType=kinds.pop() if len(kinds) == 1 else "string")
 
     def _limits(self) -> tuple[int, int, int]:
-        return 1, 0, self.getOrDefault("wordsInMemory")
+        return 1, 0, self._in_memory
 
 
 def _sent(

@@ -205,9 +205,20 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
 
     def _limits(self) -> tuple[int, int, int]:
         """Returns the least occurrences of a word, and the most words: 0 for all, and in memory."""
-        names = "minCount", "maxVocabulary", "wordsInMemory"
-        least, most, in_memory = (self.getOrDefault(name) for name in names)
-        return least, most, in_memory
+        least, most = (self.getOrDefault(name) for name in ("minCount", "maxVocabulary"))
+        return least, most, self._in_memory
+
+    @property
+    def _in_memory(self) -> int:
+        """How many words the driver holds in memory.
+
+        Raises:
+            UsageError: they are fewer than none.
+        """
+        words: int = self.getOrDefault("wordsInMemory")
+        if words < 0:
+            raise UsageError("wordsInMemory must be at least 0", got=words)
+        return words
 
     def _job(self, counts: Vector, workers: int) -> Job:
         """Returns the job for a vocabulary with these counts [V]."""
