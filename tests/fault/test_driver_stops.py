@@ -213,7 +213,6 @@ def test_workers_in_an_endless_round_are_gone_within_ten_seconds_of_sigterm(driv
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 def test_sigterm_on_spark_ends_as_it_does_elsewhere(driver, assert_ended):
     driver.start(engine="spark").until("3")
     driver.process.terminate()
