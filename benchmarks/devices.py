@@ -1,104 +1,311 @@
-"""Images a second, processor seconds and bytes copied, by device, beside a bare loop of PyTorch.
+"""Rows a second, processor seconds and bytes copied, by device, beside a bare loop of PyTorch.
 
-    python benchmarks/devices.py [steps] [rounds]
+    python benchmarks/devices.py [--models "CIFAR-10 network" ...] [--devices cpu cuda:0]
+        [--steps 20] [--turns 5] [--workers 1 2 4]
 
-The CIFAR-10 tutorial network, batches of 64, Adam. Every device of this machine, and the stand-in,
-takes its turn in each round of so many steps; after a round the parameters pass to the host and
-back, as when workers agree. The fastest round of each counts.
+Every device of this machine, and the stand-in, takes its turn in each model; after so many steps
+the parameters pass to the host and back, as when workers agree. The median turn counts. A bare loop
+reads its batches from the host, too: as arrays, and on a card also from pinned memory, as from a
+loader whose threads have pinned them. Modules are measured with `cuda_graph`, too; a DBN's phases
+record their steps by themselves. With --workers, so many processes of a job train the CIFAR-10
+network on the last device at once, with averaging every 50 steps; rows a second are all workers'.
+The encoder has MiniLM's sizes, adapters of rank 8, and random weights; it needs transformers and
+peft. Without --models those are left out that take minutes on a processor.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import secrets
+import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from machine import begin
+from torch import Tensor, nn
 from torch.nn import functional
 
+from photinus.core.clock import Steps
+from photinus.core.events import Event, RoundClosed
 from photinus.data.base import Batch
 from photinus.devices.discovery import found
 from photinus.devices.names import OPENCL, kind_of
-from photinus.models.cnn import tutorial
+from photinus.engine.base import ArrayData, RunSpec
+from photinus.engine.local.engine import LocalEngine
+from photinus.models.base import Stage
+from photinus.models.dbn import DBN
+from photinus.models.low_precision import LOW
 from photinus.models.module import ModuleStage
-from photinus.models.placement import DeviceInner
+from photinus.models.placement import DeviceInner, torch_device
+from photinus.strategies.recipes import averaging
 from photinus.training.placement import fresh
+from photinus.training.plan import Phase, TrainingPlan
 
-SIZE = 64
-STAGE = ModuleStage(
-    module="photinus.models.cnn:tutorial", optimizer="adam", batch_size=SIZE, lr=0.001
-)
 CHANCE = np.random.default_rng(0)
-BATCH = Batch(
-    CHANCE.standard_normal((SIZE, 3, 24, 24)).astype(np.float32), CHANCE.integers(0, 10, SIZE)
-)
+STEP = Callable[[Tensor, Tensor], None]
+ROUND = Callable[[int], tuple[int, int]]
 
 
-def bare(device: str) -> Callable[[int], tuple[int, int]]:
+def encoder(tokens: int = 0) -> nn.Module:  # noqa: ARG001 - what a row holds
+    """Returns an encoder of MiniLM's sizes with low-rank adapters."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import BertConfig, BertForSequenceClassification
+
+    sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12}
+    held = BertForSequenceClassification(BertConfig(**sizes, intermediate_size=1536))
+    model: nn.Module = get_peft_model(
+        held, LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, target_modules="all-linear")
+    )
+    return model
+
+
+class Sentences(nn.Module):
+    """The encoder, on token ids [B, T]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = encoder()
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Returns logits [B, 2]."""
+        logits: Tensor = self.encoder(input_ids=input_ids).logits
+        return logits
+
+
+def dense() -> nn.Module:
+    """Returns 784-500-500-2000-10, with dropout as a DBN's fine-tuning has it."""
+    sizes, rates = (784, 500, 500, 2000, 10), (0.2, 0.2, 0.2, 0.3)
+    net = nn.Sequential()
+    for i, o, rate in zip(sizes, sizes[1:], rates, strict=False):
+        if len(net):
+            net.append(nn.Sigmoid())
+        net.extend([nn.Dropout(rate), nn.Linear(i, o)])
+    return net
+
+
+def machine_step(device: torch.device) -> STEP:
+    """Returns a step of contrastive divergence in plain torch, 784-500."""
+    w, a, b = (
+        torch.randn(784, 500, device=device) / 10,
+        *(torch.zeros(n, device=device) for n in (784, 500)),
+    )
+    moved = [torch.zeros_like(t) for t in (w, a, b)]
+
+    def step(v0: Tensor, _: Tensor) -> None:
+        with torch.no_grad():
+            h0 = torch.sigmoid(torch.addmm(b, v0, w))
+            v1 = torch.sigmoid(torch.addmm(a, torch.bernoulli(h0), w.t()))
+            h1 = torch.sigmoid(torch.addmm(b, v1, w))
+            slopes = v0.t() @ h0 - v1.t() @ h1, (v0 - v1).sum(0), (h0 - h1).sum(0)
+            for tensor, velocity, slope in zip((w, a, b), moved, slopes, strict=True):
+                velocity.mul_(0.9).add_(slope / len(v0) - 2e-4 * tensor)
+                tensor.add_(velocity, alpha=0.1)
+
+    return step
+
+
+def net_step(net: nn.Module, device: torch.device, precision: str, memory: str) -> STEP:
+    """Returns a step of a network in plain torch: AdamW, fused."""
+    net.to(device)
+    if memory == "channels_last":
+        net.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.AdamW(
+        [p for p in net.parameters() if p.requires_grad], lr=0.001, fused=True
+    )
+
+    def step(x: Tensor, y: Tensor) -> None:
+        optimizer.zero_grad()
+        if memory == "channels_last":
+            x = x.contiguous(memory_format=torch.channels_last)
+        is_low = precision in LOW
+        with torch.autocast(device.type, torch.bfloat16) if is_low else nullcontext():
+            outputs = net(x)
+        functional.cross_entropy(outputs.float(), y, label_smoothing=0.0).backward()
+        optimizer.step()
+
+    return step
+
+
+class Case(NamedTuple):
+    """A model, and how the bare loop has it."""
+
+    stage: Stage
+    batch: Batch
+    bare: Callable[[torch.device], STEP]
+    is_small: bool = True
+
+
+def _case(
+    size: int, net: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, **how: Any
+) -> Case:
+    stage = ModuleStage(module=how.pop("module"), batch_size=size, lr=0.001, **how)
+    x = CHANCE.standard_normal((size, *shape)).astype(np.float32)
+    batch = Batch(x, CHANCE.integers(0, classes, size))
+
+    def bare(device: torch.device) -> STEP:
+        return net_step(net(), device, stage.precision, stage.memory)
+
+    return Case(stage, batch, bare, is_small=size * int(np.prod(shape)) < 1e6)
+
+
+def cases() -> dict[str, Case]:
+    """Returns the models by name."""
+    from photinus.zoo import cifar10_tutorial, resnet18
+
+    rbm, *_, tuning = DBN(precision="mkl").stages()
+    rows = CHANCE.random((250, 784), dtype=np.float32)
+    labels = CHANCE.integers(0, 10, 250)
+    tokens = Batch(CHANCE.integers(0, 30000, (64, 64)), CHANCE.integers(0, 2, 64))
+    images = {"module": "photinus.zoo:resnet18", "memory": "channels_last"}
+    big = 128, resnet18, (3, 224, 224), 1000
+    lora = ModuleStage(module="devices:Sentences", batch_size=64, lr=0.001, precision="bfloat16")
+    return {
+        "CIFAR-10 network": _case(
+            64, cifar10_tutorial, (3, 24, 24), 10, module="photinus.zoo:cifar10_tutorial"
+        ),
+        "RBM 784-500": Case(rbm, Batch(rows[:100], None), machine_step),
+        "dense 784-500-500-2000-10": Case(
+            tuning, Batch(rows, labels), lambda d: net_step(dense(), d, "float32", "")
+        ),
+        "ResNet-18, float32": _case(*big, **images),
+        "ResNet-18, bfloat16": _case(*big, **images, precision="bfloat16"),
+        "MiniLM with LoRA, bfloat16": Case(
+            lora, tokens, lambda d: net_step(Sentences(), d, "bfloat16", ""), is_small=False
+        ),
+    }
+
+
+def bare(case: Case, device: str, *, is_pinned: bool) -> ROUND:
     """Returns a round of plain PyTorch."""
-    net = tutorial().to(device)
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.001, fused=True)
-    assert BATCH.labels is not None
-    x, y = torch.from_numpy(BATCH.features), torch.from_numpy(BATCH.labels)
+    at = torch.device(device)
+    step, batch = case.bare(at), case.batch
+    labels = np.zeros(0) if batch.labels is None else batch.labels
+    x, y = torch.from_numpy(batch.features), torch.from_numpy(labels)
+    if is_pinned:
+        x, y = x.pin_memory(), y.pin_memory()
 
     def run(steps: int) -> tuple[int, int]:
         for _ in range(steps):
-            optimizer.zero_grad()
-            functional.cross_entropy(net(x.to(device)), y.to(device)).backward()
-            optimizer.step()
-        float(next(net.parameters()).detach().sum())
+            step(x.to(at, non_blocking=is_pinned), y.to(at, non_blocking=is_pinned))
+        wait(at)
         return 0, 0
 
     return run
 
 
-def ours(device: str) -> Callable[[int], tuple[int, int]]:
+def ours(case: Case, device: str) -> ROUND:
     """Returns a round on a device, which tells the bytes to the host and to the device."""
-    model, inner = fresh(STAGE, (), 0, device)
+    model, inner = fresh(case.stage, (), 0, device)
     trained = model.parameters.trained
 
     def run(steps: int) -> tuple[int, int]:
         placed = inner.placed if isinstance(inner, DeviceInner) else None
         before = (placed.bytes_to_host, placed.bytes_to_device) if placed else (0, 0)
         for step in range(steps):
-            gradient, _ = model.learn(BATCH, step)
+            gradient, _ = model.learn(case.batch, step)
             inner.step(trained, gradient, 0.0)
         model.to_host(trained)
         model.to_device(trained)
         if placed is None:
             return 0, 0
         placed.sync()
+        wait(torch_device(device))
         return placed.bytes_to_host - before[0], placed.bytes_to_device - before[1]
 
     return run
 
 
-def main() -> None:
-    """Prints a line for each device."""
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 5
-    torch.set_num_threads(1)
-    names = [device.name for device in found()]
-    runs = {f"{name}, bare PyTorch": bare(name) for name in names if kind_of(name) != OPENCL}
-    runs |= {name: ours(name) for name in [*names, "stand-in"]}
-    best: dict[str, tuple[float, float, tuple[int, int]]] = {}
-    for turn in range(rounds + 1):
-        for name, run in runs.items():
+def wait(device: torch.device) -> None:
+    """Waits for what a device has to do."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def compare(name: str, case: Case, devices: list[str], steps: int, turns: int) -> None:
+    """Prints a line for each device, and for its bare loops."""
+    runs: dict[str, ROUND] = {}
+    for device in devices:
+        runs[device] = ours(case, device)
+        if device.startswith("cuda") and isinstance(case.stage, ModuleStage):
+            graph = case._replace(stage=replace(case.stage, cuda_graph=True))
+            runs[f"{device}, cuda_graph"] = ours(graph, device)
+        if device.partition(":")[0] in ("cpu", "cuda", "xpu", "mps"):
+            runs[f"{device}, bare"] = bare(case, device, is_pinned=False)
+        if device.partition(":")[0] in ("cuda", "xpu"):
+            runs[f"{device}, bare, pinned"] = bare(case, device, is_pinned=True)
+    spent: dict[str, list[tuple[float, float]]] = {of: [] for of in runs}
+    copied = dict[str, tuple[int, int]]()
+    for turn in range(turns + 1):
+        for of, run in runs.items():
             began = time.process_time(), time.perf_counter()
-            copied = run(steps)
-            spent = time.perf_counter() - began[1], time.process_time() - began[0]
-            if turn and (name not in best or spent[1] < best[name][1]):
-                best[name] = (*spent, copied)
-    print("device | images/s | processor seconds a step | MB to the host | MB to the device")
-    for name, (clock, processor, (down, up)) in best.items():
+            copied[of] = run(steps)
+            if turn:
+                took = time.perf_counter() - began[1], time.process_time() - began[0]
+                spent[of].append(took)
+    for of in runs:
+        clock, processor = (statistics.median(one) for one in zip(*spent[of], strict=True))
+        rate, (down, up) = steps * len(case.batch.features) / clock, copied[of]
         print(
-            f"{name:20} {steps * SIZE / clock:8.1f} {processor / steps:10.4f}"
-            f" {down / 1e6:8.2f} {up / 1e6:8.2f}"
+            f"{name} | {of} | {rate:.0f} | {1000 * clock / steps:.2f} |"
+            f" {1000 * processor / steps:.2f} | {down / 1e6:.2f} | {up / 1e6:.2f}",
+            flush=True,
         )
 
 
+def workers_together(device: str, count: int, steps: int) -> float:
+    """Returns the rows a second of so many workers on one device."""
+    size, case = 64, cases()["CIFAR-10 network"]
+    stage = replace(case.stage, batch_size=count * size, max_steps=steps)  # type: ignore[type-var]
+    at: list[tuple[float, int]] = []
+
+    def emit(event: Event) -> None:
+        if isinstance(event, RoundClosed):
+            at.append((time.monotonic(), event.examples))
+
+    strategy = averaging(every=Steps(50), gradients_until=0.0)
+    images = CHANCE.random((count * size * 20, 3, 24, 24), dtype=np.float32)
+    LocalEngine().run(
+        RunSpec(
+            plan=TrainingPlan(
+                phases=(Phase(stage=stage, strategy=strategy),), workers=count, devices=(device,)
+            ),
+            data=ArrayData(images, CHANCE.integers(0, 10, len(images))),
+            run=secrets.token_bytes(16),
+            emit=emit,
+        )
+    )
+    (first, before), (last, after) = at[len(at) // 4], at[-1]
+    return (after - before) / (last - first)
+
+
+def main() -> None:
+    """Prints a line for each model and device."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="*", help="by their names; left out, those for it")
+    parser.add_argument("--devices", nargs="+", help="left out, all of this machine")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--workers", type=int, nargs="*", default=[])
+    a = parser.parse_args()
+    torch.set_num_threads(1)
+    devices = a.devices or [*(device.name for device in found()), "stand-in"]
+    has_card = any(kind_of(one) not in ("cpu", OPENCL, "stand-in") for one in devices)
+    print("model | device | rows/s | ms a step | processor ms | MB to host | MB to device")
+    print("--- | --- | --- | --- | --- | --- | ---")
+    for name, case in cases().items():
+        if name in a.models if a.models is not None else case.is_small or has_card:
+            able = [d for d in devices if case.is_small or d not in ("cpu", "stand-in")]
+            compare(name, case, devices if a.models else able, a.steps, a.turns)
+    for count in a.workers:
+        rate = workers_together(devices[-1], count, 50 * max(8, a.steps // 10))
+        print(f"CIFAR-10 network, {count} workers | {devices[-1]} | {rate:.0f}", flush=True)
+
+
 if __name__ == "__main__":
-    begin("2", "1")
+    begin("--steps", "2", "--turns", "1", "--workers", "1")
     main()

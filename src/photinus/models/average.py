@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor
 
 from photinus.core.parameters import FLOATS, INTEGERS
@@ -47,11 +48,11 @@ class Average:
 
     def step(self) -> None:
         """Takes in what the last step gave, before the next one."""
-        n = int(self._steps[0])
-        if n:
-            decay = min(self._decay, (1 + n) / (10 + n))
-            self._shadow.lerp_(self._trained.to(self._shadow.dtype), 1 - decay)
-        self._steps[0] = n + 1
+        n = self._steps.double()  # [1]: a number of the host's would have to be waited for
+        decay = ((1 + n) / (10 + n)).clamp(max=self._decay)
+        taken = torch.where(n > 0, 1 - decay, 0.0).to(self._shadow.dtype)
+        self._shadow.lerp_(self._trained.to(self._shadow.dtype), taken)
+        self._steps.add_(1)
 
     @contextmanager
     def shown(self) -> Iterator[None]:

@@ -28,6 +28,9 @@ with them, and the mean over workers would not be that of one process.
 
 _Each = Callable[..., Tensor]
 
+_IGNORED = -100
+"""A label of cross_entropy that counts for nothing."""
+
 GROUP_ROWS = 32
 """Of `in_batch`: so many rows, or a few more, are each other's negatives."""
 
@@ -61,14 +64,15 @@ def in_batch(outputs: Tensor, items: Tensor, reduction: str = "mean") -> Tensor:
         raise UsageError(wrong, got=f"outputs of shape {list(outputs.shape)}", do=do)
     ids, shares = (items, None) if items.ndim == 1 else items.unbind(1)
     parts = []
-    for rows in torch.arange(len(outputs)).tensor_split(max(1, len(outputs) // GROUP_ROWS)):
+    every = torch.arange(len(outputs), device=outputs.device)
+    for rows in every.tensor_split(max(1, len(outputs) // GROUP_ROWS)):
         users, own = outputs[rows].unbind(1)  # [G, D] each
         scores = users @ own.T  # [G, G]
         if shares is not None:
             scores = scores - shares[rows].to(scores.dtype)
         is_same = ids[rows, None] == ids[rows]
         scores = scores.masked_fill(is_same.fill_diagonal_(fill_value=False), -torch.inf)
-        parts.append(functional.cross_entropy(scores, torch.arange(len(rows)), reduction="none"))
+        parts.append(functional.cross_entropy(scores, every[: len(rows)], reduction="none"))
     found = torch.cat(parts)
     return found if reduction == "none" else found.mean()
 
@@ -163,29 +167,44 @@ def target_for(name: str, outputs: Tensor, labels: Any) -> Any:  # noqa: ANN401 
     if ":" in name or name == "in_batch":
         return labels
     if name in CLASSES:
-        if labels.ndim != 1:
-            return labels
-        classes = labels.long()
-        if labels.is_floating_point() and not torch.equal(classes.to(labels.dtype), labels):
-            wrong = f"{name} needs whole numbers as labels"
-            broken = float(labels[classes != labels][0])
-            raise DataError(wrong, got=broken, do="number the classes 0, 1, 2, ...")
-        return classes
+        return whole_target(name, labels)
     return labels.to(outputs.dtype).reshape(outputs.shape)
 
 
-def wrong_label(name: str, outputs: Tensor, labels: Tensor) -> tuple[int, float] | None:
+def whole_target(name: str, labels: Tensor) -> Tensor:
+    """Returns labels [B, ...] as whole numbers, where they are of classes; others as they are.
+
+    They are looked at: those of the host before they are sent, for a device is to be waited for.
+
+    Args:
+        name: of the loss.
+        labels: [B, ...].
+
+    Raises:
+        DataError: a class is no whole number.
+    """
+    if name not in CLASSES or labels.ndim != 1:
+        return labels
+    classes = labels.long()
+    if labels.is_floating_point() and not torch.equal(classes.to(labels.dtype), labels):
+        wrong = f"{name} needs whole numbers as labels"
+        broken = float(labels[classes != labels][0])
+        raise DataError(wrong, got=broken, do="number the classes 0, 1, 2, ...")
+    return classes
+
+
+def wrong_label(name: str, classes: int, labels: Tensor) -> tuple[int, float] | None:
     """Returns the first example, and its label, that is none of the classes; None if all are.
 
     Args:
         name: of the loss.
-        outputs: [B, ...].
-        labels: [B, ...]; on the processor, else nothing is known of them.
+        classes: how many there are.
+        labels: [B, ...] on the host.
     """
-    is_known = name in CLASSES and (outputs.ndim, labels.ndim) == (2, 1)
-    if not is_known or labels.device.type != "cpu":
+    if name not in CLASSES or labels.ndim != 1:
         return None
-    found = ((labels < 0) | (labels >= outputs.shape[1])).nonzero()
+    is_wrong = ((labels < 0) | (labels >= classes)) & (labels != _IGNORED)
+    found = is_wrong.nonzero()
     return (int(found[0]), float(labels[found[0]])) if len(found) else None
 
 

@@ -21,10 +21,11 @@ from photinus.core.seeds import generator
 from photinus.core.settings import Limit, between, one_of, validate
 from photinus.models.base import Batch
 from photinus.models.heads import errors_of, head_under
-from photinus.models.losses import loss_named, target_for
+from photinus.models.losses import loss_named, target_for, whole_target, wrong_label
 from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
 from photinus.models.placement import MEASURED_EVERY, DeviceParameters, PlacedModel
 from photinus.models.random import Bits
+from photinus.models.recording import Recorder
 from photinus.models.tensors import WorkBuffers, rows_of, tensor_of
 
 Vectors = Mapping[str, Vector]
@@ -102,6 +103,8 @@ class MLP(PlacedModel):
     def _lie(self, at: DeviceParameters) -> None:
         """Makes its tensors views of flat vectors."""
         self._at, self.parameters = at, at.parameters
+        is_known = ":" not in self.settings.loss  # what a user's own does is not known
+        self._steps = Recorder(at, self._step, "the network", records=is_known)
         self._rooms = WorkBuffers(at.device)
         self._slopes = _layers(self.parameters.layout, at.tensor(at.gradient))
         self._exact = at.tensor(self.parameters.trained)
@@ -111,26 +114,56 @@ class MLP(PlacedModel):
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient of the batch's mean loss, and the loss."""
-        bits = Bits(seed, self._rooms)
-        with torch.no_grad():
-            rows = self._rows(batch.features)
-            read, masks = self._forward(rows, bits)
-        outputs = read[-1].float().requires_grad_()
-        loss = self._compared(outputs, rows, batch)[0]
-        (slope,) = torch.autograd.grad(loss, outputs)
-        with torch.no_grad():
-            self._backward(read, masks, slope.to(self._dtype))
+        self._at.sync()
+        loss = self._steps(self._inputs(batch), seed)
         self._at.touched(self._at.gradient)
         if self._at.is_apart and seed % MEASURED_EVERY:
             return self._at.gradient, {}
-        return self._at.gradient, {"loss": float(loss.detach())}
+        return self._at.gradient, {"loss": float(loss)}
+
+    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """Returns the rows [B, n0], and any labels and weights [B], on the host."""
+        s = self.settings
+        inputs = {"rows": rows_of(batch.features, s.sizes[0])}
+        if batch.labels is not None and not s.reconstructs:
+            inputs["labels"] = self._checked(tensor_of(batch.labels))
+        weights = getattr(batch, "weights", None)
+        return inputs if weights is None else {**inputs, "weights": tensor_of(weights)}
+
+    def _checked(self, labels: Tensor) -> Tensor:
+        """Returns labels of the host; after one that is no class a card is lost to the process."""
+        name, classes = self.settings.loss, self.settings.sizes[-1]
+        labels = whole_target(name, labels)
+        if (wrong := wrong_label(name, classes, labels)) is not None:
+            row, label = wrong
+            raise DataError(
+                f"the loss {name} does not take these labels",
+                got=f"label {label:g} outside 0..{classes - 1} in the batch's example {row}",
+                do="compare the labels with the number of outputs",
+            )
+        return labels
+
+    def _step(self, inputs: Mapping[str, Tensor], seed: int | None) -> Tensor:
+        """Writes the gradient, and returns the loss []."""
+        bits = Bits(seed or 0, self._rooms)
+        with torch.no_grad():
+            rows = inputs["rows"].to(self._dtype)
+            read, masks = self._forward(rows, bits)
+        outputs = read[-1].float().requires_grad_()
+        loss = self._compared(outputs, rows, inputs)[0]
+        (slope,) = torch.autograd.grad(loss, outputs)
+        with torch.no_grad():
+            self._backward(read, masks, slope.to(self._dtype))
+        return loss.detach()
 
     def measure(self, batch: Batch) -> Mapping[str, float]:
         """Returns examples, the summed loss and, with classes, the errors."""
         with torch.no_grad():
-            rows = self._rows(batch.features)
+            self._at.sync()
+            inputs = {name: self._at.sent(x) for name, x in self._inputs(batch).items()}
+            rows = inputs["rows"].to(self._dtype)
             outputs = self._forward(rows, None)[0][-1].float()
-            loss, labels = self._compared(outputs, rows, batch)
+            loss, labels = self._compared(outputs, rows, inputs)
         size = len(rows)
         sums = {"examples": float(size), "loss": float(loss) * size}
         head = head_under(self.settings.loss, outputs, labels)
@@ -156,18 +189,19 @@ class MLP(PlacedModel):
         self._at.sync()
         return self._at.sent(rows_of(features, self.settings.sizes[0])).to(self._dtype)
 
-    def _compared(self, outputs: Tensor, rows: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _compared(
+        self, outputs: Tensor, rows: Tensor, inputs: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
         s = self.settings
         if s.reconstructs:
             labels = rows.float()
-        elif batch.labels is None:
+        elif "labels" not in inputs:
             raise DataError("the batch has no labels", do=f"{s.loss} needs them")
         else:
-            labels = self._at.sent(tensor_of(batch.labels))
+            labels = inputs["labels"]
         try:
-            weights = getattr(batch, "weights", None)
-            weights = None if weights is None else self._at.sent(tensor_of(weights))
-            return self._loss(outputs, target_for(s.loss, outputs, labels), weights), labels
+            target = target_for(s.loss, outputs, labels)
+            return self._loss(outputs, target, inputs.get("weights")), labels
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             raise DataError(
                 f"the loss {s.loss} does not take these labels",

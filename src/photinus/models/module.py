@@ -167,6 +167,9 @@ class ModuleStage(Stage):
     saves goes to the host, from there to a file; "auto": the first that stays under the budget."""
     activation_bytes: int | None = None
     """What a worker's step may need beside parameters and optimizer; more is refused."""
+    cuda_graph: bool = False
+    """On a CUDA device, record a step once for each shape of a batch, and repeat it: for modules
+    whose forward pass does the same work for every batch. Small ones learn several times faster."""
     device: str = ""
     """What this phase is trained on, as of a job; left out, the job's. It is used and measured on
     the processor."""
@@ -201,7 +204,22 @@ class ModuleStage(Stage):
         if self.activation_memory == AUTO and self.activation_bytes is None:
             wrong = 'activation_memory="auto" needs a budget'
             raise UsageError(wrong, got="none", do="set activation_bytes")
+        self._check_graph()
         self.rate()
+
+    def _check_graph(self) -> None:
+        """Refuses what a recorded step cannot do: what depends on numbers, or leaves the card."""
+        not_there = {
+            "accumulate": self.accumulate > 1,
+            "activation_memory": self.activation_memory != "keep",
+            "activation_bytes": self.activation_bytes is not None,
+            "precision": self.precision == "float16",
+            "sharded": bool(self.sharded),
+        }
+        set_ = [f"{name}={getattr(self, name)!r}" for name, is_set in not_there.items() if is_set]
+        if self.cuda_graph and set_:
+            wrong = "a step with these settings cannot be recorded as a CUDA graph"
+            raise UsageError(wrong, got=", ".join(set_), do="leave cuda_graph out")
 
     def rate(self) -> Schedule:
         """Returns the learning rate over progress."""

@@ -25,7 +25,14 @@ from photinus.models.activations import AUTO, Activations, PeakBytes, fitting
 from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch
 from photinus.models.heads import errors_of, head_under
-from photinus.models.losses import Outputs, loss_named, predicted, target_for, wrong_label
+from photinus.models.losses import (
+    Outputs,
+    loss_named,
+    predicted,
+    target_for,
+    whole_target,
+    wrong_label,
+)
 from photinus.models.low_precision import autocast, gradients
 from photinus.models.metrics import counted
 from photinus.models.placement import CPU, MEASURED_EVERY, DeviceParameters, PlacedModel
@@ -41,6 +48,7 @@ from photinus.models.reading import (
     parts,
     some_of,
 )
+from photinus.models.recording import Recorder
 from photinus.models.tables import sparse_tables, write_rows
 from photinus.models.tensors import tensor_of
 from photinus.nn import ShardedEmbedding
@@ -60,6 +68,17 @@ class Learning:
     activation_bytes: int | None = None
     accumulate: int = 1
     metrics: tuple[str, ...] = ()
+    cuda_graph: bool = False
+
+
+class _Sent(NamedTuple):
+    """A batch on the device: what the module reads, and what its outputs are compared with."""
+
+    features: Any
+    """As `FeatureReading.here` returns them."""
+    labels: Any
+    weights: Tensor | None
+    examples: int
 
 
 class _Place(NamedTuple):
@@ -128,6 +147,9 @@ class ModuleModel(PlacedModel):
         tables = sparse_tables(module)
         self._tables = frozenset(tables)
         self._norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm1d)]
+        self._is_learning = False
+        self._classes = 0
+        """The outputs of a row, where the last batch's had two dimensions."""
         self.frozen: dict[str, Vector] = {}
         self._lie(DeviceParameters(Layout.of(tensors, dtype, tables)))
 
@@ -152,13 +174,53 @@ class ModuleModel(PlacedModel):
         self._activations = Activations(self.module)
         how = self._how
         self._reading = FeatureReading.of(self.module, self._dtype, how.reads, how.memory, at.sent)
+        name = type(self.module).__name__
+        self._recorder = Recorder(at, self._recorded, name) if how.cuda_graph else None
         at.touched(*at.sections)
         at.to_host(at.sections)
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient by automatic differentiation, and the loss with its penalty."""
         self._at.sync()
-        self.module.train()
+        is_first = not self._is_learning  # it shows how many classes there are
+        self._begin_learning()
+        if self._recorder is None or is_first or examples(batch) == 1:
+            total = self._step(batch, seed)
+        else:
+            total = self._recorder(self._inputs(batch), seed)
+        self._at.touched(self._gradient, self.parameters.floats, self.parameters.integers)
+        if self._at.is_apart and seed % MEASURED_EVERY:
+            return self._gradient, {}
+        return self._gradient, {"loss": float(total)}
+
+    def _begin_learning(self) -> None:
+        """Sets the module to training, where it is not: a walk through all its parts takes time."""
+        if not (self._is_learning and self.module.training):
+            self.module.train()
+            self._is_learning = True
+
+    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """Returns a batch as tensors on the host: what `_recorded` reads."""
+        read = self._reading.here(batch.features, getattr(batch, "draws", None))
+        named = read if isinstance(read, dict) else {"": read}
+        inputs = {_READ + name: x for name, x in named.items()}
+        if batch.labels is not None:
+            inputs["labels"] = self._checked(tensor_of(batch.labels))
+        weights = getattr(batch, "weights", None)
+        return inputs if weights is None else {**inputs, "weights": tensor_of(weights)}
+
+    def _recorded(self, inputs: Mapping[str, Tensor], seed: int | None) -> Tensor:
+        """Takes a step from what `_inputs` returned, on the device; no seed: chance is seeded."""
+        named = {n.removeprefix(_READ): x for n, x in inputs.items() if n.startswith(_READ)}
+        read: Read = named.get("", named)
+        rows = len(next(iter(named.values())))
+        sent = _Sent(read, inputs.get("labels"), inputs.get("weights"), rows)
+        total = self._step(sent, seed)
+        assert isinstance(total, Tensor)
+        return total
+
+    def _step(self, batch: Batch, seed: int | None) -> Tensor | float:
+        """Writes the gradient, and returns the loss with its penalty []."""
         if self._average is not None:
             self._average.step()
         total: Tensor | float = 0.0
@@ -166,28 +228,29 @@ class ModuleModel(PlacedModel):
         for number, (part, share) in enumerate(some):
             for norm in self._norms if examples(part) == 1 else ():
                 norm.eval()  # one row has no variance, and torch refuses it
-            loss = self._lost(part, seed ^ number, self._kept_for(part))
+            how = self._kept_for(part)
+            loss = self._lost(part, None if seed is None else seed ^ number, how)
             at = _Place(is_first=not number, is_last=number == len(some) - 1)
             self._differentiate(loss if share == 1.0 else loss * share, at)
             total = total + share * loss.detach().double()
+            for norm in self._norms if examples(part) == 1 else ():
+                norm.train()
         for _, weights, factor in self._decayed:
             total = total + factor / 2 * torch.dot(weights.ravel(), weights.ravel()).double()
-        self._at.touched(self._gradient, self.parameters.floats, self.parameters.integers)
-        if self._at.is_apart and seed % MEASURED_EVERY:
-            return self._gradient, {}
-        return self._gradient, {"loss": float(total)}
+        return total
 
     def try_forward(self, batch: Batch, seed: int) -> None:
         """Runs the forward passes of a step for what they read: nothing is learnt."""
-        self.module.train()
+        self._begin_learning()
         with torch.no_grad():
             for number, (part, _) in enumerate(parts(batch, self._how.accumulate)):
                 with self._chance(seed ^ number):
                     self._outputs(part, getattr(part, "draws", None))
 
-    def _lost(self, batch: Batch, seed: int, how: str) -> Tensor:
+    def _lost(self, batch: Batch, seed: int | None, how: str) -> Tensor:
         """Returns the loss of a forward pass under a seed, its activations left in a way."""
-        with self._chance(seed), self._activations.left(how):
+        chance = nullcontext() if seed is None else self._chance(seed)
+        with chance, self._activations.left(how):
             return self._forward(batch, getattr(batch, "draws", None))[0]
 
     @contextmanager
@@ -366,34 +429,47 @@ class ModuleModel(PlacedModel):
             wrong = "several outputs are for a loss of your own alone, and for no metric"
             got, do = f"loss {self._name}, {type(outputs).__name__}", "return one tensor"
             raise UsageError(wrong, got=got, do=do)
-        given = batch.labels
-        labels = self._target(features) if given is None else self._at.sent(tensor_of(given))
+        is_table = isinstance(outputs, Tensor) and outputs.ndim == 2
+        self._classes = outputs.shape[1] if is_table else 0
+        given = None if batch.labels is None else tensor_of(batch.labels)
+        labels = self._target(features) if given is None else given
         with self._told(f"features {_shape(features)}, labels {_shape(labels)}"):
+            if given is not None and self._at.is_apart and not isinstance(batch, _Sent):
+                labels = self._at.sent(self._checked(given))
             weights = getattr(batch, "weights", None)
             weights = None if weights is None else self._at.tensor(weights)
             try:
                 loss = self._loss(outputs, target_for(self._name, outputs, labels), weights)
             except (RuntimeError, IndexError):
-                self._name_label(outputs, labels)
+                if given is not None and not self._at.is_apart:
+                    self._checked(given)
                 raise
         return loss, outputs, labels
 
-    def _name_label(self, outputs: Tensor, labels: Read) -> None:
-        """Refuses a label that is none of the classes: torch's error lacks row and remedy."""
-        if isinstance(labels, dict) or (wrong := wrong_label(self._name, outputs, labels)) is None:
-            return
+    def _checked(self, labels: Tensor) -> Tensor:
+        """Returns labels of the host; refuses one that is none of the classes.
+
+        torch's error lacks row and remedy, and after it a card is lost to the process.
+        """
+        whole = whole_target(self._name, labels)
+        classes = self._classes
+        if not classes or (wrong := wrong_label(self._name, classes, whole)) is None:
+            return whole
         row, label = wrong
-        is_more = label >= outputs.shape[1]
+        is_more = label >= classes
         do = f"give the module {int(label) + 1} outputs or more, or " if is_more else ""
         raise DataError(
             f"{type(self.module).__name__} with loss {self._name} does not take this batch",
-            got=f"label {label:g} outside 0..{outputs.shape[1] - 1} in its example {row}",
+            got=f"label {label:g} outside 0..{classes - 1} in its example {row}",
             do=f"{do}mend the row",
         )
 
     def _outputs(self, batch: Batch, draws: Vector | None) -> tuple[Outputs, Read]:
         """Returns what the module makes of a batch, [B, ...], and what it has read."""
-        features = self._read(batch.features, draws)  # [B, ...]
+        if isinstance(batch, _Sent):
+            features = self._reading.there(batch.features)
+        else:
+            features = self._read(batch.features, draws)  # [B, ...]
         labels = "none" if batch.labels is None else _shape(tensor_of(batch.labels))
         with self._told(f"features {_shape(features)}, labels {labels}"):
             return self._pass(features), features
@@ -429,6 +505,7 @@ def _place(error: Exception) -> str:
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
+_READ = "read:"
 _SECTIONS = {torch.float32: FLOATS, torch.int64: INTEGERS}
 
 

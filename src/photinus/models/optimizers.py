@@ -354,8 +354,11 @@ class Clipped(Inner):
     def step(self, trained: Vector, gradient: Vector, progress: float) -> None:
         """Steps by the gradient, or by a shorter one."""
         whole = tensor_of(gradient)
-        norm = float(torch.linalg.vector_norm(whole))
-        shorter: Any = whole * (self._norm / norm) if norm > self._norm else whole
+        shorter: Any = whole
+        if whole.device.type != "cpu":  # to look at the norm is to wait for the device
+            shorter = whole * (self._norm / torch.linalg.vector_norm(whole)).clamp(max=1.0)
+        elif (norm := float(torch.linalg.vector_norm(whole))) > self._norm:
+            shorter = whole * (self._norm / norm)
         self._inner.step(trained, shorter, progress)
 
     def move(self, device: torch.device) -> None:

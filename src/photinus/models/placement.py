@@ -99,15 +99,19 @@ class DeviceParameters:
         return self.sent(tensor_of(vector))
 
     def sent(self, tensor: Tensor) -> Tensor:
-        """Returns a tensor of the host on the device; the host does not wait for the copy."""
-        if not self.is_apart:
+        """Returns a tensor of the host on the device; the host does not wait for the copy.
+
+        One that is on a card already stays as it is.
+        """
+        if not self.is_apart or tensor.device.type != CPU:
             return tensor
+        return self.send_into(torch.empty_like(tensor, device=self.device), tensor)
+
+    def send_into(self, there: Tensor, tensor: Tensor) -> Tensor:
+        """Returns the device's tensor, to which the numbers of one of the host's are sent."""
         self.bytes_to_device += tensor.nbytes
-        if self.device.type == CPU:
-            return tensor.clone()
         is_pinned = self.device.type in ("cuda", "xpu")
-        source = tensor.pin_memory() if is_pinned else tensor
-        return source.to(self.device, non_blocking=is_pinned)
+        return there.copy_(tensor.pin_memory() if is_pinned else tensor, non_blocking=is_pinned)
 
     def view(self, name: str) -> Tensor:
         """Returns one tensor of the parameters in its shape, on the device."""

@@ -25,6 +25,7 @@ from photinus.models.base import Batch
 from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
 from photinus.models.placement import DeviceParameters, PlacedModel
 from photinus.models.random import Bits
+from photinus.models.recording import Recorder
 from photinus.models.tensors import WorkBuffers, rows_of
 
 _MEASURED_EVERY = 8
@@ -102,6 +103,8 @@ class RBM(PlacedModel):
     def _lie(self, at: DeviceParameters) -> None:
         """Makes its tensors views of flat vectors."""
         self._at, self.parameters = at, at.parameters
+        may = not self.settings.persistent  # each step of a chain reads what the last one left
+        self._steps = Recorder(at, self._step, "the machine", records=may)
         self._w, self._a, self._b = (at.view(name) for name in "Wab")  # [V, H], [V], [H]
         self._slopes = [at.slope(name) for name in "Wab"]
         self._rooms = WorkBuffers(at.device)
@@ -112,17 +115,21 @@ class RBM(PlacedModel):
 
         Every example counts alike: weights belong to supervised losses.
         """
+        self._at.sync()
         with torch.no_grad():
-            metrics = self._diverge(batch.features, seed)
+            rows = rows_of(batch.features, len(self._a))
+            squares = self._steps({"rows": rows}, seed)
         self._at.touched(self._at.gradient)
-        return self._at.gradient, metrics
+        is_measured = seed % _MEASURED_EVERY == 0
+        return self._at.gradient, {"reconstruction": float(squares)} if is_measured else {}
 
-    def _diverge(self, features: Vector, seed: int) -> dict[str, float]:
-        size, k = len(features), self.settings
+    def _step(self, inputs: Mapping[str, Tensor], seed: int | None) -> Tensor:
+        """Writes the gradient; returns the reconstruction's error [], or 0 where none reads it."""
+        size, k = len(inputs["rows"]), self.settings
         v, h, sample = self._room(size)  # [2B, V], [2B, H], [B, H]: data above, chain below
         v0, v1, h0, h1 = v[:size], v[size:], h[:size], h[size:]
-        bits = Bits(seed, self._rooms)
-        v0.copy_(self._rows(features))
+        bits = Bits(seed or 0, self._rooms)
+        v0.copy_(inputs["rows"])
         if k.samples_inputs:
             bits.draw(v0, v0)
         w, a, b = self._operands()
@@ -137,9 +144,10 @@ class RBM(PlacedModel):
         if k.persistent:
             bits.draw(h1, sample)
             self._chain = sample.clone()
-        metrics = self._reconstruction(v0, v1) if seed % _MEASURED_EVERY == 0 else {}
+        is_unread = seed is not None and seed % _MEASURED_EVERY
+        squares = self._rooms.get("unread", ()) if is_unread else _error(v0, v1)
         self._write(v, h, size)
-        return metrics
+        return squares
 
     def _write(self, v: Tensor, h: Tensor, size: int) -> None:
         slope_w, slope_a, slope_b = self._slopes
@@ -195,10 +203,6 @@ class RBM(PlacedModel):
         self._at.sync()
         return self._at.sent(rows_of(features, len(self._a)))
 
-    @staticmethod
-    def _reconstruction(v0: Tensor, v1: Tensor) -> dict[str, float]:
-        return {"reconstruction": float((v0.float() - v1.float()).square_().sum()) / len(v0)}
-
     def measure(self, batch: Batch) -> Mapping[str, float]:
         """Returns examples, and the sums of the mean field's squared error and free energy."""
         with torch.no_grad():
@@ -238,3 +242,8 @@ class RBM(PlacedModel):
         alone = (v - a).square().sum(1) / 2 if self.settings.visible == "gaussian" else -(v @ a)
         free: Vector = (alone - torch.nn.functional.softplus(b + v @ w).sum(1)).cpu().numpy()
         return free
+
+
+def _error(v0: Tensor, v1: Tensor) -> Tensor:
+    """Returns the squared error of a reconstruction, a row's []."""
+    return (v0.float() - v1.float()).square_().sum() / len(v0)

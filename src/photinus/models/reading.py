@@ -55,14 +55,24 @@ class FeatureReading:
         return cls(takes, dtype, code_named(reads, "function") if reads else None, memory, sent)
 
     def __call__(self, features: Features, draws: Vector | None = None) -> Read:
-        """Returns features [B, ...] as the module reads them."""
+        """Returns features [B, ...] as the module reads them, where it lies."""
+        return self.there(self.here(features, draws))
+
+    def here(self, features: Features, draws: Vector | None = None) -> Read:
+        """Returns what a module reads of features [B, ...], still on the host."""
         given = features if self.reads is None else self.reads(features, draws)
         if isinstance(given, Mapping):
-            return {name: self._tensor(a) for name, a in _chosen(given, self.takes).items()}
-        return self._tensor(np.asarray(given))
+            return {name: tensor_of(a) for name, a in _chosen(given, self.takes).items()}
+        return tensor_of(np.asarray(given))
 
-    def _tensor(self, array: Vector) -> Tensor:
-        x = self.sent(tensor_of(array))
+    def there(self, read: Read) -> Read:
+        """Returns what `here` returned, where the module lies, in its type and memory format."""
+        if isinstance(read, dict):
+            return {name: self._laid(x) for name, x in read.items()}
+        return self._laid(read)
+
+    def _laid(self, tensor: Tensor) -> Tensor:
+        x = self.sent(tensor)
         x = x.to(self.dtype) if x.is_floating_point() else x
         return laid_out(x, self.memory)
 

@@ -1,0 +1,306 @@
+"""Runs on a real card come near the processor's; skipped where this machine has none.
+
+`test_on_a_device` proves on every machine that the code is the same on all devices. A card adds up
+in another order, so here numbers are compared within a tolerance, and chance is left out.
+"""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from photinus import Job, train
+from photinus.core.clock import Steps
+from photinus.core.errors import DataError, NotReadyError, UsageError
+from photinus.data.base import Batch
+from photinus.data.checks import RowChecks
+from photinus.devices.discovery import check_memory, found, ready
+from photinus.embeddings import plain
+from photinus.embeddings.torch_steps import TorchSteps
+from photinus.embeddings.vocabulary import NO_GRAMS, chances_of
+from photinus.engine.base import ArrayData, RunSpec
+from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.models.dbn import DBN, FineTuning
+from photinus.models.module import ModuleStage
+from photinus.models.placement import torch_device
+from photinus.strategies.recipes import (
+    all_reduce,
+    averaging,
+    diloco,
+    downpour,
+    elastic,
+    full_gradient,
+    gossip,
+    post_local,
+    publish,
+    streaming,
+)
+from photinus.training.placement import device_for, fresh
+from photinus.training.plan import TrainingPlan, split
+
+AGREEMENTS = {
+    "averaging": averaging(every=Steps(3)),
+    "averaging, from its start by gradients on": averaging(every=Steps(3), gradients_until=0.5),
+    "diloco in int8": diloco(every=Steps(5), codec="int8"),
+    "streaming": streaming(every=Steps(4), fragments=2, gradients_until=0.0),
+    "all_reduce": all_reduce(codec="bf16"),
+    "all_reduce among workers": all_reduce(owners=2),
+    "full_gradient": full_gradient(),
+    "downpour": downpour(gradients_until=0.0),
+    "elastic": elastic(gradients_until=0.0),
+    "post_local": post_local(),
+    "publish": publish(gradients_until=0.0),
+    "gossip": gossip(gradients_until=0.0),
+}
+CARD = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+CARDS = [str(CARD)] if CARD else []
+pytestmark = pytest.mark.skipif(not CARDS, reason="this machine has no card")
+
+
+def net():
+    """Has statistics of its own and a constant."""
+    net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    net[0].bias.requires_grad_(False)
+    return net
+
+
+STAGE = ModuleStage(
+    module=f"{__name__}:net", epochs=2.0, batch_size=16, l2={"3.*": 0.01}, average=0.99, lr=0.01
+)
+
+
+def plan_of(strategy, stage=STAGE, workers=2, **fields):
+    return TrainingPlan(phases=split(stage, strategy, workers), workers=workers, **fields)
+
+
+@pytest.fixture
+def trained(tiny):
+    data = ArrayData(tiny.features, tiny.labels, checks=RowChecks(classes=3))
+
+    def run(plan, **fields):
+        return SimulatedEngine().run(RunSpec(plan=plan, data=data, run=bytes(16), **fields))
+
+    return run
+
+
+@pytest.mark.parametrize("name", AGREEMENTS)
+def test_a_card_gives_the_processors_parameters(name, trained):
+    plain = trained(plan_of(AGREEMENTS[name]))
+    there = trained(plan_of(AGREEMENTS[name], devices=(CARDS[0],)))
+    for mine, theirs in zip(there.vectors, plain.vectors, strict=True):
+        assert np.allclose(mine, theirs, atol=5e-3)
+    assert np.allclose(there.floats, plain.floats, atol=5e-3)
+    assert np.array_equal(there.integers, plain.integers)
+
+
+@pytest.mark.parametrize("name", ["averaging", "all_reduce"])
+def test_a_run_on_a_card_has_the_same_bits_again_and_after_a_cut(name, trained):
+    cuts, plan = [], plan_of(AGREEMENTS[name], devices=(CARDS[0],))
+    whole = trained(plan, save=cuts.append, checkpoint_seconds=0.0)
+    assert np.array_equal(trained(plan).vectors[-1], whole.vectors[-1])
+    middle = next(cut for cut in cuts if cut.version > 1)
+    assert np.array_equal(trained(plan, cut=middle, term=2).vectors[-1], whole.vectors[-1])
+
+
+def learned(stage, device, history=(), rows=64, width=6, seeds=(8,)):
+    """Returns the mean gradient of a batch, over some seeds."""
+    model, _ = fresh(stage, history, 0, ready(device))
+    chance = np.random.default_rng(0)
+    batch = Batch(chance.random((rows, width), dtype=np.float32), np.arange(rows) % 3)
+    gradients = []
+    for seed in seeds:
+        gradient, _ = model.learn(batch, seed)
+        model.to_host(gradient)
+        gradients.append(gradient.copy())
+    return np.mean(gradients, 0)
+
+
+@pytest.mark.parametrize("precision", ["mkl", "bfloat16"])
+def test_a_belief_networks_mean_direction_on_a_card_is_the_processors(precision):
+    """A card draws numbers of its own, so it is the mean over many that is the same."""
+    dbn = DBN(inputs=20, hidden=(15, 10), classes=3, precision=precision)
+    first, second, tuning = dbn.stages()
+    below = (first.build((), 1).parameters.trained,)
+    for stage, history, width in ((first, (), 20), (second, below, 15), (tuning, (), 20)):
+        how = {"history": history, "width": width, "seeds": range(8, 1600, 8)}
+        here, there = (learned(stage, device, **how) for device in ("cpu", CARDS[0]))
+        assert np.linalg.norm(here - there) < 0.1 * np.linalg.norm(here)
+
+
+def test_fine_tuning_without_dropout_on_a_card_has_the_processors_gradient():
+    still = FineTuning(dropout_input=0.0, dropout_hidden=(0.0,))
+    stage = DBN(inputs=20, hidden=(15,), classes=3, fine_tuning=still, precision="mkl").stages()[-1]
+    here, there = (learned(stage, d, width=20, seeds=[8] * 4) for d in ("cpu", CARDS[0]))
+    assert np.linalg.norm(here - there) < 1e-4 * np.linalg.norm(here)
+
+
+def in_pairs():
+    return nn.Sequential(nn.Linear(6, 8), nn.Unflatten(1, (2, 4)))
+
+
+@pytest.mark.parametrize("loss", ["in_batch", "cross_entropy", "multi_margin"])
+def test_a_loss_on_a_card_is_the_processors(loss):
+    module = "in_pairs" if loss == "in_batch" else "net"
+    stage = ModuleStage(module=f"{__name__}:{module}", loss=loss, lr=0.01, clip=1e-3)
+    here, there = (learned(stage, device) for device in ("cpu", CARDS[0]))
+    assert np.linalg.norm(here - there) < 1e-4 * np.linalg.norm(here)
+
+
+def chancy():
+    return nn.Sequential(nn.Linear(6, 32), nn.BatchNorm1d(32), nn.Dropout(0.5), nn.Linear(32, 3))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_recorded_run_on_a_card_has_the_plain_ones_bits(precision, trained):
+    stage = replace(
+        STAGE, module=f"{__name__}:chancy", precision=precision, l2={}, epochs=6.0, clip=1.0
+    )
+    made = []
+    for recorded in (False, True):
+        plan = plan_of(
+            averaging(every=Steps(3)), replace(stage, cuda_graph=recorded), devices=("cuda",)
+        )
+        made.append(trained(plan))
+    assert np.array_equal(made[0].vectors[-1], made[1].vectors[-1])
+    assert np.array_equal(made[0].floats, made[1].floats)
+    assert np.array_equal(made[0].integers, made[1].integers)
+
+
+class Looking(nn.Module):
+    """Reads a number of the card's, which no graph can."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.line(x) if float(x.sum()) < 1e9 else self.line(-x)
+
+
+def test_a_module_that_looks_at_numbers_is_not_recorded():
+    stage = ModuleStage(module=f"{__name__}:Looking", lr=0.01, cuda_graph=True)
+    with pytest.raises(UsageError, match="a step of Looking cannot be recorded"):
+        learned(stage, "cuda", seeds=range(6))
+
+
+def test_a_label_that_is_no_class_does_not_cost_the_card():
+    model, _ = fresh(STAGE, (), 0, ready(CARDS[0]))
+    batch = Batch(np.zeros((16, 6), np.float32), np.array([0, 5] + [1] * 14))
+    with pytest.raises(DataError, match=r"label 5 outside 0\.\.2 in its example 1"):
+        model.learn(batch, 0)
+    learned(STAGE, CARDS[0])
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("memory", ["keep", "recompute", "offload"])
+def test_a_gradient_on_a_card_is_the_processors(precision, memory):
+    tolerance = 1e-5 if precision == "float32" else 0.02
+    stage = replace(STAGE, activation_memory=memory)
+    rows = np.random.default_rng(0).standard_normal((32, 6)).astype(np.float32)
+    batch = Batch(rows, np.arange(32) % 3)
+    here, _ = fresh(stage, (), 0, "cpu")
+    there, _ = fresh(replace(stage, precision=precision), (), 0, ready(CARDS[0]))
+    there.load(here.parameters.trained, here.parameters.floats, here.parameters.integers)
+    mine, theirs = here.learn(batch, 8)[0], there.learn(batch, 8)[0]
+    there.to_host(theirs)
+    assert np.linalg.norm(mine - theirs) < tolerance * np.linalg.norm(mine)
+
+
+def test_dropout_on_a_card_follows_from_the_seed():
+    stage = ModuleStage(module=f"{__name__}:dropped", lr=0.01)
+    model, _ = fresh(stage, (), 0, ready(CARDS[0]))
+    batch = Batch(np.ones((64, 6), np.float32), np.arange(64) % 3)
+
+    def gradient(seed):
+        learned = model.learn(batch, seed)[0]
+        model.to_host(learned)
+        return learned.copy()
+
+    one = gradient(1)
+    assert np.array_equal(gradient(1), one)
+    assert not np.array_equal(gradient(2), one)
+
+
+def dropped():
+    return nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("together", [1, 0], ids=["alone", "together"])
+@pytest.mark.parametrize("cbow", [False, True], ids=["skip-gram", "cbow"])
+def test_word_vectors_on_a_card_are_the_processors(together, cbow):
+    chance = np.random.default_rng(0)
+    rows = np.pad(chance.integers(0, 60, (6, 90)), ((0, 0), (0, 1)), constant_values=-1)
+    rows, first = rows.astype("<i4"), 0.3 * chance.standard_normal((120, 20)).astype(np.float32)
+    chances = chances_of(np.bincount(rows[rows >= 0], minlength=60), 0, 5, NO_GRAMS)
+    made = []
+    for device in ("cpu", ready(CARDS[0])):
+        table, gains = first.copy(), np.ones(120, np.float32)
+        tables = plain.Tables(table[:60], table[60:], gains[:60], gains[60:])
+        steps = TorchSteps(torch_device(device), together)
+        steps.descend(rows, tables, chances, plain.Rule(5, 5, cbow), 0.05, np.arange(6))
+        made.append(table)
+    assert np.abs(made[0] - first).max() > 0.05
+    assert np.allclose(*made, atol=1e-4)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "strategy", [averaging(every=Steps(5)), all_reduce()], ids=["rounds", "steps"]
+)
+def test_two_workers_train_on_one_card(strategy, tmp_path):
+    chance = np.random.default_rng(0)
+    rows = chance.standard_normal((2000, 6)).astype(np.float32)
+    labels = (rows @ chance.standard_normal((6, 3))).argmax(1)
+    line = ModuleStage(module="torch.nn:Linear", arguments={"in_features": 6, "out_features": 3})
+    made = []
+    for number, device in enumerate(("cpu", CARDS[0], (CARDS[0], "cpu"))):
+        job = Job(model=line, strategy=strategy, workers=2, engine="local", device=device)
+        made.append(train(job, (rows, labels), folder=tmp_path / str(number)).state_dict())
+    for other in made[1:]:
+        for name, tensor in made[0].items():
+            assert torch.allclose(tensor, other[name], atol=0.02)
+
+
+def test_auto_measures_the_card_too(caplog):
+    batch = Batch(np.zeros((16, 6), np.float32), np.zeros(16, np.int64))
+
+    def make(device):
+        return fresh(STAGE, (), 0, device)
+
+    chosen = device_for("auto", make, lambda: batch)
+    assert chosen in ("cpu", f"{CARDS[0]}:0")
+    assert f"ms on {CARDS[0]}:0" in caplog.text
+
+
+def test_a_card_that_is_not_there_is_named_with_those_that_are():
+    with pytest.raises(NotReadyError, match=f"there is no device {CARDS[0]}:7.*{CARDS[0]}:0"):
+        ready(f"{CARDS[0]}:7")
+
+
+def test_the_card_is_listed_with_its_memory():
+    (card,) = [one for one in found() if one.name == f"{CARDS[0]}:0"]
+    assert card.memory_bytes > 2**30
+
+
+def test_a_model_larger_than_the_card_is_refused():
+    (card,) = [one for one in found() if one.name == f"{CARDS[0]}:0"]
+    with pytest.raises(NotReadyError, match="has too little memory for this model"):
+        check_memory(card.name, card.memory_bytes)
+
+
+@pytest.mark.processes
+def test_a_process_that_spark_forks_can_use_the_card():
+    """Its parent has imported torch and photinus, and a card that a parent holds is no child's."""
+    script = f"""
+import os, photinus.engine.spark.daemon
+from photinus.devices.discovery import ready
+child = os.fork()
+if not child:
+    os._exit(0 if ready({CARDS[0]!r}) else 1)
+raise SystemExit(os.waitpid(child, 0)[1])
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

@@ -1,0 +1,218 @@
+"""Recorded steps are those of the plain path; a graph of its own stands for CUDA's."""
+
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from photinus.core.errors import DataError, UsageError
+from photinus.data.base import Batch
+from photinus.models.dbn import DBN, FineTuning
+from photinus.models.module import ModuleStage
+from photinus.models.placement import DeviceParameters
+from photinus.models.recording import Recorder
+from photinus.training.placement import fresh
+
+
+class Graph:
+    """Repeats the step that was called while it recorded."""
+
+    recording = None
+
+    def __init__(self):
+        self.call = None
+
+    def pool(self):
+        return "pool"
+
+    def replay(self):
+        step, inputs, result = self.call
+        result.copy_(step(inputs, None))
+
+
+@contextmanager
+def graph(made, pool, capture_error_mode):
+    Graph.recording = made
+    try:
+        yield
+    finally:
+        Graph.recording = None
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """Has every recorder record on the stand-in device; returns how many graphs were made."""
+    made = []
+    start = Recorder.__init__
+
+    def init(self, at, step, name, *, records=True):
+        def noted(inputs, seed):
+            result = step(inputs, seed)
+            if Graph.recording is not None:
+                made.append(name)
+                result = result.clone()
+                Graph.recording.call = (step, inputs, result)
+            return result
+
+        start(self, at, noted, name)
+        self._records = records and at.is_apart
+
+    def seed(self, seed):
+        torch.default_generator.manual_seed(seed)
+
+    monkeypatch.setattr(Recorder, "__init__", init)
+    monkeypatch.setattr(DeviceParameters, "seed", seed)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    return made
+
+
+def net():
+    """Has statistics, and chance."""
+    return nn.Sequential(
+        nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3)
+    )
+
+
+class Moody(nn.Module):
+    """Does something else at every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.line, self.calls = nn.Linear(6, 3), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.line(x) * self.calls
+
+
+class Peeking(nn.Module):
+    """Cannot be recorded: it reads a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(6, 3)
+
+    def forward(self, x):
+        if Graph.recording is not None:
+            raise RuntimeError("operation not permitted when stream is capturing\nmore of it")
+        return self.line(x)
+
+
+def batches(sizes=(16,) * 5 + (7,) * 4 + (16, 7, 1, 16), weights=False):
+    chance = np.random.default_rng(0)
+    for size in sizes:
+        x = chance.standard_normal((size, 6)).astype(np.float32)
+        given = chance.random(size).astype(np.float32) if weights else None
+        yield Batch(x, chance.integers(0, 3, size).astype(np.float64), weights=given)
+
+
+def trained(stage, device, **of):
+    model, inner = fresh(stage, (), 3, device)
+    told = []
+    for number, batch in enumerate(batches(**of)):
+        gradient, metrics = model.learn(batch, 8 * number)
+        inner.step(model.parameters.trained, gradient, 0.0)
+        told.append(metrics["loss"])
+    p = model.parameters
+    model.to_host(p.trained, p.floats, p.integers)
+    return p.trained, p.floats, p.integers, told
+
+
+STAGE = ModuleStage(module=f"{__name__}:net", lr=0.01, average=0.9, l2={"4.*": 0.01})
+
+
+@pytest.mark.parametrize("weights", [False, True], ids=["", "weights"])
+def test_a_recorded_module_learns_the_plain_paths_bits(weights, graphs):
+    plain = trained(STAGE, "stand-in", weights=weights)
+    assert not graphs
+    recorded = trained(replace(STAGE, cuda_graph=True), "stand-in", weights=weights)
+    assert len(graphs) == 2, "a graph for each size of a batch but one row"
+    for mine, theirs in zip(recorded, plain, strict=True):
+        assert np.array_equal(mine, theirs)
+
+
+def test_on_the_processor_nothing_is_recorded(graphs):
+    recorded = trained(replace(STAGE, cuda_graph=True), "cpu")
+    assert not graphs
+    assert np.array_equal(recorded[0], trained(STAGE, "cpu")[0])
+
+
+@pytest.mark.parametrize("phase", [0, 1, 2])
+def test_a_recorded_belief_network_learns_the_plain_paths_numbers(phase, graphs, monkeypatch):
+    dbn = DBN(inputs=6, hidden=(5, 4), classes=3, precision="mkl")
+    still = FineTuning(dropout_input=0.0, dropout_hidden=(0.0,))
+    stage = replace(dbn, fine_tuning=still).stages()[phase]
+    monkeypatch.setattr("photinus.models.random.np.random.SFC64", lambda _: Still())
+    made = []
+    for device in ("cpu", "stand-in"):
+        model, inner = fresh(stage, (), 3, device)
+        rows = np.random.default_rng(1).random((8, 16, 6 if phase != 1 else 5), dtype=np.float32)
+        for number, x in enumerate(rows):
+            gradient, metrics = model.learn(Batch(x, np.arange(16) % 3), 8 * number)
+            inner.step(model.parameters.trained, gradient, 0.0)
+        model.to_host(model.parameters.trained)
+        made.append((model.parameters.trained.copy(), metrics))
+    assert len(graphs) == 1
+    assert np.array_equal(made[0][0], made[1][0])
+    assert made[0][1] == made[1][1]
+
+
+class Still:
+    """Draws the same bits at every step: a graph of the processor's cannot be seeded."""
+
+    def random_raw(self, count):
+        return np.random.default_rng(5).integers(0, 2**64, count, dtype=np.uint64)
+
+
+def test_a_module_that_does_something_else_when_repeated_is_refused(graphs):
+    stage = ModuleStage(module=f"{__name__}:Moody", lr=0.01, cuda_graph=True)
+    with pytest.raises(
+        UsageError, match=r"a step of Moody cannot be recorded.*from the plain"
+    ):
+        trained(stage, "stand-in")
+
+
+def test_a_module_that_cannot_be_recorded_is_named_with_the_reason(graphs):
+    stage = ModuleStage(module=f"{__name__}:Peeking", lr=0.01, cuda_graph=True)
+    with pytest.raises(UsageError, match=r"a step of Peeking cannot be recorded.*not permitted"):
+        trained(stage, "stand-in")
+
+
+def test_of_many_shapes_some_stay_plain(graphs):
+    sizes = [size for size in range(2, 30) for _ in range(4)]
+    stage = ModuleStage(module=f"{__name__}:net", lr=0.01)
+    recorded = trained(replace(stage, cuda_graph=True), "stand-in", sizes=sizes)
+    assert len(graphs) == 16
+    assert np.array_equal(recorded[0], trained(stage, "stand-in", sizes=sizes)[0])
+
+
+@pytest.mark.parametrize("cuda_graph", [False, True])
+@pytest.mark.parametrize("before", [0, 4])
+def test_a_label_that_is_no_class_is_named_before_a_card_reads_it(cuda_graph, before, graphs):
+    stage = ModuleStage(module=f"{__name__}:net", lr=0.01, cuda_graph=cuda_graph)
+    model, _ = fresh(stage, (), 3, "stand-in")
+    for batch in batches((16,) * before):
+        model.learn(batch, 0)
+    calls = []
+    model._loss = lambda *_: calls.append(1)
+    with pytest.raises(DataError, match=r"label 5 outside 0\.\.2 in its example 1"):
+        model.learn(Batch(np.zeros((16, 6), np.float32), np.array([0, 5] + [1] * 14)), 0)
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("accumulate", 2),
+        ("activation_memory", "recompute"),
+        ("activation_bytes", 10**9),
+        ("precision", "float16"),
+    ],
+)
+def test_settings_that_no_graph_can_have_are_refused_with_it(field, value):
+    with pytest.raises(UsageError, match=f"cannot be recorded as a CUDA graph; got {field}="):
+        replace(STAGE, cuda_graph=True, **{field: value})
