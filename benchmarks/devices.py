@@ -19,7 +19,7 @@ import argparse
 import secrets
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ from torch.nn import functional
 
 from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed
-from photinus.data.base import Batch
+from photinus.data.base import Batch, Feed, Transform
 from photinus.devices.discovery import found
 from photinus.devices.names import OPENCL, kind_of
 from photinus.engine.base import ArrayData, RunSpec
@@ -43,6 +43,7 @@ from photinus.models.low_precision import LOW
 from photinus.models.module import ModuleStage
 from photinus.models.placement import DeviceInner, torch_device
 from photinus.strategies.recipes import averaging
+from photinus.training.ahead import AheadFeed
 from photinus.training.placement import fresh
 from photinus.training.plan import Phase, TrainingPlan
 
@@ -206,8 +207,10 @@ def ours(case: Case, device: str) -> ROUND:
     def run(steps: int) -> tuple[int, int]:
         placed = inner.placed if isinstance(inner, DeviceInner) else None
         before = (placed.bytes_to_host, placed.bytes_to_device) if placed else (0, 0)
-        for step in range(steps):
-            gradient, _ = model.learn(case.batch, step)
+        feed: Feed = Same(case.batch, steps)
+        feed = feed if model.send is None else AheadFeed(feed, model.send)
+        for step, batch in enumerate(feed):
+            gradient, _ = model.learn(batch, step)
             inner.step(trained, gradient, 0.0)
         model.to_host(trained)
         model.to_device(trained)
@@ -220,24 +223,48 @@ def ours(case: Case, device: str) -> ROUND:
     return run
 
 
+class Same(Feed):
+    """The same batch so many times."""
+
+    rows = position = 0
+
+    def __init__(self, batch: Batch, steps: int) -> None:
+        self._batch, self._steps = batch, steps
+
+    def __iter__(self) -> Iterator[Batch]:
+        for _ in range(self._steps):
+            yield self._batch
+
+    def seek(self, position: int) -> None:
+        raise NotImplementedError
+
+    def mapped(self, function: Transform) -> Feed:
+        raise NotImplementedError
+
+
 def wait(device: torch.device) -> None:
     """Waits for what a device has to do."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
+def ways(case: Case, device: str) -> dict[str, ROUND]:
+    """Returns the rounds of a device by the words for them."""
+    kind = device.partition(":")[0]
+    made = {device: ours(case, device)}
+    if kind == "cuda" and isinstance(case.stage, ModuleStage):
+        graph = case._replace(stage=replace(case.stage, cuda_graph=True))
+        made[f"{device}, cuda_graph"] = ours(graph, device)
+    if kind in ("cpu", "cuda", "xpu", "mps"):
+        made[f"{device}, bare"] = bare(case, device, is_pinned=False)
+    if kind in ("cuda", "xpu"):
+        made[f"{device}, bare, pinned"] = bare(case, device, is_pinned=True)
+    return made
+
+
 def compare(name: str, case: Case, devices: list[str], steps: int, turns: int) -> None:
     """Prints a line for each device, and for its bare loops."""
-    runs: dict[str, ROUND] = {}
-    for device in devices:
-        runs[device] = ours(case, device)
-        if device.startswith("cuda") and isinstance(case.stage, ModuleStage):
-            graph = case._replace(stage=replace(case.stage, cuda_graph=True))
-            runs[f"{device}, cuda_graph"] = ours(graph, device)
-        if device.partition(":")[0] in ("cpu", "cuda", "xpu", "mps"):
-            runs[f"{device}, bare"] = bare(case, device, is_pinned=False)
-        if device.partition(":")[0] in ("cuda", "xpu"):
-            runs[f"{device}, bare, pinned"] = bare(case, device, is_pinned=True)
+    runs = {of: run for device in devices for of, run in ways(case, device).items()}
     spent: dict[str, list[tuple[float, float]]] = {of: [] for of in runs}
     copied = dict[str, tuple[int, int]]()
     for turn in range(turns + 1):
@@ -259,8 +286,13 @@ def compare(name: str, case: Case, devices: list[str], steps: int, turns: int) -
 
 def workers_together(device: str, count: int, steps: int) -> float:
     """Returns the rows a second of so many workers on one device."""
-    size, case = 64, cases()["CIFAR-10 network"]
-    stage = replace(case.stage, batch_size=count * size, max_steps=steps)  # type: ignore[type-var]
+    size = 64
+    stage = ModuleStage(
+        module="photinus.zoo:cifar10_tutorial",
+        batch_size=count * size,
+        max_steps=steps,
+        cuda_graph=device.startswith("cuda"),
+    )
     at: list[tuple[float, int]] = []
 
     def emit(event: Event) -> None:

@@ -13,6 +13,7 @@ from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.mlp import MLP
 from photinus.models.module import ModuleStage
+from photinus.models.placement import PlacedModel
 from photinus.models.rbm import RBM
 from photinus.strategies.recipes import (
     all_reduce,
@@ -130,6 +131,26 @@ def test_a_belief_networks_phases_on_any_device_have_the_processors_bits(
     assert len(ended[0]) == 3
     for mine, theirs in zip(*ended, strict=True):
         assert np.array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize("name", ["averaging", "all_reduce", "downpour"])
+def test_batches_that_are_sent_ahead_give_the_processors_bits(name, trained, monkeypatch):
+    monkeypatch.setattr("photinus.training.ahead.LEAST_BYTES", 0)
+    sent = []
+    send = PlacedModel._send
+    monkeypatch.setattr(PlacedModel, "_send", lambda *of: sent.append(1) or send(*of))
+    plain = trained(plan_of(AGREEMENTS[name]))
+    assert not sent
+    cuts = []
+    plan = plan_of(AGREEMENTS[name], devices=("stand-in",))
+    apart = trained(plan, save=cuts.append, checkpoint_seconds=0.0)
+    assert len(sent) > 8
+    for mine, theirs in zip(apart.vectors, plain.vectors, strict=True):
+        assert np.array_equal(mine, theirs)
+    assert np.array_equal(apart.floats, plain.floats)
+    if name != "downpour":
+        middle = next(cut for cut in cuts if cut.version > 1)
+        assert np.array_equal(trained(plan, cut=middle, term=2).vectors[-1], plain.vectors[-1])
 
 
 def test_a_run_goes_on_from_a_cut_on_another_device_with_the_same_bits(trained):

@@ -1,10 +1,14 @@
 """A feed that is read ahead hands out the same batches, and stands where it was trained up to."""
 
-import numpy as np
+import threading
 
+import numpy as np
+import pytest
+
+from photinus.core.errors import DataError
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.rows import Rows
-from photinus.training.ahead import LookaheadFeed
+from photinus.training.ahead import LEAST_BYTES, AheadFeed, LookaheadFeed
 
 
 def feed(rows=20):
@@ -80,3 +84,57 @@ def test_it_goes_on_from_a_position():
     one.asks()
     assert (one.position, numbers(next(iter(one))).tolist()) == (9, wanted)
     assert one.position == 12
+
+
+@pytest.fixture
+def always(monkeypatch):
+    """Has batches of any size sent ahead."""
+    monkeypatch.setattr("photinus.training.ahead.LEAST_BYTES", 0)
+
+
+def test_a_feed_that_sends_ahead_stands_where_it_was_trained_up_to(always):
+    plain, sent = feed(), []
+    one = AheadFeed(feed(), lambda batch: sent.append(numbers(batch).tolist()) or batch)
+    every = [(numbers(batch).tolist(), plain.position) for batch in plain]
+    assert [(numbers(batch).tolist(), one.position) for batch in one] == every
+    assert sent == [batch for batch, _ in every[1:]], "the first one is there already"
+    assert (one.rows, one.epochs) == (20, 2.0)
+    one.seek(9)
+    assert next(iter(one)).features[0, 0] == every[3][0][0]
+
+
+def test_the_next_batch_is_sent_while_the_last_one_is_trained_on(always):
+    is_sent = threading.Event()
+    batches = iter(AheadFeed(feed(), lambda batch: is_sent.set() or batch))
+    next(batches)
+    assert is_sent.wait(60)
+    batches.close()
+
+
+def test_small_batches_are_not_sent_ahead():
+    assert feed().rows * 8 < LEAST_BYTES
+    assert len(list(AheadFeed(feed(), pytest.fail))) == 14
+
+
+def test_a_batch_that_cannot_be_sent_is_handed_out_as_it_is(always):
+    def refuse(batch):
+        raise DataError("it has no labels")
+
+    batches = list(AheadFeed(feed(), refuse))
+    assert [numbers(batch).tolist() for batch in batches] == [numbers(b).tolist() for b in feed()]
+
+
+def test_an_error_of_the_feed_reaches_who_trains(always):
+    class Broken:
+        rows = position = 0
+
+        def __iter__(self):
+            yield from list(feed())[:2]
+            raise OSError("the spool is gone")
+
+    with pytest.raises(OSError, match="the spool is gone"):
+        list(AheadFeed(Broken(), lambda batch: batch))
+
+
+def test_a_feed_without_a_row_ends_at_once(always):
+    assert not list(AheadFeed(feed(rows=0), pytest.fail))

@@ -12,7 +12,7 @@ import click
 from photinus.cli.watch import stderr_in
 
 if TYPE_CHECKING:
-    from photinus.engine.spark.executor_devices import VisibleDevice
+    from photinus.devices.discovery import VisibleDevice
 
 
 @click.command()
@@ -40,8 +40,7 @@ def devices(tasks: int | None) -> None:
 
 
 def _here() -> tuple[VisibleDevice, ...]:
-    from photinus.devices.discovery import found, measured
-    from photinus.engine.spark.executor_devices import VisibleDevice
+    from photinus.devices.discovery import VisibleDevice, found, measured
 
     return tuple(
         VisibleDevice(host=platform.node(), resource="", device=device, gflops=gflops)

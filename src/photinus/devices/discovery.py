@@ -40,6 +40,18 @@ class Device:
     """It is the processor, or the processor by way of OpenCL."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VisibleDevice:
+    """A device that a process or a task of Spark sees."""
+
+    host: str
+    resource: str
+    """What Spark gave to the task, as "gpu 0"; empty for nothing."""
+    device: Device
+    gflops: float
+    """10⁹ operations a second, by a measured product; 0 for a device that fails."""
+
+
 def found() -> tuple[Device, ...]:
     """Returns the devices that can be used here, the processor first.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from photinus.core.errors import UsageError
 from photinus.core.parameters import (
@@ -93,6 +93,14 @@ class Model(ABC):
         """
         name = type(self).__name__
         raise UsageError(f"{name} computes on the processor only", got=device, do='device="cpu"')
+
+    @property
+    def send(self) -> Callable[[Any], Any] | None:
+        """Sends a batch to the device, in any thread, and returns what `learn` takes for it.
+
+        None where there is nothing to send.
+        """
+        return None
 
     def to_host(self, *vectors: Vector) -> None:  # noqa: B027 - without a device it is there
         """Brings the newest numbers of its own vectors, the gradient too, to where others read."""

@@ -23,7 +23,7 @@ from photinus.models.base import Batch
 from photinus.models.heads import errors_of, head_under
 from photinus.models.losses import loss_named, target_for, whole_target, wrong_label
 from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
-from photinus.models.placement import MEASURED_EVERY, DeviceParameters, PlacedModel
+from photinus.models.placement import MEASURED_EVERY, DeviceParameters, PlacedModel, SentBatch
 from photinus.models.random import Bits
 from photinus.models.recording import Recorder
 from photinus.models.tensors import WorkBuffers, rows_of, tensor_of
@@ -112,10 +112,10 @@ class MLP(PlacedModel):
         self._low = self._exact if is_exact else self._exact.to(self._dtype)
         self._layers = _layers(self.parameters.layout, self._low)
 
-    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
+    def learn(self, batch: Batch | SentBatch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient of the batch's mean loss, and the loss."""
         self._at.sync()
-        loss = self._steps(self._inputs(batch), seed)
+        loss = self._steps(self._arrived(batch), seed)
         self._at.touched(self._at.gradient)
         if self._at.is_apart and seed % MEASURED_EVERY:
             return self._at.gradient, {}

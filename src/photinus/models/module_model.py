@@ -35,7 +35,13 @@ from photinus.models.losses import (
 )
 from photinus.models.low_precision import autocast, gradients
 from photinus.models.metrics import counted
-from photinus.models.placement import CPU, MEASURED_EVERY, DeviceParameters, PlacedModel
+from photinus.models.placement import (
+    CPU,
+    MEASURED_EVERY,
+    DeviceParameters,
+    PlacedModel,
+    SentBatch,
+)
 from photinus.models.reading import (
     FeatureReading,
     Features,
@@ -175,19 +181,24 @@ class ModuleModel(PlacedModel):
         how = self._how
         self._reading = FeatureReading.of(self.module, self._dtype, how.reads, how.memory, at.sent)
         name = type(self.module).__name__
-        self._recorder = Recorder(at, self._recorded, name) if how.cuda_graph else None
+        may = how.cuda_graph and at.is_apart
+        self._recorder = Recorder(at, self._recorded, name) if may else None
         at.touched(*at.sections)
         at.to_host(at.sections)
 
-    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
+    def learn(self, batch: Batch | SentBatch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient by automatic differentiation, and the loss with its penalty."""
         self._at.sync()
         is_first = not self._is_learning  # it shows how many classes there are
         self._begin_learning()
-        if self._recorder is None or is_first or examples(batch) == 1:
-            total = self._step(batch, seed)
+        is_sent = isinstance(batch, SentBatch)
+        host: Batch = batch.batch if isinstance(batch, SentBatch) else batch
+        if is_first or not (is_sent or self._recorder) or examples(host) == 1:
+            total = self._step(host, seed)
         else:
-            total = self._recorder(self._inputs(batch), seed)
+            if host.labels is not None:
+                self._checked(tensor_of(host.labels))
+            total = (self._recorder or self._recorded)(self._arrived(batch), seed)
         self._at.touched(self._gradient, self.parameters.floats, self.parameters.integers)
         if self._at.is_apart and seed % MEASURED_EVERY:
             return self._gradient, {}
@@ -199,13 +210,23 @@ class ModuleModel(PlacedModel):
             self.module.train()
             self._is_learning = True
 
+    @property
+    def send(self) -> Callable[[Any], Any] | None:
+        """As of every model; not where a function of the user's reads batches, or they are parted.
+
+        That function may draw numbers, which the seed of its step decides.
+        """
+        how = self._how
+        is_whole = how.accumulate == 1 and how.activation_bytes is None and not how.reads
+        return super().send if is_whole else None
+
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         """Returns a batch as tensors on the host: what `_recorded` reads."""
         read = self._reading.here(batch.features, getattr(batch, "draws", None))
         named = read if isinstance(read, dict) else {"": read}
         inputs = {_READ + name: x for name, x in named.items()}
         if batch.labels is not None:
-            inputs["labels"] = self._checked(tensor_of(batch.labels))
+            inputs["labels"] = whole_target(self._name, tensor_of(batch.labels))
         weights = getattr(batch, "weights", None)
         return inputs if weights is None else {**inputs, "weights": tensor_of(weights)}
 

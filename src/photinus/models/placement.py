@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from photinus.core.parameters import SECTIONS, Layout, Parameters, Vector
-from photinus.models.base import Model
+from photinus.models.base import Batch, Model
 from photinus.models.optimizers import Inner
 from photinus.models.tensors import tensor_of
 
@@ -109,6 +110,8 @@ class DeviceParameters:
 
     def send_into(self, there: Tensor, tensor: Tensor) -> Tensor:
         """Returns the device's tensor, to which the numbers of one of the host's are sent."""
+        if tensor.device.type != CPU:
+            return there.copy_(tensor)
         self.bytes_to_device += tensor.nbytes
         is_pinned = self.device.type in ("cuda", "xpu")
         return there.copy_(tensor.pin_memory() if is_pinned else tensor, non_blocking=is_pinned)
@@ -198,10 +201,61 @@ class DeviceInner(Inner):
         self._inner.load(state)
 
 
+class SentBatch(NamedTuple):
+    """A batch on its way to a device."""
+
+    batch: Any
+    """On the host."""
+    inputs: Mapping[str, Tensor]
+    """On the device, once the copy is done."""
+    copied: Any
+    """torch's event of that; None where the copy is done."""
+
+    @property
+    def examples(self) -> int:
+        """How many there are."""
+        count: int = self.batch.examples
+        return count
+
+
 class PlacedModel(Model):
     """A model whose tensors are views of flat vectors, on the processor or on a device."""
 
     _at: DeviceParameters
+    _copies: Any = None
+    """torch's stream of the device, on which batches are copied while it computes."""
+
+    @abstractmethod
+    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """Returns what a step reads of a batch, as tensors on the host."""
+
+    @property
+    def send(self) -> Callable[[Any], Any] | None:
+        """Sends a batch on a stream of its own, while the device computes."""
+        return self._send if self._at.is_apart and self._at.device.type != "mps" else None
+
+    def _send(self, batch: Any) -> Any:  # noqa: ANN401 - a feed's
+        device = self._at.device
+        if device.type == CPU:
+            inputs = {name: self._at.sent(x) for name, x in self._inputs(batch).items()}
+            return SentBatch(batch, inputs, None)
+        module = torch.get_device_module(device)
+        self._copies = self._copies or module.Stream(device)
+        with module.stream(self._copies):
+            inputs = {name: self._at.sent(x) for name, x in self._inputs(batch).items()}
+            return SentBatch(batch, inputs, self._copies.record_event())
+
+    def _arrived(self, batch: Batch | SentBatch) -> Mapping[str, Tensor]:
+        """Returns a batch's inputs: on the host, or where they were sent, once they are there."""
+        if not isinstance(batch, SentBatch):
+            return self._inputs(batch)
+        if batch.copied is not None:
+            device = self._at.device
+            now = torch.get_device_module(device).current_stream(device)
+            now.wait_event(batch.copied)
+            for x in batch.inputs.values():
+                x.record_stream(now)  # its memory is of the other stream
+        return batch.inputs
 
     @abstractmethod
     def _lie(self, at: DeviceParameters) -> None:

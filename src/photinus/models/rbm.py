@@ -23,7 +23,7 @@ from photinus.core.seeds import generator
 from photinus.core.settings import Limit, one_of, validate, whole
 from photinus.models.base import Batch
 from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
-from photinus.models.placement import DeviceParameters, PlacedModel
+from photinus.models.placement import DeviceParameters, PlacedModel, SentBatch
 from photinus.models.random import Bits
 from photinus.models.recording import Recorder
 from photinus.models.tensors import WorkBuffers, rows_of
@@ -110,18 +110,21 @@ class RBM(PlacedModel):
         self._rooms = WorkBuffers(at.device)
         self._low = self._rooms.get("low", self._w.shape, self._dtype)  # W as products read it
 
-    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
+    def learn(self, batch: Batch | SentBatch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the direction [n], and every 8th seed the reconstruction's squared error.
 
         Every example counts alike: weights belong to supervised losses.
         """
         self._at.sync()
         with torch.no_grad():
-            rows = rows_of(batch.features, len(self._a))
-            squares = self._steps({"rows": rows}, seed)
+            squares = self._steps(self._arrived(batch), seed)
         self._at.touched(self._at.gradient)
         is_measured = seed % _MEASURED_EVERY == 0
         return self._at.gradient, {"reconstruction": float(squares)} if is_measured else {}
+
+    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
+        """Returns the rows [B, V] on the host."""
+        return {"rows": rows_of(batch.features, len(self._a))}
 
     def _step(self, inputs: Mapping[str, Tensor], seed: int | None) -> Tensor:
         """Writes the gradient; returns the reconstruction's error [], or 0 where none reads it."""

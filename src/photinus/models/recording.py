@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from photinus.core.errors import PhotinusError, UsageError
 from photinus.core.parameters import FLOATS, INTEGERS
@@ -102,27 +103,55 @@ class Recorder:
             for buffer, kept in zip(buffers, before, strict=True):
                 buffer.copy_(kept)
 
-        self._plain(inputs, seed)
-        undo()
-        gradient = self._at.tensor(self._at.gradient)
-        plain, graph = gradient.clone(), torch.cuda.CUDAGraph()
+        with _NoDropout():  # some kinds of it draw other numbers when they are recorded
+            self._plain(inputs, seed)
+            plain = self._at.tensor(self._at.gradient).clone()
+            undo()
+            graph, _ = self._captured(inputs)
+            self._at.seed(seed)
+            graph.replay()
+            undo()
+        self._compare(plain)
+        graph, measured = self._captured(inputs)
+        return _Recording(graph, inputs, measured)
+
+    def _captured(self, inputs: Inputs) -> tuple[Any, Tensor]:
+        graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 measured = self._step(inputs, None)
         except (RuntimeError, PhotinusError) as error:
             raise self._refusal(str(error).partition("\n")[0]) from error
         self._pool = graph.pool()
-        self._at.seed(seed)
-        graph.replay()
-        undo()
-        far = float(torch.linalg.vector_norm(gradient - plain))
+        return graph, measured
+
+    def _compare(self, plain: Tensor) -> None:
+        far = float(torch.linalg.vector_norm(self._at.tensor(self._at.gradient) - plain))
         length = float(torch.linalg.vector_norm(plain))
         if isfinite(length) and not far <= _FAR * length:
             got = f"a gradient that is {far:.3g} away from the plain one, of length {length:.3g}"
             raise self._refusal(got)
-        return _Recording(graph, inputs, measured)
 
     def _refusal(self, got: str) -> UsageError:
         wrong = f"a step of {self._name} cannot be recorded as a CUDA graph"
         do = "leave cuda_graph out, or let the forward pass do the same work for every batch"
         return UsageError(wrong, got=got, do=do)
+
+
+class _NoDropout(TorchFunctionMode):
+    """Has dropout leave out nothing."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,  # noqa: ANN401 - torch's
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        name, kwargs = getattr(func, "__name__", ""), dict(kwargs or {})
+        if name == "scaled_dot_product_attention":  # (query, key, value, mask, rate, is_causal)
+            rest = {"is_causal": args[5]} if len(args) > 5 else {}
+            args, kwargs = args[:4], {**kwargs, **rest, "dropout_p": 0.0}
+        elif "dropout" in name:
+            return args[0] if args else kwargs["input"]
+        return func(*args, **kwargs)

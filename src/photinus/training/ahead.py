@@ -1,15 +1,88 @@
-"""Reads a feed's next batches before they are trained on, for the rows that they will read."""
+"""Reads a feed's next batches before they are trained on: for their rows, or for a device."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 
 import numpy as np
 
+from photinus.core.errors import PhotinusError
 from photinus.core.parameters import Vector
 from photinus.data.base import Batch, Feed, MappedFeed, Transform
+
+LEAST_BYTES = 1 << 20
+"""Of a batch's features: a smaller one is there sooner than a thread is asked for it."""
+
+
+class AheadFeed(Feed):
+    """A feed whose next batch is read, and sent to a device, while the last one is trained on.
+
+    Args:
+        feed: yields the batches; they can be read again.
+        send: returns a batch on its way to the device.
+    """
+
+    def __init__(self, feed: Feed, send: Callable[[Batch], Batch]) -> None:
+        self._feed, self._send = feed, send
+        self._position = feed.position
+
+    @property
+    def rows(self) -> int:
+        """As of the feed behind it."""
+        return self._feed.rows
+
+    @property
+    def position(self) -> int:
+        """Examples handed out so far; not those that were read ahead."""
+        return self._position
+
+    def __iter__(self) -> Iterator[Batch]:
+        source = iter(self._feed)
+        first = next(source, None)
+        if first is None:
+            return
+        self._position = self._feed.position
+        if _bytes(first) < LEAST_BYTES:
+            yield first
+            for batch in source:
+                self._position = self._feed.position
+                yield batch
+            return
+
+        def read() -> tuple[Batch, int] | None:
+            batch = next(source, None)
+            return None if batch is None else (self._sent(batch), self._feed.position)
+
+        with ThreadPoolExecutor(1, "photinus-batches") as thread:
+            ahead = thread.submit(read)
+            yield first
+            while (found := ahead.result()) is not None:
+                ahead = thread.submit(read)
+                batch, self._position = found
+                yield batch
+
+    def _sent(self, batch: Batch) -> Batch:
+        try:
+            return self._send(batch)
+        except PhotinusError:
+            return batch  # `learn` will refuse it, and name its rows
+
+    def seek(self, position: int) -> None:
+        """Continues after `position` examples, where nobody iterates."""
+        self._feed.seek(position)
+        self._position = position
+
+    def mapped(self, function: Transform) -> Feed:
+        """Returns a feed over transformed features."""
+        return MappedFeed(self, function)
+
+
+def _bytes(batch: Batch) -> int:
+    x = batch.features
+    return sum(a.nbytes for a in (x.values() if isinstance(x, Mapping) else (x,)))
 
 
 class LookaheadFeed(Feed):

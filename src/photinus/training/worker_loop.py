@@ -21,7 +21,7 @@ from photinus.models.base import Model
 from photinus.models.optimizers import Inner
 from photinus.strategies.backups import Backup
 from photinus.strategies.base import GRADIENT_SUM, Message, ShardMove, Strategy, is_held_by_workers
-from photinus.training.ahead import LookaheadFeed
+from photinus.training.ahead import AheadFeed, LookaheadFeed
 from photinus.training.asks import Ask, Close, Grant, Hello, Life, Snapshot
 from photinus.training.loop import work
 from photinus.training.phase_context import PhaseContext, PhaseProgress
@@ -203,6 +203,7 @@ def _phase_context(
     else:
         assert heal.vector is not None
         model.load(heal.vector, heal.floats, heal.integers)
+    feed = feed if is_whole else _sent_ahead(feed, part, model)
     if held:
         inner.load(held)
     trained = model.parameters.trained
@@ -221,6 +222,12 @@ def _phase_context(
         early=grant.early if getattr(strategy, "is_early", False) else None,
         where=f"phase {phase.name}, partition {slot}",
     )
+
+
+def _sent_ahead(feed: Feed, part: Part, model: Model) -> Feed:
+    """Returns a feed that sends batches ahead, where there is a device and rows stay."""
+    stays = part.passes is None  # of a stream a batch that was read and not trained on is lost
+    return feed if model.send is None or not stays else AheadFeed(feed, model.send)
 
 
 def _with_shard(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from photinus.devices.discovery import Device, found, measured
+from photinus.devices.discovery import Device, VisibleDevice, found, measured
 from photinus.engine.spark.resources import given_to
 
 if TYPE_CHECKING:
@@ -19,18 +18,6 @@ _SCHEMA = (
     "host string, resource string, name string, title string, memory_bytes long, driver string, "
     "gflops double"
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VisibleDevice:
-    """A device that a task sees."""
-
-    host: str
-    resource: str
-    """What Spark gave to the task, as "gpu 0"; empty for nothing."""
-    device: Device
-    gflops: float
-    """10⁹ operations a second, by a measured product; 0 for a device that fails."""
 
 
 def seen_by_tasks(spark: SparkSession, tasks: int) -> tuple[VisibleDevice, ...]:
