@@ -1,7 +1,7 @@
 """Rows a second, processor seconds and bytes copied, by device, beside a bare loop of PyTorch.
 
     python benchmarks/devices.py [--models "CIFAR-10 network" ...] [--devices cpu cuda:0]
-        [--steps 20] [--turns 5] [--workers 1 2 4]
+        [--steps 20] [--turns 5] [--workers 1 2 4] [--words]
 
 Every device of this machine, and the stand-in, takes its turn in each model; after so many steps
 the parameters pass to the host and back, as when workers agree. The median turn counts. A bare loop
@@ -9,8 +9,9 @@ reads its batches from the host, too: as arrays, and on a card also from pinned 
 loader whose threads have pinned them. Modules are measured with `cuda_graph`, too; a DBN's phases
 record their steps by themselves. With --workers, so many processes of a job train the CIFAR-10
 network on the last device at once, with averaging every 50 steps; rows a second are all workers'.
-The encoder has MiniLM's sizes, adapters of rank 8, and random weights; it needs transformers and
-peft. Without --models those are left out that take minutes on a processor.
+With --words, words a second of the last device's word vectors, and of numba's, on words with
+Zipf's frequencies. The encoder has MiniLM's sizes, adapters of rank 8, and random weights; it needs
+transformers and peft. Without --models those are left out that take minutes on a processor.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ from photinus.core.events import Event, RoundClosed
 from photinus.data.base import Batch, Feed, Transform
 from photinus.devices.discovery import found
 from photinus.devices.names import OPENCL, kind_of
+from photinus.embeddings.word2vec import Word2VecStage
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.models.base import Stage
 from photinus.models.dbn import DBN
 from photinus.models.low_precision import LOW
 from photinus.models.module import ModuleStage
+from photinus.models.optimizers import InPlace
 from photinus.models.placement import DeviceInner, torch_device
 from photinus.strategies.recipes import averaging
 from photinus.training.ahead import AheadFeed
@@ -315,6 +318,21 @@ def workers_together(device: str, count: int, steps: int) -> float:
     return (after - before) / (last - first)
 
 
+def words_a_second(dims: int, device: str, kernel: str, rows: int) -> float:
+    """Returns it for batches of so many rows of 1,000 words, of 50,000 different ones."""
+    shares = 1 / (np.arange(50_000) + 10.0)
+    text = CHANCE.choice(len(shares), (8 * rows, 1000), p=shares / shares.sum()).astype("<i4")
+    stage = Word2VecStage(words=len(shares), dims=dims, kernel=kernel, batch_size=rows)
+    model, inner = fresh(stage, (), 0, device)
+    assert isinstance(inner, InPlace)
+    model.parameters.view("counts")[:] = np.maximum(1, np.bincount(text.ravel(), None, 50_000))
+    began = 0.0
+    for number, some in enumerate(np.split(text, 8)):
+        began = time.perf_counter() if number == 2 else began  # after two that are not counted
+        inner.descend(model, Batch(some), number, 0.2)
+    return 6 * rows * 1000 / (time.perf_counter() - began)
+
+
 def main() -> None:
     """Prints a line for each model and device."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -323,6 +341,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--workers", type=int, nargs="*", default=[])
+    parser.add_argument("--words", action="store_true")
     a = parser.parse_args()
     torch.set_num_threads(1)
     devices = a.devices or [*(device.name for device in found()), "stand-in"]
@@ -336,6 +355,10 @@ def main() -> None:
     for count in a.workers:
         rate = workers_together(devices[-1], count, 50 * max(8, a.steps // 10))
         print(f"CIFAR-10 network, {count} workers | {devices[-1]} | {rate:.0f}", flush=True)
+    for dims in (100, 300) if a.words else ():
+        for device, kernel in (("cpu", "numba"), (devices[-1], "torch")):
+            rate = words_a_second(dims, device, kernel, 64)
+            print(f"word vectors of {dims}, {kernel} | {device} | {rate:.0f}", flush=True)
 
 
 if __name__ == "__main__":

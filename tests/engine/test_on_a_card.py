@@ -110,7 +110,7 @@ def learned(stage, device, history=(), rows=64, width=6, seeds=(8,)):
     """Returns the mean gradient of a batch, over some seeds."""
     model, _ = fresh(stage, history, 0, ready(device))
     chance = np.random.default_rng(0)
-    batch = Batch(chance.random((rows, width), dtype=np.float32), np.arange(rows) % 3)
+    batch = Batch(chance.random((rows, width), dtype=np.float32), np.zeros(rows, np.int64))
     gradients = []
     for seed in seeds:
         gradient, _ = model.learn(batch, seed)
@@ -128,7 +128,7 @@ def test_a_belief_networks_mean_direction_on_a_card_is_the_processors(precision)
     for stage, history, width in ((first, (), 20), (second, below, 15), (tuning, (), 20)):
         how = {"history": history, "width": width, "seeds": range(8, 1600, 8)}
         here, there = (learned(stage, device, **how) for device in ("cpu", CARDS[0]))
-        assert np.linalg.norm(here - there) < 0.1 * np.linalg.norm(here)
+        assert np.linalg.norm(here - there) < 0.05 * np.linalg.norm(here)
 
 
 def test_fine_tuning_without_dropout_on_a_card_has_the_processors_gradient():

@@ -90,6 +90,7 @@ OTHERS = {
     "epochs": 4.0,
     "activationMemory": "recompute",
     "activationBytes": 100_000_000,
+    "cudaGraph": True,
     "metrics": ["f1"],
     "validation": 0.1,
     "validationIndicatorCol": "aside",

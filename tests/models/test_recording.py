@@ -46,9 +46,15 @@ def graph(made, pool, capture_error_mode):
 def graphs(monkeypatch):
     """Has every recorder record on the stand-in device; returns how many graphs were made."""
     made = []
-    start = Recorder.__init__
+    start, take = Recorder.__init__, Recorder.take
 
-    def init(self, at, step, name, *, records=True):
+    def init(self, at, name, *, records=True):
+        start(self, at, name)
+        self._records = records and at.is_apart
+
+    def taken(self, step, inputs, seed):
+        at, name = self._at, self._name
+
         def noted(inputs, seed):
             if Graph.recording is None:
                 return step(inputs, seed)
@@ -61,13 +67,13 @@ def graphs(monkeypatch):
             Graph.recording.call = (step, inputs, result)
             return result
 
-        start(self, at, noted, name)
-        self._records = records and at.is_apart
+        return take(self, noted, inputs, seed)
 
     def seed(self, seed):
         torch.default_generator.manual_seed(seed)
 
     monkeypatch.setattr(Recorder, "__init__", init)
+    monkeypatch.setattr(Recorder, "take", taken)
     monkeypatch.setattr(DeviceParameters, "seed", seed)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", graph)

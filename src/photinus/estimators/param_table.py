@@ -528,6 +528,13 @@ _MODULE_ROWS = (
         place="model.activation_bytes",
     ),
     Row(
+        name="cudaGraph",
+        meaning="on a CUDA device: a step is recorded once for each shape of a batch, and "
+        "repeated; for modules whose forward pass does the same work for every batch",
+        convert=TypeConverters.toBoolean,
+        place="model.cuda_graph",
+    ),
+    Row(
         name="maxSteps",
         meaning="steps after which the training ends, instead of epochs; 0: by epochs",
         convert=_Whole,

@@ -104,7 +104,7 @@ class MLP(PlacedModel):
         """Makes its tensors views of flat vectors."""
         self._at, self.parameters = at, at.parameters
         is_known = ":" not in self.settings.loss  # what a user's own does is not known
-        self._steps = Recorder(at, self._step, "the network", records=is_known)
+        self._steps = Recorder(at, "the network", records=is_known)
         self._rooms = WorkBuffers(at.device)
         self._slopes = _layers(self.parameters.layout, at.tensor(at.gradient))
         self._exact = at.tensor(self.parameters.trained)
@@ -115,7 +115,7 @@ class MLP(PlacedModel):
     def learn(self, batch: Batch | SentBatch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient of the batch's mean loss, and the loss."""
         self._at.sync()
-        loss = self._steps(self._arrived(batch), seed)
+        loss = self._steps.take(self._step, self._arrived(batch), seed)
         self._at.touched(self._at.gradient)
         if self._at.is_apart and seed % MEASURED_EVERY:
             return self._at.gradient, {}

@@ -182,7 +182,7 @@ class ModuleModel(PlacedModel):
         self._reading = FeatureReading.of(self.module, self._dtype, how.reads, how.memory, at.sent)
         name = type(self.module).__name__
         may = how.cuda_graph and at.is_apart
-        self._recorder = Recorder(at, self._recorded, name) if may else None
+        self._recorder = Recorder(at, name) if may else None
         at.touched(*at.sections)
         at.to_host(at.sections)
 
@@ -191,14 +191,14 @@ class ModuleModel(PlacedModel):
         self._at.sync()
         is_first = not self._is_learning  # it shows how many classes there are
         self._begin_learning()
-        is_sent = isinstance(batch, SentBatch)
         host: Batch = batch.batch if isinstance(batch, SentBatch) else batch
-        if is_first or not (is_sent or self._recorder) or examples(host) == 1:
-            total = self._step(host, seed)
+        is_plain = is_first or examples(host) == 1
+        if self._recorder is not None and not is_plain:
+            total = self._recorder.take(self._recorded, self._arrived(batch), seed)
+        elif isinstance(batch, SentBatch) and not is_plain:
+            total = self._recorded(self._arrived(batch), seed)
         else:
-            if host.labels is not None:
-                self._checked(tensor_of(host.labels))
-            total = (self._recorder or self._recorded)(self._arrived(batch), seed)
+            total = self._step(host, seed)
         self._at.touched(self._gradient, self.parameters.floats, self.parameters.integers)
         if self._at.is_apart and seed % MEASURED_EVERY:
             return self._gradient, {}
@@ -229,6 +229,13 @@ class ModuleModel(PlacedModel):
             inputs["labels"] = whole_target(self._name, tensor_of(batch.labels))
         weights = getattr(batch, "weights", None)
         return inputs if weights is None else {**inputs, "weights": tensor_of(weights)}
+
+    def _arrived(self, batch: Batch | SentBatch) -> Mapping[str, Tensor]:
+        """As of every model, with labels that are classes."""
+        host: Batch = batch.batch if isinstance(batch, SentBatch) else batch
+        if host.labels is not None:
+            self._checked(tensor_of(host.labels))
+        return super()._arrived(batch)
 
     def _recorded(self, inputs: Mapping[str, Tensor], seed: int | None) -> Tensor:
         """Takes a step from what `_inputs` returned, on the device; no seed: chance is seeded."""

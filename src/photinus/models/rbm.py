@@ -104,7 +104,7 @@ class RBM(PlacedModel):
         """Makes its tensors views of flat vectors."""
         self._at, self.parameters = at, at.parameters
         may = not self.settings.persistent  # each step of a chain reads what the last one left
-        self._steps = Recorder(at, self._step, "the machine", records=may)
+        self._steps = Recorder(at, "the machine", records=may)
         self._w, self._a, self._b = (at.view(name) for name in "Wab")  # [V, H], [V], [H]
         self._slopes = [at.slope(name) for name in "Wab"]
         self._rooms = WorkBuffers(at.device)
@@ -117,7 +117,7 @@ class RBM(PlacedModel):
         """
         self._at.sync()
         with torch.no_grad():
-            squares = self._steps(self._arrived(batch), seed)
+            squares = self._steps.take(self._step, self._arrived(batch), seed)
         self._at.touched(self._at.gradient)
         is_measured = seed % _MEASURED_EVERY == 0
         return self._at.gradient, {"reconstruction": float(squares)} if is_measured else {}

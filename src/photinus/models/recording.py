@@ -49,25 +49,24 @@ class Recorder:
 
     Args:
         at: where parameters and gradient lie.
-        step: is called, or recorded. What it reads beside its inputs must stay where it is.
         name: of the model, for errors.
         records: whether a step may be recorded, on a device that has CUDA graphs.
     """
 
-    def __init__(
-        self, at: DeviceParameters, step: Step, name: str, *, records: bool = True
-    ) -> None:
-        self._at, self._step, self._name = at, step, name
+    def __init__(self, at: DeviceParameters, name: str, *, records: bool = True) -> None:
+        self._at, self._name = at, name
         self._records = records and at.device.type == "cuda"
         self._seen = Counter[tuple[Any, ...]]()
         self._held: dict[tuple[Any, ...], _Recording] = {}
         self._pool: Any = None
 
-    def __call__(self, inputs: Inputs, seed: int) -> Tensor:
+    def take(self, step: Step, inputs: Inputs, seed: int) -> Tensor:
         """Takes a step; returns what it measured, which the next step may overwrite.
 
         Args:
-            inputs: on the host.
+            step: is called, or recorded: always the same one. What it reads beside its inputs must
+                stay where it is.
+            inputs: on the host, or on the device.
             seed: decides all chance of the step.
 
         Raises:
@@ -80,8 +79,8 @@ class Recorder:
             sent = {name: self._at.sent(x) for name, x in inputs.items()}
             is_new = self._seen[shape] <= _PLAIN or len(self._held) == _MOST
             if is_new or not self._records:
-                return self._plain(sent, seed)
-            held = self._held[shape] = self._record(sent, seed)
+                return self._plain(step, sent, seed)
+            held = self._held[shape] = self._record(step, sent, seed)
         else:
             for name, x in inputs.items():
                 self._at.send_into(held.inputs[name], x)
@@ -89,11 +88,11 @@ class Recorder:
         held.graph.replay()
         return held.measured
 
-    def _plain(self, sent: Inputs, seed: int) -> Tensor:
+    def _plain(self, step: Step, sent: Inputs, seed: int) -> Tensor:
         self._at.seed(seed)
-        return self._step(sent, seed)
+        return step(sent, seed)
 
-    def _record(self, inputs: Inputs, seed: int) -> _Recording:
+    def _record(self, step: Step, inputs: Inputs, seed: int) -> _Recording:
         """Records a step, and compares it with the plain one; buffers are left as they were."""
         sections = [self._at.parameters.section(name) for name in (FLOATS, INTEGERS)]
         buffers = [self._at.tensor(section) for section in sections]
@@ -104,22 +103,22 @@ class Recorder:
                 buffer.copy_(kept)
 
         with _NoDropout():  # some kinds of it draw other numbers when they are recorded
-            self._plain(inputs, seed)
+            self._plain(step, inputs, seed)
             plain = self._at.tensor(self._at.gradient).clone()
             undo()
-            graph, _ = self._captured(inputs)
+            graph, _ = self._captured(step, inputs)
             self._at.seed(seed)
             graph.replay()
             undo()
         self._compare(plain)
-        graph, measured = self._captured(inputs)
+        graph, measured = self._captured(step, inputs)
         return _Recording(graph, inputs, measured)
 
-    def _captured(self, inputs: Inputs) -> tuple[Any, Tensor]:
+    def _captured(self, step: Step, inputs: Inputs) -> tuple[Any, Tensor]:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                measured = self._step(inputs, None)
+                measured = step(inputs, None)
         except (RuntimeError, PhotinusError) as error:
             raise self._refusal(str(error).partition("\n")[0]) from error
         self._pool = graph.pool()

@@ -63,6 +63,7 @@ SETTINGS: Mapping[str, str] = {
     "clip": "the most that the length of a gradient may be; 0: any",
     "collate": "a function that makes batches of rows",
     "cpu_share": "processors that a worker may use on average",
+    "cuda_graph": "whether a step on a CUDA device is recorded once, and repeated",
     "decays": "what weight decay acts on: weights (of two dimensions and more), or all",
     "deviation": "of the first weights, which are drawn from a normal distribution",
     "dtype": "the numbers that parameters are kept in",

@@ -641,7 +641,7 @@ def _fingerprint(job: Job) -> str:
         plain.pop(name, None)
     for part, usual in _LATER.items():
         plain[part] = {k: v for k, v in plain[part].items() if k not in usual or v != usual[k]}
-    for name in ("device", "activation_memory", "activation_bytes"):  # the bits are the same
+    for name in ("device", "activation_memory", "activation_bytes", "cuda_graph"):  # same results
         plain["model"].pop(name, None)
     text = json.dumps(plain, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
