@@ -193,6 +193,7 @@ class ModuleModel(PlacedModel):
         self._begin_learning()
         host: Batch = batch.batch if isinstance(batch, SentBatch) else batch
         is_plain = is_first or examples(host) == 1
+        total: Tensor | float
         if self._recorder is not None and not is_plain:
             total = self._recorder.take(self._recorded, self._arrived(batch), seed)
         elif isinstance(batch, SentBatch) and not is_plain:
