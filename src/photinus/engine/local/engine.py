@@ -25,12 +25,16 @@ from photinus.engine.base import MEMORY_RAN_OUT, ArrayData, Engine, RunSpec
 from photinus.engine.cpu_share import processors
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.hooks import Hooks, hooks_of
+from photinus.engine.local.fork_server import ForkedWorker, fork_server
 from photinus.engine.local.shared_rows import HandedRows, StoredRows
 from photinus.engine.local.worker_main import NO_FILES, NOT_INHERITED, UNREADABLE, ChildSpec
 from photinus.engine.seat_sharing import SeatSharing
 from photinus.engine.seat_table import Standing
 from photinus.engine.worker_bootstrap import WorkerBootstrap
 
+Child = subprocess.Popen[bytes] | ForkedWorker
+_FORKS = sys.platform == "linux"
+"""Elsewhere a process that has loaded torch cannot be forked safely."""
 _LOOK_SECONDS = 0.1
 _LEAVE_SECONDS = 10.0
 """How long a child may take to end once the run is over."""
@@ -147,7 +151,7 @@ class _Processes:
     ) -> None:
         self._run_spec, self._session, self._handed = run_spec, session, handed
         self._bootstrap, self._before = bootstrap, before
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._children: dict[int, Child] = {}
         self._workers = run_spec.plan.workers
         self._births, self._early = 0, Counter[int]()
         self._leases: dict[int, int] = {}
@@ -166,9 +170,10 @@ class _Processes:
             beside()
             for slot, child in self._children.items():
                 # one that ended well may have reported why, and that is not read yet
-                if child.poll() is not None and (child.returncode or not self._session.wait(1.0)):
+                code = child.poll()
+                if code is not None and (code or not self._session.wait(1.0)):
                     self._session.died(slot, self._attempts[slot])
-                    self._again(slot, child.returncode)
+                    self._again(slot, code)
 
     def _bear(self, seconds: float) -> None:
         """Starts the workers whose places are free after so many seconds."""
@@ -199,17 +204,24 @@ class _Processes:
         self._run_spec.emit(Warned(text=text))
         self._children[slot] = self._born(slot)
 
-    def _born(self, slot: int) -> subprocess.Popen[bytes]:
+    def _environment(self) -> dict[str, str]:
+        held = environment(self._run_spec.plan.limits.threads)
+        return {**os.environ, **held, **_import_path()}
+
+    def _born(self, slot: int) -> Child:
         handed, scale = self._handed, self._run_spec.data.scale
         mine = handed.slots[slot % len(handed.slots)]
         self._attempts[slot] = attempt = f"{slot}-{self._births}"
         order = ChildSpec(self._bootstrap, slot, attempt, mine, scale, handed.rows, handed.parent)
         sent = _pickled(order)
         self._births, self._leases[slot] = self._births + 1, self._session.lease(slot)
+        environment_ = self._environment()
+        if not self._before(slot) and _FORKS:
+            return fork_server(environment_).fork(sent, handed.rows, handed.parent)
         child = subprocess.Popen(  # noqa: S603 - the prefix is the caller's own
             [*self._before(slot), sys.executable, "-m", "photinus.engine.local.worker_main"],
             stdin=subprocess.PIPE,
-            env={**os.environ, **environment(self._run_spec.plan.limits.threads), **_import_path()},
+            env=environment_,
             pass_fds=(handed.rows, handed.parent),
             process_group=0,  # Ctrl-C reaches the driver alone, which ends the children
         )

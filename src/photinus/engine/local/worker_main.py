@@ -7,7 +7,7 @@ import pickle  # noqa: TID251 - from the parent's private pipe, never from a soc
 import signal
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 
 from photinus.core.descriptors import allow_descriptors
@@ -46,8 +46,13 @@ class ChildSpec:
         return part_of(rows, self.bootstrap.plan)
 
 
-def main() -> int:
-    """Runs one worker; returns the exit code."""
+def main(rows: int | None = None, parent: int | None = None) -> int:
+    """Runs one worker; returns the exit code.
+
+    Args:
+        rows: the descriptor of the file of all rows, where it is not the one that the order names.
+        parent: likewise, of the pipe that ends with the parent.
+    """
     signal.signal(signal.SIGTERM, _terminated)
     try:
         allow_descriptors(SPARE_DESCRIPTORS, "a worker")
@@ -61,6 +66,8 @@ def main() -> int:
         return UNREADABLE
     except (EOFError, pickle.UnpicklingError):  # the parent ended before it had sent everything
         return LOST
+    if rows is not None and parent is not None:
+        order = replace(order, rows=rows, parent=parent)
     try:
         os.fstat(order.rows)
         os.fstat(order.parent)

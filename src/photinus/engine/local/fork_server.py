@@ -1,0 +1,295 @@
+"""A process that has imported what workers need, and forks them.
+
+A worker that starts afresh imports torch: 4 seconds of processor time. A forked one has it.
+
+The driver asks by a pipe of its own. What it sends along with `FORK` are the descriptors of the
+order's pipe, of the rows, of the driver's end, and of what is printed. The answers are "born PID"
+and "ended PID CODE".
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import random
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
+from threading import Lock, RLock
+from typing import Any
+
+from photinus.core.errors import RunFailedError
+
+FORK = b"fork"
+_HANDLES = 5
+_IDLE_SECONDS = 300.0
+"""So long after its last worker has ended, the process ends."""
+_SETTINGS = ("RLIMIT_AS", "RLIMIT_CORE", "RLIMIT_DATA", "RLIMIT_FSIZE", "RLIMIT_NOFILE")
+
+
+class ForkedWorker:
+    """A worker process, with the methods of `subprocess.Popen`."""
+
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        self._server, self.pid = server, pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Returns its exit code, or minus the signal that ended it; None while it runs."""
+        if self.returncode is None:
+            self.returncode = self._server.ended(self.pid, 0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for its end.
+
+        Raises:
+            subprocess.TimeoutExpired: it runs on.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            left = 1.0 if end is None else end - time.monotonic()
+            if left <= 0:
+                raise subprocess.TimeoutExpired("a worker", timeout or 0.0)
+            self.returncode = self._server.ended(self.pid, min(1.0, left))
+        assert self.returncode is not None
+        return self.returncode
+
+    def kill(self) -> None:
+        """Ends it by force."""
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+class ForkServer:
+    """The driver's side.
+
+    Args:
+        environment: of the process, and of all that it forks.
+    """
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._pipe, theirs = Pipe()
+        self._ended: dict[int, int] = {}
+        self._alive: set[int] = set()
+        self._lock = RLock()
+        self.process = subprocess.Popen(  # noqa: S603 - of this module
+            [sys.executable, "-m", __name__, str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            pass_fds=(theirs.fileno(),),
+            process_group=0,  # Ctrl-C reaches the driver alone, which ends the workers
+        )
+        theirs.close()
+
+    def fork(self, order: bytes, rows: int, parent: int) -> ForkedWorker:
+        """Returns a new worker.
+
+        Args:
+            order: its `ChildSpec`, pickled.
+            rows: the descriptor of the file of all rows.
+            parent: of the pipe that ends with this process.
+
+        Raises:
+            RunFailedError: the process that forks has ended.
+        """
+        theirs, ours = os.pipe()
+        # a worker that is dead at once shows why by its code
+        with suppress(BrokenPipeError), open(ours, "wb") as pipe:
+            sent = [theirs, rows, parent, _descriptor(1), _descriptor(2)]
+            try:
+                with self._lock:
+                    pid = self._born(sent)
+            finally:
+                for number in (sent[0], *sent[3:]):
+                    os.close(number)
+            pipe.write(order)
+        return ForkedWorker(self, pid)
+
+    def _born(self, handles: list[int]) -> int:
+        try:
+            self._pipe.send_bytes(FORK)
+            for handle in handles:
+                send_handle(self._pipe, handle, self.process.pid)
+            while (told := self._hear(None)) is None or told[0] != "born":
+                pass
+        except (OSError, EOFError) as error:
+            code = self.process.wait()
+            wrong = "the process that starts workers ended"
+            raise RunFailedError(wrong, got=f"code {code}", do="look at what it printed") from error
+        except BaseException:  # Ctrl-C, say: what was asked for is half sent
+            self.process.kill()
+            raise
+        self._alive.add(pid := int(told[1]))
+        return pid
+
+    def ended(self, pid: int, seconds: float) -> int | None:
+        """Returns how a worker ended, within so many seconds; None while it runs."""
+        with self._lock:
+            try:
+                while pid not in self._ended and self._hear(seconds) is not None:
+                    pass
+            except (OSError, EOFError):  # nobody is left to tell
+                for orphan in self._alive:
+                    with suppress(ProcessLookupError):
+                        os.kill(orphan, signal.SIGKILL)
+                    self._ended[orphan] = -signal.SIGKILL
+                self._alive.clear()
+            return self._ended.pop(pid, None)
+
+    def _hear(self, seconds: float | None) -> list[str] | None:
+        """Returns the next answer, in words; None where there is none so soon."""
+        if not self._pipe.poll(seconds):
+            return None
+        told = self._pipe.recv_bytes().decode().split()
+        if told[0] == "ended":
+            self._alive.discard(int(told[1]))
+            self._ended[int(told[1])] = int(told[2])
+        return told
+
+    def close(self) -> None:
+        """Ends the process; workers end with their run."""
+        self._pipe.close()
+        self.process.kill()
+        self.process.wait()
+
+
+def _descriptor(number: int) -> int:
+    """Returns a copy of one of this process's, or of the one that prints nowhere."""
+    try:
+        return os.dup(number)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY)
+
+
+_running: dict[tuple[Any, ...], ForkServer] = {}
+_guard = Lock()
+
+
+def fork_server(environment: dict[str, str]) -> ForkServer:
+    """Returns the process that forks workers as this one would start them, now.
+
+    Args:
+        environment: of the workers.
+    """
+    key = (tuple(sorted(environment.items())), *_state())
+    with _guard:
+        for known, server in tuple(_running.items()):
+            if server.process.poll() is not None:
+                server.close()
+                del _running[known]
+        if key not in _running:
+            _running[key] = ForkServer(environment)
+            atexit.register(_running[key].close)
+        return _running[key]
+
+
+def _state() -> tuple[Any, ...]:
+    """Returns all that a process gets from the one that starts it, but for its environment."""
+    limits = tuple(resource.getrlimit(getattr(resource, name)) for name in _SETTINGS)
+    processors = tuple(sorted(os.sched_getaffinity(0)))
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    return os.getpid(), os.getcwd(), sys.executable, limits, processors, nice
+
+
+class _Parent:
+    """The process that forks.
+
+    Args:
+        pipe: the driver's.
+    """
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe, self._children = pipe, set[int]()
+        self._woken, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # it ends with the driver
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+
+    def serve(self) -> list[int] | None:
+        """Forks workers; returns the descriptors that came with the order in each of them.
+
+        In the process itself it returns None, once the driver has ended or has been silent long.
+        """
+        handles: list[int] | None = []
+        while not handles:
+            idle = None if self._children else _IDLE_SECONDS
+            ready: list[int] = select.select([self._pipe.fileno(), self._woken], [], [], idle)[0]
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+                self._tell_ended()
+            if not ready:
+                return None
+            if self._pipe.fileno() in ready:
+                try:
+                    handles = self._forked()
+                except (EOFError, OSError):
+                    return None
+        return handles
+
+    def _forked(self) -> list[int]:
+        """Returns the descriptors in the worker, and none in the process itself."""
+        self._pipe.recv_bytes()
+        handles = [recv_handle(self._pipe) for _ in range(_HANDLES)]
+        pid = os.fork()
+        if not pid:
+            self._leave()
+            return handles
+        for handle in handles:
+            os.close(handle)
+        self._children.add(pid)
+        self._pipe.send_bytes(f"born {pid}".encode())
+        return []
+
+    def _leave(self) -> None:
+        """Takes from a worker what is its parent's."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._pipe.close()
+        for number in (self._woken, self._wake):
+            os.close(number)
+
+    def _tell_ended(self) -> None:
+        for pid in tuple(self._children):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                self._children.discard(pid)
+                with suppress(OSError):
+                    code = os.waitstatus_to_exitcode(status)
+                    self._pipe.send_bytes(f"ended {pid} {code}".encode())
+
+
+def main() -> int:
+    """Runs the process, or a worker that it has forked; returns the exit code."""
+    import torch._dynamo  # noqa: F401 - which the first optimizer of a process loads
+
+    from photinus.engine.local import worker_main
+
+    gc.collect()
+    gc.freeze()  # a collection would write to the pages that all workers share
+    handles = _Parent(Connection(int(sys.argv[1]))).serve()
+    if handles is None:
+        return 0
+    os.setpgid(0, 0)
+    order, rows, parent, *printed = handles
+    for number, handle in enumerate((order, *printed)):
+        os.dup2(handle, number)
+        os.close(handle)
+    random.seed()
+    return worker_main.main(rows, parent)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
