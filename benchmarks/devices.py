@@ -55,7 +55,7 @@ STEP = Callable[[Tensor, Tensor], None]
 ROUND = Callable[[int], tuple[int, int]]
 
 
-def encoder(tokens: int = 0) -> nn.Module:  # noqa: ARG001 - what a row holds
+def encoder() -> nn.Module:
     """Returns an encoder of MiniLM's sizes with low-rank adapters."""
     from peft import LoraConfig, get_peft_model
     from transformers import BertConfig, BertForSequenceClassification

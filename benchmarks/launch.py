@@ -1,9 +1,10 @@
-"""How long a run on Spark takes from the call to its first round, cold and warm.
+"""How long a run takes from the call to its first round, cold and warm: on Spark, or in processes.
 
-    python benchmarks/launch.py [workers]
+    python benchmarks/launch.py [workers] [--local]
 
 The first run in an application pays for the Python workers and what they import; those after it
-find them warm. The rows lie in a table in memory, as a user's DataFrame may.
+find them warm. On Spark the rows lie in a table in memory, as a user's DataFrame may. With --local
+the workers are processes of this machine, without Spark.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from machine import begin
 
 from photinus.core.clock import Steps
 from photinus.core.events import Event, PhaseStarted, RoundClosed
-from photinus.engine.base import ArrayData, RunSpec
+from photinus.engine.base import ArrayData, Engine, RunSpec
+from photinus.engine.local.engine import LocalEngine
 from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
 from photinus.engine.spark.session import spark_session
 from photinus.models.logistic import LogisticStage
@@ -49,30 +51,37 @@ class Watch:
         return "   ".join(f"{name} {seconds:5.2f} s" for name, seconds in self.at.items())
 
 
-def main(workers: int) -> None:
-    watch = Watch()
-    spark = spark_session(workers, name="launch")
-    watch.note("session")
-    print(f"session   {watch}", flush=True)
+def main(workers: int, *, is_local: bool) -> None:
     chance = np.random.default_rng(0)
     pixels = chance.integers(0, 256, (ROWS, FEATURES)).astype(np.uint8)
     stage = LogisticStage(features=FEATURES, classes=CLASSES, batch_size=100 * workers)
     strategy = averaging(every=Steps(5), codec="fp32")
     plan = TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=workers)
     data = ArrayData(pixels, chance.integers(0, CLASSES, ROWS))
+    if is_local:
+        runs(LocalEngine(), data, plan)
+        return
+    watch = Watch()
+    spark = spark_session(workers, name="launch")
+    watch.note("session")
+    print(f"session   {watch}", flush=True)
     frame = frame_of(spark, [data.part(plan, slot) for slot in range(workers)]).cache()
     frame.count()
     rows = FrameData(frame=frame, features="features", label="label", scale=1 / 255)
+    runs(SparkEngine(spark), rows, plan)
+    spark.stop()
+
+
+def runs(engine: Engine, rows: ArrayData | FrameData, plan: TrainingPlan) -> None:
+    """Prints a line for each run."""
     for run in range(RUNS):
         watch = Watch()
-        SparkEngine(spark).run(
-            RunSpec(plan=plan, data=rows, run=secrets.token_bytes(16), emit=watch.emit)
-        )
+        engine.run(RunSpec(plan=plan, data=rows, run=secrets.token_bytes(16), emit=watch.emit))
         watch.note("end")
         print(f"{'warm' if run else 'cold':10}{watch}", flush=True)
-    spark.stop()
 
 
 if __name__ == "__main__":
     begin("2")
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 4)
+    numbers = [int(word) for word in sys.argv[1:] if word.isdigit()]
+    main(*(numbers or [4]), is_local="--local" in sys.argv)

@@ -61,6 +61,30 @@ def sent(monkeypatch):
     return counts
 
 
+def trained(spec, plan, tiny):
+    """Trains by sockets, with a thread for each worker."""
+
+    def work(slot):
+        part = part_of(Rows.of(*tiny.data.part(plan, slot)), plan)
+        bootstrap.run(slot, f"only-{slot}", lambda: part)
+
+    with DriverSession(spec) as session:
+        bootstrap = session.bootstrap(None)
+        with ThreadPoolExecutor(WORKERS) as pool:
+            for future in [pool.submit(work, slot) for slot in range(WORKERS)]:
+                future.result(timeout=120)
+        return session.result().vectors[0]
+
+
+def test_a_devices_gradient_leaves_when_it_has_reached_the_host(tiny, sent):
+    stage = ModuleStage(module=f"{__name__}:net", epochs=3.0, batch_size=8 * WORKERS)
+    phase = Phase(stage=stage, strategy=all_reduce(owners=WORKERS))
+    plan = TrainingPlan(phases=(phase,), workers=WORKERS, devices=("stand-in",))
+    expected = SimulatedEngine().run(tiny.assignment(plan)).vectors[0]
+    spec = tiny.assignment(plan, run=os.urandom(16))
+    np.testing.assert_array_equal(trained(spec, plan, tiny), expected)
+
+
 @pytest.mark.parametrize("security", ["tls", "none"])
 @pytest.mark.parametrize("codec", ["fp32", "bf16"])
 def test_segments_of_a_network_leave_early_and_change_no_bit(tiny, tmp_path, sent, codec, security):
@@ -72,17 +96,7 @@ def test_segments_of_a_network_leave_early_and_change_no_bit(tiny, tmp_path, sen
     plain = sent["meetings"]
     book = LedgerWriter(tmp_path / "ledger.jsonl", run := os.urandom(16))
     spec = tiny.assignment(plan, run=run, enter=book.enter, security=security)
-
-    def work(slot):
-        part = part_of(Rows.of(*tiny.data.part(plan, slot)), plan)
-        bootstrap.run(slot, f"only-{slot}", lambda: part)
-
-    with DriverSession(spec) as session:
-        bootstrap = session.bootstrap(None)
-        with ThreadPoolExecutor(WORKERS) as pool:
-            for future in [pool.submit(work, slot) for slot in range(WORKERS)]:
-                future.result(timeout=120)
-        found = session.result().vectors[0]
+    found = trained(spec, plan, tiny)
     book.close()
     assert audit(tmp_path / "ledger.jsonl").is_exact
     np.testing.assert_array_equal(found, expected)

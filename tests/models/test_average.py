@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from photinus.models.average import Average
 from photinus.models.module_model import Learning, ModuleModel
 from photinus.testing import check_model
 
@@ -59,3 +60,16 @@ def test_it_lies_behind_the_buffers_and_is_what_is_measured():
 
 def test_a_model_with_an_average_keeps_the_contract():
     check_model(model, batch())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_on_a_card_it_follows_the_same_formula_to_the_bit(dtype):
+    trained, decay = torch.zeros(50, dtype=dtype), 0.9
+    made = [(torch.zeros(50), torch.zeros(1, dtype=torch.int64)) for _ in range(2)]
+    here, there = (Average(trained, *buffers, decay) for buffers in made)
+    for _ in range(30):
+        trained += torch.randn(50, dtype=dtype)
+        here.step()
+        there._step_there()
+        assert torch.equal(made[0][0], made[1][0])
+    assert made[0][1] == made[1][1] == 30

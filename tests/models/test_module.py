@@ -616,3 +616,51 @@ def test_outputs_that_are_no_rows_are_refused():
     wrong = r"the module must return tensors \[B, ...\]; got tuple of \[16, 5\], tuple"
     with pytest.raises(UsageError, match=wrong):
         model.outputs(batch().features)
+
+
+class Frozen(nn.Module):
+    """Keeps its statistics as they are, as fine-tuned networks do."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.line = nn.BatchNorm1d(4), nn.Linear(4, 3)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+    def forward(self, x):
+        return self.line(self.norm(x))
+
+
+def learnt(module, sizes, **how):
+    model = ModuleModel(module, "cross_entropy", Learning(**how))
+    chance = np.random.default_rng(0)
+    for size in sizes:
+        rows = chance.standard_normal((size, 4)).astype(np.float32)
+        model.learn(SimpleNamespace(features=rows, labels=np.zeros(size, np.int64)), 0)
+    return model
+
+
+def test_a_norm_that_the_module_keeps_still_stays_so_after_a_batch_of_one_row():
+    model = learnt(Frozen(), (16, 1, 16))
+    assert not model.module.norm.training
+    assert not model.module.norm.running_mean.any()
+
+
+def test_a_norm_learns_again_after_a_batch_of_one_row():
+    norm = learnt(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)), (16, 1, 16)).module[0]
+    assert norm.training
+    assert norm.num_batches_tracked == 2
+
+
+@pytest.mark.parametrize("loss", ["multi_margin", "cross_entropy"])
+def test_the_label_that_cross_entropy_ignores_is_no_class_of_another_loss(loss):
+    model = ModuleModel(nn.Linear(4, 3), loss)
+    batch = SimpleNamespace(features=np.ones((3, 4), np.float32), labels=np.array([0, -100, 2]))
+    if loss == "cross_entropy":
+        assert np.isfinite(model.learn(batch, 0)[0]).all()
+        return
+    with pytest.raises(DataError, match=r"label -100 outside 0\.\.2 in its example 1"):
+        model.learn(batch, 0)

@@ -13,7 +13,7 @@ from photinus.data.base import Batch
 from photinus.models.dbn import DBN, FineTuning
 from photinus.models.module import ModuleStage
 from photinus.models.placement import DeviceParameters
-from photinus.models.recording import Recorder
+from photinus.models.recording import Recorder, no_dropout
 from photinus.training.placement import fresh
 
 
@@ -48,8 +48,8 @@ def graphs(monkeypatch):
     made = []
     start, take = Recorder.__init__, Recorder.take
 
-    def init(self, at, name, *, records=True):
-        start(self, at, name)
+    def init(self, at, name, records=True, **how):
+        start(self, at, name, **how)
         self._records = records and at.is_apart
 
     def taken(self, step, inputs, seed):
@@ -224,3 +224,41 @@ def test_a_label_that_is_no_class_is_named_before_a_card_reads_it(cuda_graph, be
 def test_settings_that_no_graph_can_have_are_refused_with_it(field, value):
     with pytest.raises(UsageError, match=f"cannot be recorded as a CUDA graph; got {field}="):
         replace(STAGE, cuda_graph=True, **{field: value})
+
+
+class Parts(nn.Module):
+    """Drops out in every way: a layer, within a layer, and by functions."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+        self.rnn, self.drop = nn.LSTM(8, 8, 2, dropout=0.5, batch_first=True), nn.Dropout(0.5)
+
+    def forward(self, x):
+        x = self.drop(self.rnn(self.attention(x, x, x)[0])[0])
+        x = nn.functional.scaled_dot_product_attention(x, x, x, None, 0.5)
+        return nn.functional.dropout(nn.functional.dropout1d(x, 0.5), p=0.5)
+
+
+def test_no_dropout_leaves_out_nothing_and_is_over_afterwards():
+    module, x = Parts(), torch.randn(4, 6, 8)
+    with no_dropout(module):
+        still = [module(x) for _ in range(2)]
+    assert torch.equal(*still)
+    assert torch.equal(module.eval()(x.clone()).isfinite(), still[0].isfinite())
+    module.train()
+    assert not torch.equal(module(x), module(x))
+    assert (module.attention.dropout, module.rnn.dropout, module.drop.p) == (0.5, 0.5, 0.5)
+
+
+def test_a_belief_network_that_cannot_be_recorded_learns_by_plain_steps(graphs, caplog):
+    stage = DBN(inputs=6, hidden=(5,), classes=3, precision="mkl").stages()[0]
+    model, _ = fresh(stage, (), 3, "stand-in")
+    rows = np.random.default_rng(1).random((5, 16, 6), dtype=np.float32)
+    plain, _ = fresh(stage, (), 3, "cpu")
+    for number, x in enumerate(rows):  # it draws other numbers when it is repeated
+        mine, _ = model.learn(Batch(x), number + 1)
+        model.to_host(mine)
+        assert np.array_equal(mine, plain.learn(Batch(x), number + 1)[0])
+    assert "cannot be recorded as a CUDA graph" in caplog.text
+    assert "its steps stay plain" in caplog.text

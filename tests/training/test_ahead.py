@@ -138,3 +138,19 @@ def test_an_error_of_the_feed_reaches_who_trains(always):
 
 def test_a_feed_without_a_row_ends_at_once(always):
     assert not list(AheadFeed(feed(rows=0), pytest.fail))
+
+
+def test_after_a_small_batch_the_large_ones_are_sent(monkeypatch):
+    monkeypatch.setattr("photinus.training.ahead.LEAST_BYTES", 3 * 8)
+    sent, whole = [], feed()
+    whole.seek(18)  # two rows are left of the first epoch
+    one = AheadFeed(whole, lambda batch: sent.append(batch.examples) or batch)
+    assert [batch.examples for batch in one] == [2, 3, 3, 3, 3, 3, 3, 2]
+    assert sent == [3, 3, 3, 3, 3, 2], "all behind the first large one"
+
+
+def test_a_mapped_feed_sends_what_was_mapped(always):
+    sent = []
+    one = AheadFeed(feed(), lambda batch: sent.append(batch.features.max()) or batch)
+    list(one.mapped(np.negative))
+    assert max(sent) <= 0

@@ -48,7 +48,18 @@ class Average:
 
     def step(self) -> None:
         """Takes in what the last step gave, before the next one."""
-        n = self._steps.double()  # [1]: a number of the host's would have to be waited for
+        if self._shadow.device.type != "cpu":
+            self._step_there()
+            return
+        n = int(self._steps[0])
+        if n:
+            decay = min(self._decay, (1 + n) / (10 + n))
+            self._shadow.lerp_(self._trained.to(self._shadow.dtype), 1 - decay)
+        self._steps[0] = n + 1
+
+    def _step_there(self) -> None:
+        """Does the same without a number of the host's, for which a device had to be waited for."""
+        n = self._steps.double()  # [1]
         decay = ((1 + n) / (10 + n)).clamp(max=self._decay)
         taken = torch.where(n > 0, 1 - decay, 0.0).to(self._shadow.dtype)
         self._shadow.lerp_(self._trained.to(self._shadow.dtype), taken)

@@ -201,9 +201,14 @@ def wrong_label(name: str, classes: int, labels: Tensor) -> tuple[int, float] | 
         classes: how many there are.
         labels: [B, ...] on the host.
     """
-    if name not in CLASSES or labels.ndim != 1:
+    if name not in CLASSES or labels.ndim != 1 or not labels.numel():
         return None
-    is_wrong = ((labels < 0) | (labels >= classes)) & (labels != _IGNORED)
+    least, most = labels.aminmax()
+    if least >= 0 and most < classes:
+        return None
+    is_wrong = (labels < 0) | (labels >= classes)
+    if name == "cross_entropy":
+        is_wrong &= labels != _IGNORED
     found = is_wrong.nonzero()
     return (int(found[0]), float(labels[found[0]])) if len(found) else None
 

@@ -104,7 +104,7 @@ class MLP(PlacedModel):
         """Makes its tensors views of flat vectors."""
         self._at, self.parameters = at, at.parameters
         is_known = ":" not in self.settings.loss  # what a user's own does is not known
-        self._steps = Recorder(at, "the network", records=is_known)
+        self._steps = Recorder(at, "the network", records=is_known, is_asked=False)
         self._rooms = WorkBuffers(at.device)
         self._slopes = _layers(self.parameters.layout, at.tensor(at.gradient))
         self._exact = at.tensor(self.parameters.trained)
@@ -126,7 +126,8 @@ class MLP(PlacedModel):
         s = self.settings
         inputs = {"rows": rows_of(batch.features, s.sizes[0])}
         if batch.labels is not None and not s.reconstructs:
-            inputs["labels"] = self._checked(tensor_of(batch.labels))
+            labels = tensor_of(batch.labels)
+            inputs["labels"] = self._checked(labels) if self._at.is_apart else labels
         weights = getattr(batch, "weights", None)
         return inputs if weights is None else {**inputs, "weights": tensor_of(weights)}
 

@@ -54,7 +54,7 @@ from photinus.models.reading import (
     parts,
     some_of,
 )
-from photinus.models.recording import Recorder
+from photinus.models.recording import Recorder, no_dropout
 from photinus.models.tables import sparse_tables, write_rows
 from photinus.models.tensors import tensor_of
 from photinus.nn import ShardedEmbedding
@@ -182,7 +182,8 @@ class ModuleModel(PlacedModel):
         self._reading = FeatureReading.of(self.module, self._dtype, how.reads, how.memory, at.sent)
         name = type(self.module).__name__
         may = how.cuda_graph and at.is_apart
-        self._recorder = Recorder(at, name) if may else None
+        dropout = partial(no_dropout, self.module)
+        self._recorder = Recorder(at, name, still=dropout) if may else None
         at.touched(*at.sections)
         at.to_host(at.sections)
 
@@ -195,9 +196,9 @@ class ModuleModel(PlacedModel):
         is_plain = is_first or examples(host) == 1
         total: Tensor | float
         if self._recorder is not None and not is_plain:
-            total = self._recorder.take(self._recorded, self._arrived(batch), seed)
+            total = self._recorder.take(self._sent_step, self._arrived(batch), seed)
         elif isinstance(batch, SentBatch) and not is_plain:
-            total = self._recorded(self._arrived(batch), seed)
+            total = self._sent_step(self._arrived(batch), seed)
         else:
             total = self._step(host, seed)
         self._at.touched(self._gradient, self.parameters.floats, self.parameters.integers)
@@ -222,7 +223,7 @@ class ModuleModel(PlacedModel):
         return super().send if is_whole else None
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
-        """Returns a batch as tensors on the host: what `_recorded` reads."""
+        """Returns a batch as tensors on the host: what `_sent_step` reads."""
         read = self._reading.here(batch.features, getattr(batch, "draws", None))
         named = read if isinstance(read, dict) else {"": read}
         inputs = {_READ + name: x for name, x in named.items()}
@@ -238,7 +239,7 @@ class ModuleModel(PlacedModel):
             self._checked(tensor_of(host.labels))
         return super()._arrived(batch)
 
-    def _recorded(self, inputs: Mapping[str, Tensor], seed: int | None) -> Tensor:
+    def _sent_step(self, inputs: Mapping[str, Tensor], seed: int | None) -> Tensor:
         """Takes a step from what `_inputs` returned, on the device; no seed: chance is seeded."""
         named = {n.removeprefix(_READ): x for n, x in inputs.items() if n.startswith(_READ)}
         read: Read = named.get("", named)
@@ -254,16 +255,17 @@ class ModuleModel(PlacedModel):
             self._average.step()
         total: Tensor | float = 0.0
         some = list(parts(batch, self._how.accumulate))
+        learning = [norm for norm in self._norms if norm.training]
         for number, (part, share) in enumerate(some):
-            for norm in self._norms if examples(part) == 1 else ():
+            for norm in learning if examples(part) == 1 else ():
                 norm.eval()  # one row has no variance, and torch refuses it
             how = self._kept_for(part)
             loss = self._lost(part, None if seed is None else seed ^ number, how)
             at = _Place(is_first=not number, is_last=number == len(some) - 1)
             self._differentiate(loss if share == 1.0 else loss * share, at)
             total = total + share * loss.detach().double()
-            for norm in self._norms if examples(part) == 1 else ():
-                norm.train()
+        for norm in learning:
+            norm.train()
         for _, weights, factor in self._decayed:
             total = total + factor / 2 * torch.dot(weights.ravel(), weights.ravel()).double()
         return total
@@ -365,7 +367,7 @@ class ModuleModel(PlacedModel):
         for decayed, weights, factor in self._decayed:
             if decayed == name:
                 mine.add_(weights, alpha=factor)
-        if self.on_gradient is not None:
+        if self.on_gradient is not None and not self._at.is_apart:  # there the host's is old
             entry = self.parameters.layout.entry(name)
             self.on_gradient(self._gradient, entry.offset, entry.offset + entry.size)
 
@@ -466,7 +468,8 @@ class ModuleModel(PlacedModel):
             if given is not None and self._at.is_apart and not isinstance(batch, _Sent):
                 labels = self._at.sent(self._checked(given))
             weights = getattr(batch, "weights", None)
-            weights = None if weights is None else self._at.tensor(weights)
+            if weights is not None and not isinstance(batch, _Sent):
+                weights = self._at.sent(tensor_of(weights))
             try:
                 loss = self._loss(outputs, target_for(self._name, outputs, labels), weights)
             except (RuntimeError, IndexError):
@@ -496,7 +499,7 @@ class ModuleModel(PlacedModel):
     def _outputs(self, batch: Batch, draws: Vector | None) -> tuple[Outputs, Read]:
         """Returns what the module makes of a batch, [B, ...], and what it has read."""
         if isinstance(batch, _Sent):
-            features = self._reading.there(batch.features)
+            features = self._reading.laid(batch.features)
         else:
             features = self._read(batch.features, draws)  # [B, ...]
         labels = "none" if batch.labels is None else _shape(tensor_of(batch.labels))

@@ -34,7 +34,10 @@ class Bits:
         self._is_here = self._rooms.device.type == "cpu"
 
     def uniform(self, shape: Sequence[int]) -> Tensor:
-        """Returns multiples of 2⁻¹⁶ from 0 to below 1, float32; overwritten by the next draw."""
+        """Returns numbers from 0 to below 1, float32; overwritten by the next draw.
+
+        The processor's are multiples of 2⁻¹⁶.
+        """
         chance = self._rooms.get("chance", shape)
         if not self._is_here:
             return chance.uniform_()

@@ -104,7 +104,7 @@ class RBM(PlacedModel):
         """Makes its tensors views of flat vectors."""
         self._at, self.parameters = at, at.parameters
         may = not self.settings.persistent  # each step of a chain reads what the last one left
-        self._steps = Recorder(at, "the machine", records=may)
+        self._steps = Recorder(at, "the machine", records=may, is_asked=False)
         self._w, self._a, self._b = (at.view(name) for name in "Wab")  # [V, H], [V], [H]
         self._slopes = [at.slope(name) for name in "Wab"]
         self._rooms = WorkBuffers(at.device)
@@ -116,18 +116,23 @@ class RBM(PlacedModel):
         Every example counts alike: weights belong to supervised losses.
         """
         self._at.sync()
+        inputs = self._arrived(batch)
         with torch.no_grad():
-            squares = self._steps.take(self._step, self._arrived(batch), seed)
+            squares = self._steps.take(self._step, inputs, seed)
         self._at.touched(self._at.gradient)
-        is_measured = seed % _MEASURED_EVERY == 0
-        return self._at.gradient, {"reconstruction": float(squares)} if is_measured else {}
+        if seed % _MEASURED_EVERY:
+            return self._at.gradient, {}
+        return self._at.gradient, {"reconstruction": float(squares) / len(inputs["rows"])}
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         """Returns the rows [B, V] on the host."""
         return {"rows": rows_of(batch.features, len(self._a))}
 
     def _step(self, inputs: Mapping[str, Tensor], seed: int | None) -> Tensor:
-        """Writes the gradient; returns the reconstruction's error [], or 0 where none reads it."""
+        """Writes the gradient; returns the reconstruction's squared error [].
+
+        It is computed only where it is read, by the seed; without one it always is.
+        """
         size, k = len(inputs["rows"]), self.settings
         v, h, sample = self._room(size)  # [2B, V], [2B, H], [B, H]: data above, chain below
         v0, v1, h0, h1 = v[:size], v[size:], h[:size], h[size:]
@@ -248,5 +253,5 @@ class RBM(PlacedModel):
 
 
 def _error(v0: Tensor, v1: Tensor) -> Tensor:
-    """Returns the squared error of a reconstruction, a row's []."""
-    return (v0.float() - v1.float()).square_().sum() / len(v0)
+    """Returns the squared error of all rows []."""
+    return (v0.float() - v1.float()).square_().sum()

@@ -56,7 +56,10 @@ class FeatureReading:
 
     def __call__(self, features: Features, draws: Vector | None = None) -> Read:
         """Returns features [B, ...] as the module reads them, where it lies."""
-        return self.there(self.here(features, draws))
+        read = self.here(features, draws)
+        if isinstance(read, dict):
+            return self.laid({name: self.sent(x) for name, x in read.items()})
+        return self.laid(self.sent(read))
 
     def here(self, features: Features, draws: Vector | None = None) -> Read:
         """Returns what a module reads of features [B, ...], still on the host."""
@@ -65,15 +68,14 @@ class FeatureReading:
             return {name: tensor_of(a) for name, a in _chosen(given, self.takes).items()}
         return tensor_of(np.asarray(given))
 
-    def there(self, read: Read) -> Read:
-        """Returns what `here` returned, where the module lies, in its type and memory format."""
+    def laid(self, read: Read) -> Read:
+        """Returns what `here` returned, sent to the module, in its type and memory format."""
         if isinstance(read, dict):
             return {name: self._laid(x) for name, x in read.items()}
         return self._laid(read)
 
     def _laid(self, tensor: Tensor) -> Tensor:
-        x = self.sent(tensor)
-        x = x.to(self.dtype) if x.is_floating_point() else x
+        x = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
         return laid_out(x, self.memory)
 
 

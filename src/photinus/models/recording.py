@@ -8,18 +8,22 @@ Reference: Ng, Gottbrath et al., Accelerating PyTorch with CUDA graphs (2021).
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from photinus.core.errors import PhotinusError, UsageError
 from photinus.core.parameters import FLOATS, INTEGERS
 from photinus.models.placement import DeviceParameters
+
+_log = logging.getLogger("photinus")
 
 Inputs = Mapping[str, Tensor]
 Step = Callable[[Inputs, int | None], Tensor]
@@ -50,11 +54,23 @@ class Recorder:
     Args:
         at: where parameters and gradient lie.
         name: of the model, for errors.
+        still: has dropout leave out nothing meanwhile: some kinds of it draw other numbers when
+            they are recorded.
+        is_asked: whether a step that cannot be recorded is an error; else it is told, and stays
+            plain.
         records: whether a step may be recorded, on a device that has CUDA graphs.
     """
 
-    def __init__(self, at: DeviceParameters, name: str, *, records: bool = True) -> None:
-        self._at, self._name = at, name
+    def __init__(
+        self,
+        at: DeviceParameters,
+        name: str,
+        still: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        *,
+        is_asked: bool = True,
+        records: bool = True,
+    ) -> None:
+        self._at, self._name, self._still, self._is_asked = at, name, still, is_asked
         self._records = records and at.device.type == "cuda"
         self._seen = Counter[tuple[Any, ...]]()
         self._held: dict[tuple[Any, ...], _Recording] = {}
@@ -80,7 +96,14 @@ class Recorder:
             is_new = self._seen[shape] <= _PLAIN or len(self._held) == _MOST
             if is_new or not self._records:
                 return self._plain(step, sent, seed)
-            held = self._held[shape] = self._record(step, sent, seed)
+            try:
+                held = self._held[shape] = self._record(step, sent, seed)
+            except UsageError as error:
+                if self._is_asked:
+                    raise
+                _log.warning("%s; its steps stay plain", error)
+                self._records = False
+                return self._plain(step, sent, seed)
         else:
             for name, x in inputs.items():
                 self._at.send_into(held.inputs[name], x)
@@ -102,11 +125,13 @@ class Recorder:
             for buffer, kept in zip(buffers, before, strict=True):
                 buffer.copy_(kept)
 
-        with _NoDropout():  # some kinds of it draw other numbers when they are recorded
+        gradient = self._at.tensor(self._at.gradient)
+        with self._still():
             self._plain(step, inputs, seed)
-            plain = self._at.tensor(self._at.gradient).clone()
+            plain = gradient.clone()
             undo()
             graph, _ = self._captured(step, inputs)
+            gradient.zero_()  # what a graph does not write is no gradient
             self._at.seed(seed)
             graph.replay()
             undo()
@@ -134,11 +159,35 @@ class Recorder:
     def _refusal(self, got: str) -> UsageError:
         wrong = f"a step of {self._name} cannot be recorded as a CUDA graph"
         do = "leave cuda_graph out, or let the forward pass do the same work for every batch"
-        return UsageError(wrong, got=got, do=do)
+        return UsageError(wrong, got=got, do=do if self._is_asked else "")
+
+
+@contextmanager
+def no_dropout(module: nn.Module) -> Iterator[None]:
+    """Has the dropout of a module, and of the functions that it calls, leave out nothing."""
+    rates = [
+        (part, name)
+        for part in module.modules()
+        for name in ("p", "dropout")
+        if isinstance(part, _WITH_RATE) and isinstance(getattr(part, name, None), float)
+    ]
+    before = [getattr(part, name) for part, name in rates]
+    try:
+        for part, name in rates:
+            setattr(part, name, 0.0)
+        with _NoDropout():
+            yield
+    finally:
+        for (part, name), rate in zip(rates, before, strict=True):
+            setattr(part, name, rate)
+
+
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+_WITH_RATE = (*_DROPOUTS, nn.FeatureAlphaDropout, nn.MultiheadAttention, nn.RNNBase)
 
 
 class _NoDropout(TorchFunctionMode):
-    """Has dropout leave out nothing."""
+    """Has functions leave out nothing; it does not see into those that call others."""
 
     def __torch_function__(
         self,
@@ -151,6 +200,6 @@ class _NoDropout(TorchFunctionMode):
         if name == "scaled_dot_product_attention":  # (query, key, value, mask, rate, is_causal)
             rest = {"is_causal": args[5]} if len(args) > 5 else {}
             args, kwargs = args[:4], {**kwargs, **rest, "dropout_p": 0.0}
-        elif "dropout" in name:
+        elif "dropout" in name and name != "native_dropout":
             return args[0] if args else kwargs["input"]
         return func(*args, **kwargs)

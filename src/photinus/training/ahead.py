@@ -9,7 +9,6 @@ from itertools import islice
 
 import numpy as np
 
-from photinus.core.errors import PhotinusError
 from photinus.core.parameters import Vector
 from photinus.data.base import Batch, Feed, MappedFeed, Transform
 
@@ -41,15 +40,14 @@ class AheadFeed(Feed):
 
     def __iter__(self) -> Iterator[Batch]:
         source = iter(self._feed)
-        first = next(source, None)
+        first = None
+        for batch in source:
+            self._position = self._feed.position
+            if _bytes(batch) >= LEAST_BYTES:
+                first = batch
+                break
+            yield batch
         if first is None:
-            return
-        self._position = self._feed.position
-        if _bytes(first) < LEAST_BYTES:
-            yield first
-            for batch in source:
-                self._position = self._feed.position
-                yield batch
             return
 
         def read() -> tuple[Batch, int] | None:
@@ -67,8 +65,8 @@ class AheadFeed(Feed):
     def _sent(self, batch: Batch) -> Batch:
         try:
             return self._send(batch)
-        except PhotinusError:
-            return batch  # `learn` will refuse it, and name its rows
+        except Exception:
+            return batch  # `learn` sends it again, and an error then names its rows
 
     def seek(self, position: int) -> None:
         """Continues after `position` examples, where nobody iterates."""
@@ -77,7 +75,7 @@ class AheadFeed(Feed):
 
     def mapped(self, function: Transform) -> Feed:
         """Returns a feed over transformed features."""
-        return MappedFeed(self, function)
+        return AheadFeed(self._feed.mapped(function), self._send)
 
 
 def _bytes(batch: Batch) -> int:

@@ -248,6 +248,8 @@ class _Parent:
             return handles
         for handle in handles:
             os.close(handle)
+        with suppress(OSError):  # it has ended already
+            os.setpgid(pid, pid)
         self._children.add(pid)
         self._pipe.send_bytes(f"born {pid}".encode())
         return []
@@ -282,7 +284,6 @@ def main() -> int:
     handles = _Parent(Connection(int(sys.argv[1]))).serve()
     if handles is None:
         return 0
-    os.setpgid(0, 0)
     order, rows, parent, *printed = handles
     for number, handle in enumerate((order, *printed)):
         os.dup2(handle, number)

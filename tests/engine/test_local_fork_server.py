@@ -1,0 +1,151 @@
+"""Workers of this machine are forked from a process that has imported what they need."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from photinus.core.errors import RunFailedError
+from photinus.core.events import WorkerJoined
+from photinus.engine.local import fork_server as module
+from photinus.engine.local.engine import LocalEngine
+from photinus.engine.local.fork_server import ForkedWorker, ForkServer, fork_server
+from photinus.engine.local.worker_main import LOST
+from photinus.engine.simulation.engine import SimulatedEngine
+
+pytestmark = pytest.mark.processes
+
+
+def above(pid):
+    """Returns the parent of a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def below(pid):
+    """Returns the processes that a process has started."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*"):
+        try:
+            found += [int(stat.name)] if above(int(stat.name)) == pid else []
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def server():
+    made = ForkServer(dict(os.environ))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def handles():
+    """Descriptors for a worker: of rows, and of the end of the driver."""
+    reading, writing = os.pipe()
+    yield reading, reading
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_worker_that_gets_no_order_ends_with_the_code_of_a_fresh_one(server, handles):
+    worker = server.fork(b"", *handles)
+    assert above(worker.pid) == server.process.pid
+    assert os.getpgid(worker.pid) == worker.pid, "Ctrl-C reaches the driver alone"
+    assert worker.wait(60) == LOST
+    assert worker.poll() == LOST
+
+
+def test_a_killed_worker_tells_the_signal_and_its_siblings_run_on(server, handles):
+    first, second = (server.fork(half_an_order(), *handles) for _ in range(2))
+    assert {first.pid, second.pid} <= set(below(server.process.pid))
+    first.kill()
+    assert first.wait(60) == -signal.SIGKILL
+    assert second.wait(60) == LOST
+
+
+def half_an_order():
+    """What ends a worker at once when it has read it."""
+    return b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00]"
+
+
+def test_waiting_for_a_worker_ends_after_its_seconds(server, handles, monkeypatch):
+    worker = server.fork(b"", *handles)
+    monkeypatch.setattr(server, "ended", lambda pid, seconds: None)
+    with pytest.raises(subprocess.TimeoutExpired):
+        worker.wait(0.01)
+
+
+def test_workers_of_a_server_that_is_killed_count_as_killed(handles):
+    server = ForkServer(dict(os.environ))
+    server.process.kill()
+    server._alive.add(worker := os.getpid() + 10**7)
+    assert ForkedWorker(server, worker).wait(60) == -signal.SIGKILL
+    with pytest.raises(RunFailedError, match="the process that starts workers ended; got code -9"):
+        server.fork(b"", *handles)
+    server.close()
+
+
+def test_what_a_worker_inherits_decides_which_server_forks_it(monkeypatch, tmp_path):
+    first = fork_server(dict(os.environ))
+    assert fork_server(dict(os.environ)) is first
+    other = fork_server({**os.environ, "OMP_NUM_THREADS": "7"})
+    assert other is not first
+    monkeypatch.chdir(tmp_path)
+    assert fork_server(dict(os.environ)) not in (first, other)
+
+
+def test_a_server_that_has_ended_is_replaced():
+    first = fork_server(dict(os.environ))
+    first.process.kill()
+    first.process.wait()
+    assert fork_server(dict(os.environ)) is not first
+
+
+def test_a_run_whose_server_is_killed_goes_on_with_another_one(tiny):
+    servers = []
+
+    def emit(event):
+        if isinstance(event, WorkerJoined) and not servers:
+            servers.extend(module._running.values())
+            for server in servers:
+                server.process.kill()
+
+    run = tiny.assignment(tiny.plan(recipes=tiny.recipes[:1]), emit=emit)
+    result = LocalEngine().run(run)
+    plain = SimulatedEngine().run(tiny.assignment(tiny.plan(recipes=tiny.recipes[:1])))
+    assert np.allclose(result.vectors[-1], plain.vectors[-1], atol=0.5)
+    assert servers
+
+
+DRIVER = """
+import os, sys
+from photinus.engine.local.fork_server import fork_server
+
+reading, writing = os.pipe()
+server = fork_server(dict(os.environ))
+worker = server.fork(b"", reading, reading)
+worker.wait(60)
+print(server.process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("ends", ["killed", "returns"])
+def test_a_server_ends_with_its_driver(ends):
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with driver:
+        server = os.pidfd_open(int(driver.stdout.readline()))
+        if ends == "killed":
+            driver.kill()
+        else:
+            driver.stdin.close()
+        assert select.select([server], [], [], 60)[0], "it has ended"
+        os.close(server)
