@@ -262,3 +262,14 @@ def test_a_belief_network_that_cannot_be_recorded_learns_by_plain_steps(graphs, 
         assert np.array_equal(mine, plain.learn(Batch(x), number + 1)[0])
     assert "cannot be recorded as a CUDA graph" in caplog.text
     assert "its steps stay plain" in caplog.text
+
+
+def test_sparse_tables_are_refused_with_it():
+    stage = ModuleStage(
+        module="torch.nn:Embedding",
+        arguments={"num_embeddings": 4, "embedding_dim": 2, "sparse": True},
+        optimizer="sgd",
+        cuda_graph=True,
+    )
+    with pytest.raises(UsageError, match="a step with sparse tables cannot be recorded"):
+        stage.build((), 0)

@@ -260,7 +260,11 @@ class ModuleStage(Stage):
         tables = tables_of(made)
         frozen = _freeze(made, self.frozen, set(tables))
         check_tables(made, self.l2, self.average)
-        check_optimizer(sparse_tables(made), self.optimizer, self.settings)
+        sparse = sparse_tables(made)
+        check_optimizer(sparse, self.optimizer, self.settings)
+        if self.cuda_graph and sparse:
+            wrong = "a step with sparse tables cannot be recorded as a CUDA graph"
+            raise UsageError(wrong, got=", ".join(sorted(sparse)), do="leave cuda_graph out")
         kind = ShardedModel if tables else ModuleModel
         model, start = kind(made, self.loss, self._learning()), 0
         if self.sharded and self.sharded != getattr(model, "row_size", 0):
