@@ -79,6 +79,7 @@ class ForkServer:
 
     def __init__(self, environment: dict[str, str]) -> None:
         self._pipe, theirs = Pipe()
+        self._owner, self._is_lost = os.getpid(), False
         self._ended: dict[int, int] = {}
         self._alive: set[int] = set()
         self._lock = RLock()
@@ -123,10 +124,11 @@ class ForkServer:
             while (told := self._hear(None)) is None or told[0] != "born":
                 pass
         except (OSError, EOFError) as error:
-            code = self.process.wait()
+            self._is_lost, code = True, self.process.wait()
             wrong = "the process that starts workers ended"
             raise RunFailedError(wrong, got=f"code {code}", do="look at what it printed") from error
         except BaseException:  # Ctrl-C, say: what was asked for is half sent
+            self._is_lost = True
             self.process.kill()
             raise
         self._alive.add(pid := int(told[1]))
@@ -139,6 +141,7 @@ class ForkServer:
                 while pid not in self._ended and self._hear(seconds) is not None:
                     pass
             except (OSError, EOFError):  # nobody is left to tell
+                self._is_lost = True
                 for orphan in self._alive:
                     with suppress(ProcessLookupError):
                         os.kill(orphan, signal.SIGKILL)
@@ -156,8 +159,15 @@ class ForkServer:
             self._ended[int(told[1])] = int(told[2])
         return told
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it forks no more."""
+        return self._is_lost or self.process.poll() is not None
+
     def close(self) -> None:
         """Ends the process; workers end with their run."""
+        if os.getpid() != self._owner:  # a process that was forked from the driver
+            return
         self._pipe.close()
         self.process.kill()
         self.process.wait()
@@ -184,7 +194,7 @@ def fork_server(environment: dict[str, str]) -> ForkServer:
     key = (tuple(sorted(environment.items())), *_state())
     with _guard:
         for known, server in tuple(_running.items()):
-            if server.process.poll() is not None:
+            if server.is_lost:
                 server.close()
                 del _running[known]
         if key not in _running:
