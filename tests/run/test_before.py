@@ -33,6 +33,7 @@ def test_a_run_of_the_version_before_ends_as_it_would_have_ended(small, tmp_path
 
 
 CAME = {
+    "module": {"cuda_graph": False},
     "word2vec": {"buckets": 0, "grams": 0},
     "dbn": {"pretraining": {"device": ""}, "fine_tuning": {"device": ""}},
 }
