@@ -14,7 +14,7 @@ from photinus.core.errors import RunFailedError
 from photinus.core.events import WorkerJoined
 from photinus.engine.local import fork_server as module
 from photinus.engine.local.engine import LocalEngine
-from photinus.engine.local.fork_server import ForkedWorker, ForkServer, fork_server
+from photinus.engine.local.fork_server import ForkedWorker, ForkServer
 from photinus.engine.local.worker_main import LOST
 from photinus.engine.simulation.engine import SimulatedEngine
 
@@ -91,20 +91,31 @@ def test_workers_of_a_server_that_is_killed_count_as_killed(handles):
     server.close()
 
 
-def test_what_a_worker_inherits_decides_which_server_forks_it(monkeypatch, tmp_path):
-    first = fork_server(dict(os.environ))
-    assert fork_server(dict(os.environ)) is first
-    other = fork_server({**os.environ, "OMP_NUM_THREADS": "7"})
+def test_one_server_forks_workers_that_inherit_the_same(handles, monkeypatch, tmp_path):
+    def ended(environment):
+        worker = module.forked(environment, b"", *handles)
+        worker.wait(60)
+        return worker._server
+
+    first = ended(dict(os.environ))
+    assert ended(dict(os.environ)) is first
+    other = ended({**os.environ, "OMP_NUM_THREADS": "7"})
     assert other is not first
+    assert first.is_lost, "nobody needs it any more"
     monkeypatch.chdir(tmp_path)
-    assert fork_server(dict(os.environ)) not in (first, other)
+    third = ended(dict(os.environ))
+    assert list(module._running.values()) == [third]
+    third.process.kill()
+    third.process.wait()
+    assert ended(dict(os.environ)) is not third
 
 
-def test_a_server_that_has_ended_is_replaced():
-    first = fork_server(dict(os.environ))
-    first.process.kill()
-    first.process.wait()
-    assert fork_server(dict(os.environ)) is not first
+def test_a_server_with_workers_stays_while_another_one_is_needed(handles):
+    first = module.forked(dict(os.environ), b"", *handles)
+    first._server._alive.add(-1)  # one that runs on
+    module.forked({**os.environ, "OMP_NUM_THREADS": "7"}, b"", *handles).wait(60)
+    assert not first._server.is_lost
+    first._server._alive.discard(-1)
 
 
 def test_a_run_whose_server_is_killed_goes_on_with_another_one(tiny):
@@ -125,13 +136,12 @@ def test_a_run_whose_server_is_killed_goes_on_with_another_one(tiny):
 
 DRIVER = """
 import os, sys
-from photinus.engine.local.fork_server import fork_server
+from photinus.engine.local.fork_server import forked
 
 reading, writing = os.pipe()
-server = fork_server(dict(os.environ))
-worker = server.fork(b"", reading, reading)
+worker = forked(dict(os.environ), b"", reading, reading)
 worker.wait(60)
-print(server.process.pid, flush=True)
+print(worker._server.process.pid, flush=True)
 sys.stdin.read()
 """
 

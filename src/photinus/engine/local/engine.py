@@ -25,7 +25,7 @@ from photinus.engine.base import MEMORY_RAN_OUT, ArrayData, Engine, RunSpec
 from photinus.engine.cpu_share import processors
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.hooks import Hooks, hooks_of
-from photinus.engine.local.fork_server import ForkedWorker, fork_server
+from photinus.engine.local.fork_server import ForkedWorker, forked
 from photinus.engine.local.shared_rows import HandedRows, StoredRows
 from photinus.engine.local.worker_main import NO_FILES, NOT_INHERITED, UNREADABLE, ChildSpec
 from photinus.engine.seat_sharing import SeatSharing
@@ -217,7 +217,7 @@ class _Processes:
         self._births, self._leases[slot] = self._births + 1, self._session.lease(slot)
         environment_ = self._environment()
         if not self._before(slot) and _FORKS:
-            return fork_server(environment_).fork(sent, handed.rows, handed.parent)
+            return forked(environment_, sent, handed.rows, handed.parent)
         child = subprocess.Popen(  # noqa: S603 - the prefix is the caller's own
             [*self._before(slot), sys.executable, "-m", "photinus.engine.local.worker_main"],
             stdin=subprocess.PIPE,

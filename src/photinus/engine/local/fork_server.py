@@ -160,6 +160,11 @@ class ForkServer:
         return told
 
     @property
+    def is_idle(self) -> bool:
+        """Whether all its workers have ended."""
+        return not self._alive
+
+    @property
     def is_lost(self) -> bool:
         """Whether it forks no more."""
         return self._is_lost or self.process.poll() is not None
@@ -185,22 +190,32 @@ _running: dict[tuple[Any, ...], ForkServer] = {}
 _guard = Lock()
 
 
-def fork_server(environment: dict[str, str]) -> ForkServer:
-    """Returns the process that forks workers as this one would start them, now.
+def forked(environment: dict[str, str], order: bytes, rows: int, parent: int) -> ForkedWorker:
+    """Returns a new worker, with all that a process gets which is started here and now.
+
+    The process that forks it is kept for later ones, until one with other settings is needed.
 
     Args:
-        environment: of the workers.
+        environment: of the worker.
+        order: as of `ForkServer.fork`.
+        rows: likewise.
+        parent: likewise.
     """
     key = (tuple(sorted(environment.items())), *_state())
     with _guard:
         for known, server in tuple(_running.items()):
-            if server.is_lost:
+            if server.is_lost or (known != key and server.is_idle):
                 server.close()
                 del _running[known]
         if key not in _running:
             _running[key] = ForkServer(environment)
-            atexit.register(_running[key].close)
-        return _running[key]
+        return _running[key].fork(order, rows, parent)
+
+
+@atexit.register
+def _close_all() -> None:
+    for server in _running.values():
+        server.close()
 
 
 def _state() -> tuple[Any, ...]:
