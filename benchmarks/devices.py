@@ -33,7 +33,7 @@ from torch.nn import functional
 
 from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed
-from photinus.data.base import Batch, Feed, Transform
+from photinus.data.base import Batch
 from photinus.devices.discovery import found
 from photinus.devices.names import OPENCL, kind_of
 from photinus.embeddings.word2vec import Word2VecStage
@@ -210,7 +210,7 @@ def ours(case: Case, device: str) -> ROUND:
     def run(steps: int) -> tuple[int, int]:
         placed = inner.placed if isinstance(inner, DeviceInner) else None
         before = (placed.bytes_to_host, placed.bytes_to_device) if placed else (0, 0)
-        feed: Feed = Same(case.batch, steps)
+        feed: Any = Same(case.batch, steps)
         feed = feed if model.send is None else AheadFeed(feed, model.send)
         for step, batch in enumerate(feed):
             gradient, _ = model.learn(batch, step)
@@ -226,8 +226,8 @@ def ours(case: Case, device: str) -> ROUND:
     return run
 
 
-class Same(Feed):
-    """The same batch so many times."""
+class Same:
+    """The same batch so many times: what `AheadFeed` reads of a feed."""
 
     rows = position = 0
 
@@ -237,12 +237,6 @@ class Same(Feed):
     def __iter__(self) -> Iterator[Batch]:
         for _ in range(self._steps):
             yield self._batch
-
-    def seek(self, position: int) -> None:
-        raise NotImplementedError
-
-    def mapped(self, function: Transform) -> Feed:
-        raise NotImplementedError
 
 
 def wait(device: torch.device) -> None:

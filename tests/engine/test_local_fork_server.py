@@ -10,13 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from photinus.core.clock import Steps
 from photinus.core.errors import RunFailedError
 from photinus.core.events import WorkerJoined
+from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local import fork_server as module
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.local.fork_server import ForkedWorker, ForkServer
 from photinus.engine.local.worker_main import LOST
 from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.models.module import ModuleStage
+from photinus.strategies.recipes import averaging
+from photinus.training.plan import Phase, TrainingPlan
 
 pytestmark = pytest.mark.processes
 
@@ -159,3 +164,26 @@ def test_a_server_ends_with_its_driver(ends):
             driver.stdin.close()
         assert select.select([server], [], [], 60)[0], "it has ended"
         os.close(server)
+
+
+CHANCE = """
+import random
+import numpy as np
+import torch
+
+def net():
+    print("chance", random.random(), np.random.random(), flush=True)
+    return torch.nn.Linear(2, 2)
+"""
+
+
+def test_each_worker_has_chance_of_its_own(tmp_path, monkeypatch, capfd):
+    (tmp_path / "with_chance.py").write_text(CHANCE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    phase = Phase(stage=ModuleStage(module="with_chance:net"), strategy=averaging(every=Steps(2)))
+    rows = ArrayData(np.eye(2, dtype=np.float32).repeat(16, 0), np.arange(2).repeat(16))
+    plan = TrainingPlan(phases=(phase,), workers=2)
+    LocalEngine().run(RunSpec(plan=plan, data=rows, run=os.urandom(16)))
+    told = [line.split()[1:] for line in capfd.readouterr().out.splitlines() if "chance" in line]
+    for numbers in zip(*told, strict=True):
+        assert len(set(numbers)) == len(numbers) >= 2

@@ -16,17 +16,11 @@ LEAST_BYTES = 1 << 20
 """Of a batch's features: a smaller one is there sooner than a thread is asked for it."""
 
 
-class AheadFeed(Feed):
-    """A feed whose next batch is read, and sent to a device, while the last one is trained on.
+class _Ahead(Feed):
+    """A feed that reads further in another one than it has handed out."""
 
-    Args:
-        feed: yields the batches; they can be read again.
-        send: returns a batch on its way to the device.
-    """
-
-    def __init__(self, feed: Feed, send: Callable[[Batch], Batch]) -> None:
-        self._feed, self._send = feed, send
-        self._position = feed.position
+    def __init__(self, feed: Feed) -> None:
+        self._feed, self._position = feed, feed.position
 
     @property
     def rows(self) -> int:
@@ -37,6 +31,19 @@ class AheadFeed(Feed):
     def position(self) -> int:
         """Examples handed out so far; not those that were read ahead."""
         return self._position
+
+
+class AheadFeed(_Ahead):
+    """A feed whose next batch is read, and sent to a device, while the last one is trained on.
+
+    Args:
+        feed: yields the batches; they can be read again.
+        send: returns a batch on its way to the device.
+    """
+
+    def __init__(self, feed: Feed, send: Callable[[Batch], Batch]) -> None:
+        super().__init__(feed)
+        self._send = send
 
     def __iter__(self) -> Iterator[Batch]:
         source = iter(self._feed)
@@ -83,7 +90,7 @@ def _bytes(batch: Batch) -> int:
     return sum(a.nbytes for a in (x.values() if isinstance(x, Mapping) else (x,)))
 
 
-class LookaheadFeed(Feed):
+class LookaheadFeed(_Ahead):
     """A feed that knows which rows of a table its next batches read.
 
     Args:
@@ -93,22 +100,12 @@ class LookaheadFeed(Feed):
     """
 
     def __init__(self, feed: Feed, steps: int, rows: Callable[[Batch, int], Vector]) -> None:
-        self._feed, self._steps, self._rows_of = feed, steps, rows
+        super().__init__(feed)
+        self._steps, self._rows_of = steps, rows
         self._source: Iterator[Batch] | None = None
         self._held: deque[tuple[Batch, int, Vector]] = deque()
         self._read: list[Vector] = []
         """The rows of each batch handed out since `reads` was asked for."""
-        self._position = feed.position
-
-    @property
-    def rows(self) -> int:
-        """As of the feed behind it."""
-        return self._feed.rows
-
-    @property
-    def position(self) -> int:
-        """Examples handed out so far; not those that were read ahead."""
-        return self._position
 
     def asks(self, rounds: int = 0) -> Vector:
         """Returns which rows [r] the batches after so many rounds read, in order and once each."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import gc
 import os
-import random
 import resource
 import select
 import signal
@@ -300,6 +299,7 @@ class _Parent:
 
 def main() -> int:
     """Runs the process, or a worker that it has forked; returns the exit code."""
+    import numpy as np
     import torch._dynamo  # noqa: F401 - which the first optimizer of a process loads
 
     from photinus.engine.local import worker_main
@@ -313,7 +313,7 @@ def main() -> int:
     for number, handle in enumerate((order, *printed)):
         os.dup2(handle, number)
         os.close(handle)
-    random.seed()
+    np.random.seed()  # Python's own chance is another one in each process; this is not
     return worker_main.main(rows, parent)
 
 
