@@ -100,6 +100,25 @@ def pytest_collection_modifyitems(items):
             item.add_marker(PYSPARK_IS_FORGIVEN)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup():
+    _forget_the_test()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call():
+    _forget_the_test()
+
+
+def _forget_the_test():
+    """Takes a test's name from the environment, where pytest has it.
+
+    The process that forks local workers is kept for runs with the same environment. With the name
+    each test has another one, and a process that imports torch anew: 4 seconds of a processor.
+    """
+    os.environ["PYTEST_CURRENT_TEST"] = "one of them"
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
     """Closes what pyspark left open, before a test begins in which that is an error."""
