@@ -96,29 +96,49 @@ def test_workers_of_a_server_that_is_killed_count_as_killed(handles):
     server.close()
 
 
-def test_one_server_forks_workers_that_inherit_the_same(handles, monkeypatch, tmp_path):
-    def ended(environment):
-        worker = module.forked(environment, b"", *handles)
+QUICK = """
+import sys
+from types import ModuleType
+
+for name in ("torch", "torch._dynamo", "photinus.engine.local.worker_main"):
+    sys.modules[name] = ModuleType(name)
+sys.modules["photinus.engine.local.worker_main"].main = lambda rows, parent: 0
+"""
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """One in which a server imports nothing, and its workers end at once."""
+    (tmp_path / "sitecustomize.py").write_text(QUICK)
+    path = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+
+
+def test_one_server_forks_workers_that_inherit_the_same(
+    environment, handles, monkeypatch, tmp_path
+):
+    def ended(**more):
+        worker = module.forked(environment | more, b"", *handles)
         worker.wait(60)
         return worker._server
 
-    first = ended(dict(os.environ))
-    assert ended(dict(os.environ)) is first
-    other = ended({**os.environ, "OMP_NUM_THREADS": "7"})
+    first = ended()
+    assert ended() is first
+    other = ended(OMP_NUM_THREADS="7")
     assert other is not first
     assert first.is_lost, "nobody needs it any more"
     monkeypatch.chdir(tmp_path)
-    third = ended(dict(os.environ))
+    third = ended()
     assert list(module._running.values()) == [third]
     third.process.kill()
     third.process.wait()
-    assert ended(dict(os.environ)) is not third
+    assert ended() is not third
 
 
-def test_a_server_with_workers_stays_while_another_one_is_needed(handles):
-    first = module.forked(dict(os.environ), b"", *handles)
+def test_a_server_with_workers_stays_while_another_one_is_needed(environment, handles):
+    first = module.forked(environment, b"", *handles)
     first._server._alive.add(-1)  # one that runs on
-    module.forked({**os.environ, "OMP_NUM_THREADS": "7"}, b"", *handles).wait(60)
+    module.forked(environment | {"OMP_NUM_THREADS": "7"}, b"", *handles).wait(60)
     assert not first._server.is_lost
     first._server._alive.discard(-1)
 
@@ -152,9 +172,12 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("ends", ["killed", "returns"])
-def test_a_server_ends_with_its_driver(ends):
+def test_a_server_ends_with_its_driver(ends, environment):
     driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", DRIVER],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     with driver:
         server = os.pidfd_open(int(driver.stdout.readline()))
