@@ -128,11 +128,12 @@ def test_one_server_forks_workers_that_inherit_the_same(
     assert other is not first
     assert first.is_lost, "nobody needs it any more"
     monkeypatch.chdir(tmp_path)
-    third = ended()
+    third = ended(OMP_NUM_THREADS="7")
+    assert third is not other
     assert list(module._running.values()) == [third]
     third.process.kill()
     third.process.wait()
-    assert ended() is not third
+    assert ended(OMP_NUM_THREADS="7") is not third
 
 
 def test_a_server_with_workers_stays_while_another_one_is_needed(environment, handles):
