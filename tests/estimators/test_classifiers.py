@@ -54,7 +54,7 @@ LOAD = """
 import sys
 from pyspark.ml import PipelineModel
 from photinus.engine.spark.session import spark_session
-spark = spark_session(1)
+spark = spark_session(1, extra={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"})
 model = PipelineModel.load(sys.argv[1])
 df = spark.createDataFrame([(2.0, 0.5), (-2.0, 0.5)], ["a", "b"])
 print([row.prediction for row in model.transform(df).collect()])
