@@ -27,6 +27,12 @@ def disk(tmp_path):
 
 
 @pytest.fixture
+def quick_java(monkeypatch):
+    """For a Spark that lives for seconds: Java's second compiler takes more than it gains."""
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+
+@pytest.fixture
 def assert_ended():
     """Waits for the ends of processes that are not our children."""
 

@@ -180,6 +180,7 @@ def test_ctrl_c_makes_a_last_checkpoint(driver, tiny, tmp_path):
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("quick_java")
 @pytest.mark.parametrize("at", [0, 5])
 def test_ctrl_c_on_spark_ends_as_it_does_elsewhere(driver, at, assert_ended):
     """At 0 no worker has come: Java is starting."""

@@ -84,13 +84,6 @@ def job(**fields):
     return Job(**usual | fields)
 
 
-ENDLESS = {
-    "strategy": averaging(every=Steps(10**8), gradients_until=0),
-    "epochs": 1e9,
-}
-"""A job whose first round ends long after the test."""
-
-
 ENDLESS = {"strategy": averaging(every=Steps(10**8), gradients_until=0), "epochs": 1e9}
 """A job whose first round ends long after the test."""
 
@@ -213,6 +206,7 @@ def test_workers_in_an_endless_round_are_gone_within_ten_seconds_of_sigterm(driv
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("quick_java")
 def test_sigterm_on_spark_ends_as_it_does_elsewhere(driver, assert_ended):
     driver.start(engine="spark").until("3")
     driver.process.terminate()
