@@ -144,6 +144,10 @@ def test_a_server_with_workers_stays_while_another_one_is_needed(environment, ha
     first._server._alive.discard(-1)
 
 
+def test_tests_have_one_environment_and_so_share_a_server():
+    assert "test" not in os.environ["PYTEST_CURRENT_TEST"]
+
+
 def test_a_run_whose_server_is_killed_goes_on_with_another_one(tiny):
     servers = []
 
