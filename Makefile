@@ -10,7 +10,7 @@ endif
 
 # Two processes of tests compute on the same processors: what waits by spinning takes them from who
 # is waited for, and 300 steps of a small net take 77 s in place of 0.5.
-export OMP_WAIT_POLICY := passive
+test test-avx2 test-all: export OMP_WAIT_POLICY := passive
 # With it every process compiles all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
