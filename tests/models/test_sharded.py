@@ -17,6 +17,7 @@ from photinus.models.schedules import Schedule
 from photinus.models.sharded import ShardedModel, row_size_of, tables_of
 from photinus.nn import ShardedEmbedding
 from photinus.testing import check_model
+from photinus.training.placement import fresh
 
 USERS, ITEMS, DIM = 30, 11, 4
 LINEAR = {"arguments": {"in_features": 2, "out_features": 1}}
@@ -122,6 +123,18 @@ class Counter(Net):
         return super().forward(x)
 
 
+class Fixed(Net):
+    """With a buffer of each kind that no step changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("scale", torch.full((1,), 0.7))
+        self.register_buffer("offset", torch.tensor([1]))
+
+    def forward(self, x):
+        return super().forward(x) * self.scale + self.offset
+
+
 class Sparse(Net):
     def __init__(self):
         super().__init__()
@@ -194,6 +207,12 @@ def batch(rows=8, seed=0):
     x = chance.integers(0, [USERS, USERS, ITEMS], (rows, 3)).astype(np.float32)
     x[0, 1] = 2
     return Rows.of(x, chance.integers(0, 3, rows)).batch(np.arange(rows))
+
+
+def numbers_of(model):
+    """Returns all rows [n], the other layers as they were stepped."""
+    model.to_host(model.parameters.trained)
+    return model.parameters.trained
 
 
 def plain_of(model):
@@ -310,7 +329,7 @@ def test_a_step_reads_the_rows_that_it_named_and_changes_no_other():
     of = stage(sharded=DIM + 1, arguments={"optimizer": "adagrad"}, lr=1.0)
     inner = of.inner(model.parameters.layout)
     inner.descend(model, given, 5, 0.0)
-    changed = (model.parameters.trained != first).reshape(-1, DIM + 1).any(axis=1)
+    changed = (numbers_of(model) != first).reshape(-1, DIM + 1).any(axis=1)
     assert set(np.flatnonzero(changed)) <= set(named)
     padding = model.parameters.layout.entry("users.weight").offset // (DIM + 1) + 2
     assert padding in named
@@ -321,12 +340,12 @@ def test_a_step_over_named_rows_alone_is_that_over_the_whole_table():
     of = stage(sharded=DIM + 1, arguments={"optimizer": "adagrad"}, optimizer="adamw")
     whole, some, given = of.build((), 1), of.blank((), 1), batch(4)
     rows = some.rows(given, 5)
-    some.parameters.trained.reshape(-1, DIM + 1)[rows] = whole.parameters.trained.reshape(
-        -1, DIM + 1
-    )[rows]
+    came = whole.parameters.trained.reshape(-1, DIM + 1)[rows]
+    some.parameters.trained.reshape(-1, DIM + 1)[rows] = came
+    some.to_device(some.parameters.trained)
     for model in (whole, some):
         of.inner(model.parameters.layout).descend(model, given, 5, 0.3)
-    one, other = (m.parameters.trained.reshape(-1, DIM + 1)[rows] for m in (whole, some))
+    one, other = (numbers_of(model).reshape(-1, DIM + 1)[rows] for model in (whole, some))
     np.testing.assert_array_equal(one, other)
     some.forget()
     assert not some.parameters.trained.any()
@@ -388,6 +407,7 @@ def test_a_run_of_steps_is_that_of_torch_on_the_plain_module():
         optimizer.zero_grad()
         loss_of(plain, given, at).backward()
         optimizer.step()
+    numbers_of(model)
     for name, parameter in plain.state_dict().items():
         np.testing.assert_allclose(model.tensors()[name], parameter.numpy(), atol=1e-5)
 
@@ -410,7 +430,7 @@ def test_a_gradient_that_is_too_long_is_cut_over_tables_and_layers_together():
         model = of.build((), 1)
         first = model.parameters.trained.copy()
         of.inner(model.parameters.layout).descend(model, given, 5, 0.0)
-        moved.append(np.linalg.norm(model.parameters.trained - first))
+        moved.append(np.linalg.norm(numbers_of(model) - first))
     assert moved[0] > 0.1
     assert abs(moved[1] - 0.01) < 1e-4
 
@@ -427,14 +447,52 @@ def test_only_the_other_layers_have_a_state_beside_the_rows():
     again = of.inner(model.parameters.layout)
     again.load(inner.state())
     twin = of.build((), 1)
-    twin.load(model.parameters.trained)
+    twin.load(numbers_of(model))
     for one, its in ((inner, model), (again, twin)):
         one.descend(its, batch(seed=1), 2, 0.5)
-    assert np.array_equal(model.parameters.trained, twin.parameters.trained)
+    assert np.array_equal(numbers_of(model), numbers_of(twin))
     bare = stage(Bare, sharded=DIM + 1)
     assert bare.inner(bare.blank((), 0).parameters.layout).state() == {}
     with pytest.raises(UsageError, match="stepped in place"):
         RowSteps(None, Schedule.constant(1.0)).step(np.zeros(1), np.zeros(1), 0.0)
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.01])
+@pytest.mark.parametrize(
+    "module", [Net, Bare, Recomputed, Fixed], ids=["net", "bare", "recomputed", "fixed"]
+)
+def test_on_a_device_steps_have_the_bits_of_the_processor(module, clip):
+    row = row_size_of(module())
+    of, ends = stage(module, sharded=row, optimizer="adamw", clip=clip), []
+    for device in ("cpu", "stand-in"):
+        model, inner = fresh(of, (), 1, device)
+        model.load(of.build((), 1).parameters.trained)
+        for at in range(4):
+            rows = model.rows(batch(seed=at), at)
+            inner.descend(model, batch(seed=at), at, 0.25 * at)
+            if at == 1:  # a round replaces rows of layers and tables
+                numbers_of(model).reshape(-1, row)[rows[::3]] *= 0.5
+                model.to_device(model.parameters.trained)
+        ends.append((numbers_of(model).copy(), inner.state(), model.measure(batch(seed=9))))
+    assert abs(ends[0][0] - of.build((), 1).parameters.trained).max() > 1e-3
+    np.testing.assert_array_equal(ends[0][0], ends[1][0])
+    assert ends[0][1].keys() == ends[1][1].keys()
+    assert all(np.array_equal(ends[0][1][name], ends[1][1][name]) for name in ends[0][1])
+    assert ends[0][2] == ends[1][2]
+
+
+def test_a_device_holds_the_other_layers_and_gets_the_rows_of_a_batch():
+    of = stage(sharded=DIM + 1, arguments={"optimizer": "adagrad"})
+    model, _ = fresh(of, (), 1, "stand-in")
+    dense = 5 * DIM + 5 + 3 * 5 + 3
+    assert model.device_bytes == 4 * dense < model.parameters.trained.nbytes
+    at, given = model._net._at, batch()
+    up, down = at.bytes_to_device, at.bytes_to_host
+    _, moves, _ = model.gradients(given, 5)
+    rows = sum(ids.size for ids, _ in moves.values()) + 1  # and the padding
+    ids = 8 * 3
+    assert at.bytes_to_device - up == 4 * (rows * DIM + ids) + 8 * (ids + 8)
+    assert at.bytes_to_host - down == 4 * rows * DIM + 8 * ids
 
 
 # -- what is refused ------------------------------------------------------------------------------
@@ -522,7 +580,7 @@ def test_a_module_without_such_tables_has_no_row_size():
         plain.blank((), 0)
 
 
-def test_a_model_of_tables_stays_on_the_processor():
+def test_without_steps_in_place_it_stays_on_the_processor():
     model = stage().blank((), 0)
     assert isinstance(model, ShardedModel)
     with pytest.raises(UsageError, match="computes on the processor only"):

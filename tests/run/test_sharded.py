@@ -1,6 +1,7 @@
 """Jobs whose module has sharded tables: what is learnt, saved, lost and refused."""
 
 import json
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from photinus.checkpoint.store import Store
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.core.events import RoundClosed
+from photinus.data.rows import Rows
 from photinus.engine.base import ArrayData
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.cluster import SimulatedCluster
@@ -30,6 +32,7 @@ from photinus.strategies.outer import Nesterov, Sgd
 from photinus.testing import Faults
 from photinus.training import shard_pages
 from photinus.training.own_loop import OwnLoop
+from photinus.training.placement import device_for, fresh
 
 USERS, ITEMS, DIM = 60, 40, 4
 
@@ -87,10 +90,29 @@ def test_by_the_plain_mean_rare_rows_would_hardly_move(workers, tmp_path):
     assert outcome.metrics["error"] > 0.3
 
 
-@pytest.mark.parametrize("device", ["auto", ("cpu", "cpu", "cpu")])
-def test_whoever_may_choose_a_device_trains_on_the_processor(device):
-    job = with_sharded_tables(Draft(Job(model=STAGE, workers=3, device=device))).job
-    assert job.device == "cpu"
+@pytest.mark.parametrize("device", ["stand-in", ("stand-in", "cpu", "stand-in:1")])
+@pytest.mark.parametrize("faults", [None, Faults().kill(slot=1, step=40)], ids=["whole", "lost"])
+def test_on_devices_a_run_has_the_bits_of_the_processor(device, faults, tmp_path):
+    made = []
+    for name, on in (("cpu", "cpu"), ("apart", device)):
+        outcome = run(tmp_path / name, model=SHORT, device=on, faults=faults)
+        made.append(outcome.state_dict())
+    assert all(np.array_equal(made[0][name], made[1][name]) for name in made[0])
+
+
+def test_auto_measures_a_step_over_tables_of_zeros(caplog):
+    with_tables = with_sharded_tables(Draft(Job(model=STAGE, workers=3, device="auto"))).job
+    assert with_tables.device == "auto"
+    pairs, labels = events(64)
+    batch = Rows.of(pairs, labels).batch(np.arange(64))
+
+    def make(device):
+        return fresh(with_tables.model, (), 0, device)
+
+    with caplog.at_level(logging.INFO, logger="photinus"):
+        chosen = device_for("auto", make, lambda: batch, ("cpu", "stand-in"))
+    assert chosen in ("cpu", "stand-in:0")
+    assert "ms on stand-in" in caplog.text
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
@@ -409,8 +431,8 @@ def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
         ({"strategy": recipes.averaging(release="immediate")}, "release of averaging does not"),
         ({"strategy": recipes.averaging(outer=Nesterov())}, "outer of averaging does not"),
         ({"validation": 0.1}, "no worker holds the whole table"),
-        ({"device": "cuda"}, "trained on the processor; got device 'cuda'"),
-        ({"model": replace(STAGE, device="cuda")}, "trained on the processor; got device 'cuda'"),
+        ({"device": "opencl"}, "not trained on OpenCL devices; got device 'opencl'"),
+        ({"model": replace(STAGE, device="opencl")}, "on OpenCL devices; got device 'opencl'"),
     ],
 )
 def test_what_does_not_go_with_tables_among_the_workers_is_one_sentence(fields, wrong, tmp_path):

@@ -97,6 +97,9 @@ class _Place(NamedTuple):
 class ExternalInputs(Protocol):
     """What a module reads beside its own tensors, such as rows of a table elsewhere."""
 
+    def lie(self, at: DeviceParameters) -> None:
+        """Takes the device on which the module computes from now on."""
+
     def inputs(self) -> list[Tensor]:
         """Returns the tensors that the forward pass has read, to differentiate by."""
 
@@ -163,6 +166,8 @@ class ModuleModel(PlacedModel):
         """Makes the module's tensors views of flat vectors; their numbers are kept."""
         self.module.to(at.device)
         self._at, self.parameters, self._gradient = at, at.parameters, at.gradient
+        if self._external is not None:
+            self._external.lie(at)
         self._slopes = [at.slope(name) for name in self._names]
         for name, parameter in zip(self._names, self._trained, strict=True):
             parameter.data = at.view(name).copy_(parameter.detach())

@@ -108,6 +108,13 @@ class DeviceParameters:
             return tensor
         return self.send_into(torch.empty_like(tensor, device=self.device), tensor)
 
+    def brought(self, tensor: Tensor) -> Vector:
+        """Returns a tensor of the device on the host, once it is computed."""
+        if self.is_apart:
+            self.bytes_to_host += tensor.nbytes
+        here: Vector = tensor.numpy(force=True)
+        return here
+
     def send_into(self, there: Tensor, tensor: Tensor) -> Tensor:
         """Returns the device's tensor, to which the numbers of one of the host's are sent."""
         if tensor.device.type != CPU:
@@ -261,10 +268,14 @@ class PlacedModel(Model):
     def _lie(self, at: DeviceParameters) -> None:
         """Makes its tensors views of these vectors, with its numbers in them."""
 
-    def place(self, device: str, inner: Inner) -> Inner:
-        """Moves its parameters, its gradient and the inner optimizer to a device."""
+    def move(self, device: str) -> None:
+        """Moves its parameters and its gradient to a device."""
         self._lie(self._at.moved(device))
         self._at.to_host(self._at.sections)
+
+    def place(self, device: str, inner: Inner) -> Inner:
+        """Moves its parameters, its gradient and the inner optimizer to a device."""
+        self.move(device)
         return DeviceInner(inner, self._at)
 
     def to_host(self, *vectors: Vector) -> None:

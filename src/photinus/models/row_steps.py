@@ -95,7 +95,7 @@ class RowSteps(InPlace):
     """
 
     def __init__(self, dense: Inner | None, rate: Schedule, clip: float = 0.0) -> None:
-        self._dense, self._rate, self._clip = dense, rate, clip
+        self.dense, self._rate, self._clip = dense, rate, clip
         self._peak = max(value for _, value in rate.points)
 
     def descend(
@@ -105,10 +105,10 @@ class RowSteps(InPlace):
         of: ShardedModel = model  # type: ignore[assignment]
         dense, moves, metrics = of.gradients(batch, seed)
         if self._clip:
+            of.to_host(dense)
             dense, moves = _clipped(dense, moves, self._clip)
-        if self._dense is not None:
-            self._dense.step(of.dense, dense, progress)
-            of.commit()
+        if self.dense is not None:
+            self.dense.step(of.dense, dense, progress)
         course = self._rate.at(progress) / self._peak if self._peak else 0.0
         for name, (ids, gradients) in moves.items():
             table, whole = of.embeddings[name], of.table(name)
@@ -124,12 +124,12 @@ class RowSteps(InPlace):
 
     def state(self) -> dict[str, Vector]:
         """Returns the state of the other layers' optimizer; a row's state is with the row."""
-        return {} if self._dense is None else self._dense.state()
+        return {} if self.dense is None else self.dense.state()
 
     def load(self, state: Mapping[str, Vector]) -> None:
         """Takes up a `state()`."""
-        if self._dense is not None:
-            self._dense.load(state)
+        if self.dense is not None:
+            self.dense.load(state)
 
 
 _Moves = dict[str, tuple[Vector, Vector]]

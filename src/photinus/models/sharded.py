@@ -19,8 +19,10 @@ from photinus.core.parameters import INTEGERS, TRAINED, Layout, Parameters, Vect
 from photinus.core.seeds import generator
 from photinus.models.base import Batch, Model
 from photinus.models.module_model import Learning, ModuleModel
+from photinus.models.optimizers import Inner
+from photinus.models.placement import DeviceParameters
 from photinus.models.reading import Features
-from photinus.models.row_steps import row_size
+from photinus.models.row_steps import RowSteps, row_size
 from photinus.models.tables import sparse_tables
 from photinus.nn import ShardedEmbedding
 
@@ -63,7 +65,7 @@ def dense_layout(layout: Layout) -> Layout:
 
 
 class Lookups:
-    """Looks rows of tables up where they lie, and keeps their gradients.
+    """Looks rows of tables up where they lie, in the host's memory, and keeps their gradients.
 
     Args:
         tables: the layers by the names of their weights.
@@ -84,6 +86,10 @@ class Lookups:
         for name, table in tables.items():
             table.reader = partial(self._look_up, name)
 
+    def lie(self, at: DeviceParameters) -> None:
+        """Sends rows to a device from now on, and brings their gradients from it."""
+        self._at = at
+
     @contextmanager
     def asking(self) -> Iterator[list[tuple[str, Vector]]]:
         """Fills a list of table and ids meanwhile, and gives zeros for rows."""
@@ -102,7 +108,7 @@ class Lookups:
         """Keeps their gradients; what was looked up again on the way back is forgotten."""
         for (name, ids, _), gradient in zip(self._differentiated, gradients, strict=True):
             if gradient is not None:
-                self._found[name].append((ids, gradient.numpy()))
+                self._found[name].append((ids, self._at.brought(gradient)))
         self._read.clear()
 
     def gradients(self) -> dict[str, tuple[Vector, Vector]]:
@@ -117,28 +123,31 @@ class Lookups:
         table = self._tables[name]
         if ids.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"{name} is looked up by int32 or int64, and got {ids.dtype}")
-        rows, places = np.unique(ids.numpy().astype(np.int64, copy=False), return_inverse=True)
+        asked = self._at.brought(ids).astype(np.int64, copy=False)  # [...]
+        rows, places = np.unique(asked, return_inverse=True)
         if rows.size and (rows[0] < 0 or rows[-1] >= table.num_embeddings):
             wrong = rows[0] if rows[0] < 0 else rows[-1]
             raise IndexError(f"{name} has rows 0 to {table.num_embeddings - 1}, and no row {wrong}")
         if self._asked is not None:
             self._asked.append((name, rows))
-            return torch.zeros(*ids.shape, table.embedding_dim)
+            return torch.zeros(*ids.shape, table.embedding_dim, device=ids.device)
         if self.allowed is not None and not np.isin(rows, self.allowed.get(name, [])).all():
             wrong = f"the rows of {name} that a step reads must follow from its batch alone"
             do = "look no table up by what another one holds, and draw by torch, not by numpy"
             raise UsageError(wrong, got="others than a pass over tables of zeros", do=do)
-        own = torch.from_numpy(self._views[name][rows, : table.embedding_dim])
+        own = self._at.sent(torch.from_numpy(self._views[name][rows, : table.embedding_dim]))
         if torch.is_grad_enabled():
             self._read.append((name, rows, own.requires_grad_()))
-        return embedding(torch.from_numpy(places.reshape(ids.shape)), own)
+        return embedding(self._at.sent(torch.from_numpy(places.reshape(ids.shape))), own)
 
 
 class ShardedModel(Model):
     """A module of which only those rows of its tables are here that the next steps read.
 
     Its parameters are rows of one width: the other layers, which every step reads, then the tables.
-    A table's row holds the numbers of its optimizer, too.
+    A table's row holds the numbers of its optimizer, too. All rows are in the host's memory. What
+    is trained of the other layers is the module's own, on its device: `to_host` and `to_device`
+    copy it to and from their rows.
 
     Args:
         module: with empty tables.
@@ -164,12 +173,43 @@ class ShardedModel(Model):
         """Seed of a step to come -> table -> the ids [r] that it was recorded to read."""
         self._pages: Pages | None = Pages(self._layout.size(), "float32")
         self._lie(self._pages.vector)
-        self.commit()
+        self.to_host(self.parameters.trained)
 
     def attach(self, trained: Vector) -> None:
         """Reads all rows where they lie [n] from now on, in a mapped file say."""
         self._pages = None
         self._lie(trained)
+        self.to_device(trained)
+
+    @property
+    def device_bytes(self) -> int:
+        """Those of the other layers; a device gets the rows of a batch alone."""
+        return self._net.device_bytes
+
+    def place(self, device: str, inner: Inner) -> Inner:
+        """Moves the other layers to a device; the tables are stepped in the host's memory."""
+        if not isinstance(inner, RowSteps):
+            return super().place(device, inner)
+        if inner.dense is None:
+            self._net.move(device)
+        else:
+            inner.dense = self._net.place(device, inner.dense)
+        self._lie(self.parameters.trained)
+        return inner
+
+    def to_host(self, *vectors: Vector) -> None:
+        """Brings the other layers from the device, and to where they lie among the rows."""
+        is_read = any(vector is self.parameters.trained for vector in vectors)
+        self._net.to_host(*vectors, *([self.dense] if is_read else []))
+        if is_read:
+            self.parameters.trained[: self.dense.size] = self.dense
+
+    def to_device(self, *vectors: Vector) -> None:
+        """Sends the other layers to the device, as they lie among the rows."""
+        is_written = any(vector is self.parameters.trained for vector in vectors)
+        if is_written:
+            self.dense[...] = self.parameters.trained[: self.dense.size]
+        self._net.to_device(*vectors, *([self.dense] if is_written else []))
 
     def _lie(self, trained: Vector) -> None:
         self.parameters = Parameters(self._layout, trained, None, self._net.parameters.integers)
@@ -182,7 +222,7 @@ class ShardedModel(Model):
 
     @property
     def dense(self) -> Vector:
-        """The other layers [m], to be stepped between `gradients` and `commit`."""
+        """The other layers [m]; on a device the host's numbers are old until `to_host`."""
         return self._net.parameters.trained
 
     def table(self, name: str) -> Vector:
@@ -197,21 +237,12 @@ class ShardedModel(Model):
 
     def filled(self) -> nn.Module:
         """Returns the module with tables of its own memory, as it is used without a run."""
-        self._refresh()
         readers: dict[int, Any] = {id(t.reader): None for t in self.embeddings.values()}
         module, held = copy.deepcopy(self.module, readers), self.tensors()
         for name in self.embeddings:
             weight = torch.from_numpy(np.array(held[name]))
             module.get_submodule(name.rpartition(".")[0]).weight = nn.Parameter(weight)
         return module
-
-    def _refresh(self) -> None:
-        """Takes the other layers as they lie among the rows."""
-        self.dense[...] = self.parameters.trained[: self.dense.size]
-
-    def commit(self) -> None:
-        """Writes the other layers to where they lie among the rows."""
-        self.parameters.trained[: self.dense.size] = self.dense
 
     def draw(self, seed: int) -> None:
         """Draws all rows."""
@@ -241,7 +272,6 @@ class ShardedModel(Model):
 
     def rows(self, batch: Batch, seed: int) -> Vector:
         """Returns the rows [r] of a step, by a forward pass over tables of zeros."""
-        self._refresh()
         with self._lookups.asking() as asked:
             self._net.try_forward(batch, seed)
         promised: dict[str, Vector] = {}
@@ -262,27 +292,33 @@ class ShardedModel(Model):
         """Returns the gradient of a batch by what has one.
 
         Returns:
-            Of the other layers [m]; table -> ids [r] in order, and their gradients [r, D]; metrics.
+            Of the other layers [m], to be read after `to_host`; table -> ids [r] in order, and
+            their gradients [r, D]; metrics.
 
         Raises:
             UsageError: the step reads other rows than were recorded, or changes a buffer.
         """
-        self._refresh()
-        own = self._net.parameters
-        before = own.floats.copy(), own.integers.copy()
+        before = self._buffers()
         self._lookups.allowed = self._promised.pop(seed, None)
         try:
             gradient, metrics = self._net.learn(batch, seed)
         finally:
             self._lookups.allowed = None
-        if not all(map(np.array_equal, before, (own.floats, own.integers))):
+        if not all(map(np.array_equal, before, self._buffers())):
             wrong = "beside sharded tables no buffer may change in training"
             raise UsageError(wrong, got=type(self.module).__name__, do="use nn.Embedding instead")
         return gradient, self._lookups.gradients(), metrics
 
+    def _buffers(self) -> list[Vector]:
+        own = self._net.parameters
+        kept = [vector for vector in (own.floats, own.integers) if vector.size]
+        self._net.to_host(*kept)
+        return [vector.copy() for vector in kept]
+
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the whole gradient [n]; a job steps rows in place instead."""
         dense, moves, metrics = self.gradients(batch, seed)
+        self.to_host(dense)
         whole = Parameters(self.parameters.layout)
         whole.trained[: dense.size] = dense
         for name, (ids, gradients) in moves.items():
@@ -291,12 +327,10 @@ class ShardedModel(Model):
 
     def measure(self, batch: Batch) -> Mapping[str, float]:
         """As `ModuleModel.measure`; all rows that the batch reads must be here."""
-        self._refresh()
         return self._net.measure(batch)
 
     def outputs(self, features: Features, layer: str = "") -> Vector:
         """As `ModuleModel.outputs`, likewise."""
-        self._refresh()
         return self._net.outputs(features, layer)
 
 

@@ -318,6 +318,7 @@ def _vectors(
             )
         np.copyto(view, found)
     p = model.parameters
+    model.to_device(p.trained, p.floats, p.integers)
     return p.trained, p.floats, p.integers
 
 

@@ -344,7 +344,7 @@ class Job:
             raise UsageError("Spark gives resources", got=f"engine {self.engine!r}", do=do)
 
     def _check_kinds(self) -> None:
-        kinds = self._device_kinds
+        kinds = self.device_kinds
         has_torch_steps = isinstance(self.model, (DBN, ModuleStage, Word2VecStage))
         if not has_torch_steps and not kinds <= {"cpu", AUTO}:
             wrong = f"a {type(self.model).__name__} is trained on the processor only"
@@ -359,7 +359,7 @@ class Job:
             raise UsageError("OpenCL devices compute in float32", got=precision, do=do)
 
     @property
-    def _device_kinds(self) -> set[str]:
+    def device_kinds(self) -> set[str]:
         names = (self.device,) if isinstance(self.device, str) else self.device
         of_phases = ((own,) if own else names for own in self._own_devices)
         return {kind_of(name) for names in of_phases for name in names}
@@ -498,7 +498,7 @@ class Job:
         """
         if not isinstance(self.model, (DBN, ModuleStage)):
             return self
-        if OPENCL in self._device_kinds and self.model.precision == "auto":
+        if OPENCL in self.device_kinds and self.model.precision == "auto":
             model = dataclasses.replace(self.model, precision="float32")
             return dataclasses.replace(self, model=model).resolved()
         if self.data.named is not None and not getattr(self.model, "example", True):

@@ -8,7 +8,7 @@ from typing import Any
 
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
-from photinus.devices.names import AUTO
+from photinus.devices.names import OPENCL
 from photinus.models.module import ModuleStage
 from photinus.models.sharded import ShardedModel
 from photinus.run.evaluate import Draft
@@ -50,14 +50,12 @@ def with_sharded_tables(draft: Draft) -> Draft:
     made = draft.model()
     if not isinstance(made, ShardedModel):
         return draft
-    devices = {job.device} if isinstance(job.device, str) else set(job.device)
-    if {*devices, model.device} - {"cpu", AUTO, ""}:
-        wrong = "sharded tables are trained on the processor"
+    if OPENCL in job.device_kinds:
+        wrong = "modules with sharded tables are not trained on OpenCL devices"
         got = f"device {model.device or job.device!r}"
-        raise UsageError(wrong, got=got, do='device="cpu"')
+        raise UsageError(wrong, got=got, do='device="cpu", or one of torch\'s, such as "cuda"')
     changes: dict[str, Any] = {
-        "device": "cpu",
-        "model": replace(model, sharded=made.row_size, device=""),
+        "model": replace(model, sharded=made.row_size),
         "strategy": _among(job.strategy, job.workers, made),
         "strategies": {
             phase: _among(strategy, job.workers, made) for phase, strategy in job.strategies.items()

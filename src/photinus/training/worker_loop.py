@@ -198,6 +198,7 @@ def _phase_context(
     if is_table := _is_table(strategy):
         assert heal.integers is not None
         np.copyto(model.parameters.integers, heal.integers)
+        model.to_device(model.parameters.integers)
         steps = strategy.every.steps  # type: ignore[attr-defined]
         feed = LookaheadFeed(feed, steps, lambda batch, at: model.rows(batch, seed(at)))
     else:
