@@ -25,8 +25,10 @@ from photinus.embeddings.vocabulary import NO_GRAMS, chances_of
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.dbn import DBN, FineTuning
+from photinus.models.images import crops, imagenet
 from photinus.models.module import ModuleStage
 from photinus.models.placement import torch_device
+from photinus.nn import ShardedEmbedding
 from photinus.strategies.recipes import (
     all_reduce,
     averaging,
@@ -104,6 +106,37 @@ def test_a_run_on_a_card_has_the_same_bits_again_and_after_a_cut(name, trained):
     assert np.array_equal(trained(plan).vectors[-1], whole.vectors[-1])
     middle = next(cut for cut in cuts if cut.version > 1)
     assert np.array_equal(trained(plan, cut=middle, term=2).vectors[-1], whole.vectors[-1])
+
+
+class Scores(nn.Module):
+    """Two tables whose rows are the workers', and a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.users = ShardedEmbedding(60, 4, std=0.5, padding_idx=2)
+        self.items = ShardedEmbedding(40, 4, std=0.5)
+        self.out = nn.Linear(4, 2)
+
+    def forward(self, x):
+        user, item = x.long().T
+        return self.out(self.users(user) * self.items(item))
+
+
+@pytest.mark.parametrize("how", [{}, {"clip": 0.1}, {"precision": "bfloat16"}], ids=str)
+def test_layers_beside_sharded_tables_learn_on_a_card(how, tmp_path):
+    chance = np.random.default_rng(0)
+    pairs = np.stack([chance.integers(0, 60, 3000), chance.integers(0, 40, 3000)], 1)
+    rows = ArrayData(pairs.astype(np.float32), (pairs[:, 0] % 2 == pairs[:, 1] % 2).astype(int))
+    stage, ends = ModuleStage(module=f"{__name__}:Scores", epochs=1.0, lr=0.01, **how), []
+    first = stage.build((), 0).tensors()["items.weight"]
+    for device in ("cpu", CARDS[0], (CARDS[0], "cpu")):
+        job = Job(model=stage, workers=2, engine="simulate", device=device)
+        outcome = train(job, rows, folder=tmp_path / str(device), verbose=False)
+        ends.append(outcome.state_dict()["items.weight"] - first)
+    assert np.linalg.norm(ends[0]) > 0.1 * np.linalg.norm(first)
+    tolerance = 0.05 if how.get("precision") else 1e-3
+    for there in ends[1:]:
+        assert np.linalg.norm(ends[0] - there) < tolerance * np.linalg.norm(ends[0])
 
 
 def learned(stage, device, history=(), rows=64, width=6, seeds=(8,)):
@@ -197,6 +230,36 @@ def test_batches_that_are_sent_ahead_give_the_same_bits(recorded, trained, monke
     plain = trained(plan)
     monkeypatch.setattr("photinus.training.ahead.LEAST_BYTES", 0)
     assert np.array_equal(trained(plan).vectors[-1], plain.vectors[-1])
+
+
+class Flat(nn.Linear):
+    """A layer over images."""
+
+    def forward(self, x):
+        return super().forward(x.flatten(1))
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize(
+    ("function", "side"), [(crops, 32), (imagenet, 256)], ids=["crops", "imagenet"]
+)
+def test_a_card_prepares_images_as_the_host_does(function, side, recorded):
+    name = f"photinus.models.images:{function.__name__}"
+    sizes = {"out_features": 3, "in_features": 3 * (24 if side == 32 else 224) ** 2}
+    how = {"reads": name, "cuda_graph": recorded, "arguments": sizes}
+    stage = ModuleStage(module=f"{__name__}:Flat", **how)
+    chance = np.random.default_rng(0)
+    images = chance.integers(0, 256, (16, 3 * side**2)).astype(np.uint8)
+    draws = chance.integers(0, 2**64, 16, dtype=np.uint64)
+    batch, gradients = Batch(images, np.arange(16) % 3, None, draws), []
+    for device in ("cpu", CARDS[0]):
+        model, _ = fresh(stage, (), 0, ready(device))
+        model.load(fresh(stage, (), 0, "cpu")[0].parameters.trained)
+        for _ in range(5):
+            gradient, _ = model.learn(batch if model.send is None else model.send(batch), 8)
+        model.to_host(gradient)
+        gradients.append(gradient)
+    assert np.linalg.norm(gradients[0] - gradients[1]) < 1e-4 * np.linalg.norm(gradients[0])
 
 
 class Looking(nn.Module):

@@ -1,8 +1,14 @@
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-from photinus.core.errors import DataError
+from photinus.core.errors import DataError, UsageError
+from photinus.data.base import Batch
+from photinus.models import image_tensors
 from photinus.models.images import centred, crops, imagenet, uniform
+from photinus.models.module import ModuleStage
+from photinus.training.placement import fresh
 
 pytestmark = pytest.mark.numerics
 
@@ -110,3 +116,87 @@ def test_imagenets_crops_are_whole_pieces_of_the_image():
     assert len(found) > 4
     with pytest.raises(DataError, match="side 224 or more"):
         imagenet(batch[:, : 3 * 100 * 100], None)
+
+
+# -- on a device ----------------------------------------------------------------------------------
+
+
+def as_tensors(given, chance):
+    return torch.from_numpy(given), None if chance is None else torch.from_numpy(
+        chance.view(np.int64)
+    )
+
+
+def test_a_device_draws_the_same_random_numbers():
+    chance = np.random.default_rng(3).integers(0, 2**64, 1000, dtype=np.uint64)
+    for number in range(4):
+        there = image_tensors.uniform(as_tensors(chance, chance)[1], number).numpy()
+        np.testing.assert_array_equal(there, uniform(chance, number))
+
+
+@pytest.mark.parametrize("chance", [draws(), None], ids=["by chance", "still"])
+@pytest.mark.parametrize(
+    ("function", "tolerance"), [(crops, 1e-5), (centred, 0.0)], ids=["crops", "centred"]
+)
+def test_a_device_prepares_small_images_as_the_host_does(function, tolerance, chance):
+    given = pictures()
+    there = function.tensors(*as_tensors(given, chance)).numpy()
+    np.testing.assert_allclose(there, function(given, chance), rtol=0, atol=tolerance)
+    assert there.dtype == np.float32
+
+
+@pytest.mark.parametrize("chance", [draws(6), None], ids=["by chance", "still"])
+@pytest.mark.parametrize("side", [224, 231, 256])
+def test_a_device_prepares_images_of_any_size_with_the_hosts_bits(side, chance):
+    given = np.random.default_rng(0).integers(0, 256, (6, 3 * side**2)).astype(np.uint8)
+    there = imagenet.tensors(*as_tensors(given, chance)).numpy()
+    np.testing.assert_array_equal(there, imagenet(given, chance))
+
+
+def net():
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 3))
+
+
+def doubled(features, chance):
+    raise AssertionError("a device calls the other one")
+
+
+def doubled_there(features, chance):
+    shift = 0 if chance is None else image_tensors.uniform(chance, 0)[:, None]
+    return 2 * features.float() + shift
+
+
+doubled.tensors = doubled_there
+
+
+def test_images_go_to_a_device_as_they_are_stored():
+    stage = ModuleStage(module=f"{__name__}:net", reads="photinus.models.images:centred")
+    batch = Batch(pictures(8), np.arange(8) % 3, None, draws(8))
+    here, there = (fresh(stage, (), 0, device)[0] for device in ("cpu", "stand-in"))
+    before = there._at.bytes_to_device
+    sent = there.send(batch)
+    assert there._at.bytes_to_device - before == 8 * 3072 + 8 * 8 + 8 * 8  # labels and draws
+    ends = []
+    for model, given in ((here, batch), (there, sent)):
+        for some in (batch, given):  # the first one shows how many classes there are
+            gradient, _ = model.learn(some, 8)
+            model.to_host(gradient)
+        ends.append((gradient, model.measure(batch)))
+    assert np.array_equal(ends[0][0], ends[1][0])
+    assert ends[0][1] == ends[1][1]
+
+
+def test_a_function_of_the_users_own_is_called_by_its_form_for_devices():
+    stage = ModuleStage(module=f"{__name__}:net", reads=f"{__name__}:doubled")
+    model, _ = fresh(stage, (), 0, "stand-in")
+    batch = Batch(pictures(8), np.arange(8) % 3, None, draws(8))
+    for some in (batch, model.send(batch)):
+        _, metrics = model.learn(some, 8)
+    assert metrics["loss"] > 0
+    with pytest.raises(UsageError, match=r"doubled.tensors takes one array of features; got x, y"):
+        model.learn(Batch({"x": pictures(8), "y": pictures(8)}, np.arange(8) % 3), 8)
+
+
+def test_without_such_a_form_the_host_reads_and_nothing_is_sent_ahead():
+    stage = ModuleStage(module=f"{__name__}:net", reads=f"{__name__}:doubled_there")
+    assert fresh(stage, (), 0, "stand-in")[0].send is None

@@ -1,30 +1,31 @@
 """Prepares images for a network: crops, mirrors, brightness, contrast, whitening.
 
 A function of this kind is named as `ModuleStage.reads`: it takes a batch as it is stored, and one
-random number for each example, or none where the result must not depend on chance.
+random number for each example, or none where the result must not depend on chance. Its `tensors` is
+the same function by torch, for a device.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Final
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from photinus.core.errors import DataError
 from photinus.core.parameters import Vector
-
-_SIDE: Final = 32
-_CROP: Final = 24
-_CHANNELS: Final = 3
-_CONTRAST: Final = (0.2, 1.8)
-_MEANS: Final = (125.307, 122.950, 113.865)
-"""Of CIFAR-10's training images: red, green, blue."""
-
-_IMAGENET_SIDE: Final = 224
-_IMAGENET: Final = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-"""Means and deviations of red, green and blue, of numbers from 0 to 1."""
+from photinus.models import image_tensors
+from photinus.models.image_tensors import (
+    CHANNELS,
+    CONTRAST,
+    CROP,
+    IMAGENET,
+    IMAGENET_SIDE,
+    MEANS,
+    SIDE,
+    square_side,
+    with_sides,
+)
 
 _Draws = NDArray[np.uint64]
 """One number for each example: the same whichever worker reads it, and in whichever batch."""
@@ -44,6 +45,17 @@ def uniform(draws: _Draws, number: int) -> NDArray[np.float64]:
     return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+def _also(tensors: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Names the form of a function that a device computes."""
+
+    def named(function: Any) -> Any:  # noqa: ANN401 - any function
+        function.tensors = tensors
+        return function
+
+    return named
+
+
+@_also(image_tensors.crops)
 def crops(features: Vector, draws: _Draws | None) -> Vector:
     """Returns whitened crops of 24×24, distorted by chance as in TensorFlow's CIFAR-10 tutorial.
 
@@ -69,21 +81,22 @@ def crops(features: Vector, draws: _Draws | None) -> Vector:
         >>> crops(images, None).shape, crops(images, np.array([1, 2], np.uint64)).dtype
         ((2, 3, 24, 24), dtype('float32'))
     """
-    images = _images(features)
+    images: Vector = with_sides(features, SIDE)
     if draws is None:
-        low = (_SIDE - _CROP) // 2
-        return _whitened(images[:, :, low : low + _CROP, low : low + _CROP], 1.0)
-    places = _SIDE - _CROP + 1
+        low = (SIDE - CROP) // 2
+        return _whitened(images[:, :, low : low + CROP, low : low + CROP], 1.0)
+    places = SIDE - CROP + 1
     y, x = ((uniform(draws, k) * places).astype(np.intp) for k in (0, 1))
     every = np.arange(len(images))
-    windows = np.lib.stride_tricks.sliding_window_view(images, (_CROP, _CROP), (2, 3))
+    windows = np.lib.stride_tricks.sliding_window_view(images, (CROP, CROP), (2, 3))
     cut = windows[every, :, y, x]  # [B, 3, 24, 24]
     is_mirrored = uniform(draws, 2) < 0.5
     cut[is_mirrored] = cut[is_mirrored, :, :, ::-1]
-    least, most = _CONTRAST
+    least, most = CONTRAST
     return _whitened(cut, least + (most - least) * uniform(draws, 3))
 
 
+@_also(image_tensors.centred)
 def centred(features: Vector, draws: _Draws | None) -> Vector:  # noqa: ARG001
     """Returns whole images less the channels' means, in grey levels, as Caffe's quick net reads.
 
@@ -97,10 +110,11 @@ def centred(features: Vector, draws: _Draws | None) -> Vector:  # noqa: ARG001
     Raises:
         DataError: a row is no image of 3 × 32 × 32 numbers.
     """
-    means = np.array(_MEANS, np.float32)[:, None, None]
-    return np.asarray(_images(features) - means)
+    means = np.array(MEANS, np.float32)[:, None, None]
+    return np.asarray(with_sides(features, SIDE) - means)
 
 
+@_also(image_tensors.imagenet)
 def imagenet(features: Vector, draws: _Draws | None) -> Vector:
     """Returns crops of 224×224, mirrored by chance, with the mean and deviation of ImageNet.
 
@@ -127,13 +141,9 @@ def imagenet(features: Vector, draws: _Draws | None) -> Vector:
         Krizhevsky, Sutskever and Hinton, ImageNet classification with deep convolutional neural
         networks (2012), section 4.1.
     """
-    size, crop = features[:1].size, _IMAGENET_SIDE
-    side = math.isqrt(size // _CHANNELS)
-    if len(features) and (size != _CHANNELS * side**2 or side < crop):
-        wrong = f"an image must be {_CHANNELS} x side x side numbers, side {crop} or more"
-        raise DataError(wrong, got=list(features.shape[1:]), do="read images with side=256")
-    images = features.reshape(-1, _CHANNELS, side, side)
-    cut = np.empty((len(images), _CHANNELS, crop, crop), np.float32)
+    side, crop = square_side(features), IMAGENET_SIDE
+    images = features.reshape(-1, CHANNELS, side, side)
+    cut = np.empty((len(images), CHANNELS, crop, crop), np.float32)
     places = np.full((2, len(images)), (side - crop) // 2)
     if draws is not None:
         places = np.array([uniform(draws, k) * (side - crop + 1) for k in (0, 1)], np.intp)
@@ -142,20 +152,10 @@ def imagenet(features: Vector, draws: _Draws | None) -> Vector:
     if draws is not None:
         is_mirrored = uniform(draws, 2) < 0.5
         cut[is_mirrored] = cut[is_mirrored, :, :, ::-1]
-    means, deviations = np.array(_IMAGENET, np.float32)[:, :, None, None]
+    means, deviations = np.array(IMAGENET, np.float32)[:, :, None, None]
     cut -= 255 * means
     cut /= 255 * deviations
     return cut
-
-
-def _images(features: Vector) -> Vector:
-    if features[:1].size not in (0, _CHANNELS * _SIDE * _SIDE):
-        raise DataError(
-            f"an image must be {_CHANNELS} x {_SIDE} x {_SIDE} numbers",
-            got=list(features.shape[1:]),
-            do="compare the features with what the model's `reads` takes",
-        )
-    return features.reshape(-1, _CHANNELS, _SIDE, _SIDE)
 
 
 def _whitened(cut: Vector, contrast: float | NDArray[np.float64]) -> Vector:
@@ -164,13 +164,13 @@ def _whitened(cut: Vector, contrast: float | NDArray[np.float64]) -> Vector:
     f (x − x̄_c) has mean 0 in each channel, so the image's variance is f² v̄ + w, with v̄ the mean
     of the channels' variances and w the variance of their means.
     """
-    pixels = cut.astype(np.float32).reshape(len(cut), _CHANNELS, _CROP**2)  # [B, 3, 576]
+    pixels = cut.astype(np.float32).reshape(len(cut), CHANNELS, CROP**2)  # [B, 3, 576]
     means = pixels.mean(2)  # [B, 3]: of whole numbers, whose sum is exact
     pixels -= means[:, :, None]
-    inside = np.einsum("bcp,bcp->b", pixels, pixels) / (_CHANNELS * _CROP**2)
+    inside = np.einsum("bcp,bcp->b", pixels, pixels) / (CHANNELS * CROP**2)
     factor = np.broadcast_to(np.asarray(contrast, np.float32), len(cut))
     deviation = np.sqrt(factor**2 * inside + means.var(1))  # [B]
-    deviation = np.maximum(deviation, np.float32((_CHANNELS * _CROP**2) ** -0.5))
+    deviation = np.maximum(deviation, np.float32((CHANNELS * CROP**2) ** -0.5))
     pixels *= (factor / deviation)[:, None, None]
     pixels += ((means - means.mean(1, keepdims=True)) / deviation[:, None])[:, :, None]
     return pixels.reshape(cut.shape)

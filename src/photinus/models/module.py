@@ -155,7 +155,9 @@ class ModuleStage(Stage):
     """The shape of one example as the module reads it; "auto" needs it."""
     reads: str = ""
     """"package.module:function" of features [B, ...] as they are stored, and draws: uint64 [B],
-    other ones for every epoch and row, or None for no chance. It returns what the module reads."""
+    other ones for every epoch and row, or None for no chance. It returns what the module reads. On
+    a device its attribute `tensors`, where it has one, is called instead: the same function of
+    tensors that lie there, with draws as int64."""
     l2: Mapping[str, float] = field(default_factory=dict)
     """Parameters' name or pattern ("fc*.weight") -> λ: λ/2 ‖w‖² is added to the loss, whatever the
     optimizer. Its own weight decay, in `settings`, is another one."""

@@ -85,6 +85,8 @@ class _Sent(NamedTuple):
     labels: Any
     weights: Tensor | None
     examples: int
+    draws: Tensor | None
+    """As `FeatureReading.chance` returns them."""
 
 
 class _Place(NamedTuple):
@@ -184,7 +186,7 @@ class ModuleModel(PlacedModel):
         self._average = Average(trained, *rest, decay) if decay else None
         self._activations = Activations(self.module)
         how = self._how
-        self._reading = FeatureReading.of(self.module, self._dtype, how.reads, how.memory, at.sent)
+        self._reading = FeatureReading.of(self.module, self._dtype, how.reads, how.memory, at)
         name = type(self.module).__name__
         may = how.cuda_graph and at.is_apart
         dropout = partial(no_dropout, self.module)
@@ -219,19 +221,23 @@ class ModuleModel(PlacedModel):
 
     @property
     def send(self) -> Callable[[Any], Any] | None:
-        """As of every model; not where a function of the user's reads batches, or they are parted.
+        """As of every model; not where a function reads batches on the host, or they are parted.
 
         That function may draw numbers, which the seed of its step decides.
         """
         how = self._how
-        is_whole = how.accumulate == 1 and how.activation_bytes is None and not how.reads
+        is_read_here = bool(how.reads) and self._reading.tensors is None
+        is_whole = how.accumulate == 1 and how.activation_bytes is None and not is_read_here
         return super().send if is_whole else None
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         """Returns a batch as tensors on the host: what `_sent_step` reads."""
-        read = self._reading.here(batch.features, getattr(batch, "draws", None))
+        draws = getattr(batch, "draws", None)
+        read, chance = self._reading.here(batch.features, draws), self._reading.chance(draws)
         named = read if isinstance(read, dict) else {"": read}
         inputs = {_READ + name: x for name, x in named.items()}
+        if chance is not None:
+            inputs["draws"] = chance
         if batch.labels is not None:
             inputs["labels"] = whole_target(self._name, tensor_of(batch.labels))
         weights = getattr(batch, "weights", None)
@@ -249,7 +255,8 @@ class ModuleModel(PlacedModel):
         named = {n.removeprefix(_READ): x for n, x in inputs.items() if n.startswith(_READ)}
         read: Read = named.get("", named)
         rows = len(next(iter(named.values())))
-        sent = _Sent(read, inputs.get("labels"), inputs.get("weights"), rows)
+        labels, weights, draws = (inputs.get(name) for name in ("labels", "weights", "draws"))
+        sent = _Sent(read, labels, weights, rows, draws)
         total = self._step(sent, seed)
         assert isinstance(total, Tensor)
         return total
@@ -504,7 +511,7 @@ class ModuleModel(PlacedModel):
     def _outputs(self, batch: Batch, draws: Vector | None) -> tuple[Outputs, Read]:
         """Returns what the module makes of a batch, [B, ...], and what it has read."""
         if isinstance(batch, _Sent):
-            features = self._reading.laid(batch.features)
+            features = self._reading.laid(batch.features, batch.draws)
         else:
             features = self._read(batch.features, draws)  # [B, ...]
         labels = "none" if batch.labels is None else _shape(tensor_of(batch.labels))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
@@ -56,6 +57,8 @@ class DeviceParameters:
         self.name, self.device = device, torch_device(device)
         self.is_apart = device != CPU
         self.bytes_to_host = self.bytes_to_device = 0
+        self._counting = Lock()
+        """Threads send batches, too."""
         sizes = [(layout.size(name), kind) for name, kind in _kinds(layout)]
         self.parameters = parameters or Parameters(
             layout, *(self._room(n, kind) for n, kind in sizes)
@@ -119,7 +122,8 @@ class DeviceParameters:
         """Returns the device's tensor, to which the numbers of one of the host's are sent."""
         if tensor.device.type != CPU:
             return there.copy_(tensor)
-        self.bytes_to_device += tensor.nbytes
+        with self._counting:
+            self.bytes_to_device += tensor.nbytes
         is_pinned = self.device.type in ("cuda", "xpu")
         return there.copy_(tensor.pin_memory() if is_pinned else tensor, non_blocking=is_pinned)
 
@@ -169,7 +173,8 @@ class DeviceParameters:
         """Sends what the host has written, without waiting: the device's work comes after it."""
         for number in self._new:
             self._tensors[number].copy_(self._pinned[number], non_blocking=True)
-            self.bytes_to_device += self._pinned[number].nbytes
+            with self._counting:
+                self.bytes_to_device += self._pinned[number].nbytes
         self._new.clear()
 
     def _number(self, vector: Vector) -> int | None:
@@ -231,6 +236,7 @@ class PlacedModel(Model):
     _at: DeviceParameters
     _copies: Any = None
     """torch's stream of the device, on which batches are copied while it computes."""
+    _copying = Lock()
 
     @abstractmethod
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
@@ -247,7 +253,8 @@ class PlacedModel(Model):
             inputs = {name: self._at.sent(x) for name, x in self._inputs(batch).items()}
             return SentBatch(batch, inputs, None)
         module = torch.get_device_module(device)
-        self._copies = self._copies or module.Stream(device)
+        with self._copying:
+            self._copies = self._copies or module.Stream(device)
         with module.stream(self._copies):
             inputs = {name: self._at.sent(x) for name, x in self._inputs(batch).items()}
             return SentBatch(batch, inputs, self._copies.record_event())

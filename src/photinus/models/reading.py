@@ -21,6 +21,7 @@ from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_name
 from photinus.models.base import Batch
 from photinus.models.losses import Outputs
+from photinus.models.placement import DeviceParameters
 from photinus.models.tensors import laid_out, tensor_of
 
 Features = Any
@@ -40,6 +41,8 @@ class FeatureReading:
     memory: str
     sent: Callable[[Tensor], Tensor]
     """Brings a tensor to where the module lies."""
+    tensors: Callable[[Tensor, Tensor | None], Tensor] | None
+    """`reads` as a device computes it, from one array of features; None: the host does."""
 
     @classmethod
     def of(
@@ -48,35 +51,57 @@ class FeatureReading:
         dtype: torch.dtype,
         reads: str = "",
         memory: str = "contiguous",
-        sent: Callable[[Tensor], Tensor] = Tensor.detach,
+        at: DeviceParameters | None = None,
     ) -> FeatureReading:
-        """Returns how a module reads them, by the fields of `Learning`."""
+        """Returns how a module reads them, by the fields of `Learning`, on the device it is at."""
         takes = frozenset(inspect.signature(module.forward).parameters)
-        return cls(takes, dtype, code_named(reads, "function") if reads else None, memory, sent)
+        found = code_named(reads, "function") if reads else None
+        sent = Tensor.detach if at is None else at.sent
+        is_there = at is not None and at.is_apart and at.device.type != "mps"  # without float64
+        tensors = getattr(found, "tensors", None) if is_there else None
+        return cls(takes, dtype, found, memory, sent, tensors)
 
     def __call__(self, features: Features, draws: Vector | None = None) -> Read:
         """Returns features [B, ...] as the module reads them, where it lies."""
         read = self.here(features, draws)
         if isinstance(read, dict):
             return self.laid({name: self.sent(x) for name, x in read.items()})
-        return self.laid(self.sent(read))
+        chance = self.chance(draws)
+        return self.laid(self.sent(read), None if chance is None else self.sent(chance))
+
+    def chance(self, draws: Vector | None) -> Tensor | None:
+        """Returns the draws [B] as int64, where `reads` is computed on a device."""
+        return None if self.tensors is None or draws is None else tensor_of(draws.view(np.int64))
 
     def here(self, features: Features, draws: Vector | None = None) -> Read:
-        """Returns what a module reads of features [B, ...], still on the host."""
-        given = features if self.reads is None else self.reads(features, draws)
+        """Returns what is sent to a module of features [B, ...], still on the host."""
+        is_later = self.reads is None or self.tensors is not None
+        given = features if is_later else self.reads(features, draws)  # type: ignore[misc]
         if isinstance(given, Mapping):
             return {name: tensor_of(a) for name, a in _chosen(given, self.takes).items()}
         return tensor_of(np.asarray(given))
 
-    def laid(self, read: Read) -> Read:
-        """Returns what `here` returned, sent to the module, in its type and memory format."""
+    def laid(self, read: Read, chance: Tensor | None = None) -> Read:
+        """Returns what the module reads, in its type and memory format.
+
+        Args:
+            read: as `here` returned it, sent to the module.
+            chance: as `chance` did, likewise.
+        """
         if isinstance(read, dict):
+            if self.tensors is not None:
+                wrong = f"{_name(self.reads)}.tensors takes one array of features"
+                raise UsageError(wrong, got=", ".join(read), do="leave .tensors out")
             return {name: self._laid(x) for name, x in read.items()}
-        return self._laid(read)
+        return self._laid(read if self.tensors is None else self.tensors(read, chance))
 
     def _laid(self, tensor: Tensor) -> Tensor:
         x = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
         return laid_out(x, self.memory)
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__qualname__", repr(function))
 
 
 def layer_of(module: nn.Module, name: str) -> nn.Module:
