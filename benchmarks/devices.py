@@ -6,12 +6,14 @@
 Every device of this machine, and the stand-in, takes its turn in each model; after so many steps
 the parameters pass to the host and back, as when workers agree. The median turn counts. A bare loop
 reads its batches from the host, too: as arrays, and on a card also from pinned memory, as from a
-loader whose threads have pinned them. Modules are measured with `cuda_graph`, too; a DBN's phases
-record their steps by themselves. With --workers, so many processes of a job train the CIFAR-10
-network on the last device at once, with averaging every 50 steps; rows a second are all workers'.
-With --words, words a second of the last device's word vectors, and of numba's, on words with
-Zipf's frequencies. The encoder has MiniLM's sizes, adapters of rank 8, and random weights; it needs
-transformers and peft. Without --models those are left out that take minutes on a processor.
+loader whose threads have pinned them. Stored images are cut and mirrored by chance: the first of
+the loops does that by NumPy, the one from pinned memory on the card, as photinus does. Modules are
+measured with `cuda_graph`, too; a DBN's phases record their steps by themselves. With --workers, so
+many processes of a job train the CIFAR-10 network on the last device at once, with averaging every
+50 steps; rows a second are all workers'. With --words, words a second of the last device's word
+vectors, and of numba's, on words with Zipf's frequencies. The encoder has MiniLM's sizes, adapters
+of rank 8, and random weights; it needs transformers and peft. Without --models those are left out
+that take minutes on a processor.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from photinus.devices.names import OPENCL, kind_of
 from photinus.embeddings.word2vec import Word2VecStage
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
+from photinus.models import images
 from photinus.models.base import Stage
 from photinus.models.dbn import DBN
 from photinus.models.low_precision import LOW
@@ -142,19 +145,26 @@ class Case(NamedTuple):
     batch: Batch
     bare: Callable[[torch.device], STEP]
     is_small: bool = True
+    reads: Any = None
+    """Prepares stored images by NumPy; its `tensors` does so on a device."""
 
 
 def _case(
     size: int, net: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, **how: Any
 ) -> Case:
     stage = ModuleStage(module=how.pop("module"), batch_size=size, lr=0.001, **how)
-    x = CHANCE.standard_normal((size, *shape)).astype(np.float32)
-    batch = Batch(x, CHANCE.integers(0, classes, size))
+    labels = CHANCE.integers(0, classes, size)
+    if stage.reads:
+        x = CHANCE.integers(0, 256, (size, *shape), np.uint8)
+        batch = Batch(x, labels, None, CHANCE.integers(0, 2**64, size, np.uint64))
+    else:
+        batch = Batch(CHANCE.standard_normal((size, *shape)).astype(np.float32), labels)
 
     def bare(device: torch.device) -> STEP:
         return net_step(net(), device, stage.precision, stage.memory)
 
-    return Case(stage, batch, bare, is_small=size * int(np.prod(shape)) < 1e6)
+    reads = getattr(images, stage.reads.partition(":")[2]) if stage.reads else None
+    return Case(stage, batch, bare, size * int(np.prod(shape)) < 1e6, reads)
 
 
 def cases() -> dict[str, Case]:
@@ -165,19 +175,25 @@ def cases() -> dict[str, Case]:
     rows = CHANCE.random((250, 784), dtype=np.float32)
     labels = CHANCE.integers(0, 10, 250)
     tokens = Batch(CHANCE.integers(0, 30000, (64, 64)), CHANCE.integers(0, 2, 64))
-    images = {"module": "photinus.zoo:resnet18", "memory": "channels_last"}
+    resnet = {"module": "photinus.zoo:resnet18", "memory": "channels_last"}
     big = 128, resnet18, (3, 224, 224), 1000
+    stored = 128, resnet18, (3 * 256 * 256,), 1000
+    cifar = {"module": "photinus.zoo:cifar10_tutorial"}
     lora = ModuleStage(module="devices:Sentences", batch_size=64, lr=0.001, precision="bfloat16")
     return {
-        "CIFAR-10 network": _case(
-            64, cifar10_tutorial, (3, 24, 24), 10, module="photinus.zoo:cifar10_tutorial"
+        "CIFAR-10 network": _case(64, cifar10_tutorial, (3, 24, 24), 10, **cifar),
+        "CIFAR-10 network, stored images": _case(
+            64, cifar10_tutorial, (3072,), 10, **cifar, reads="photinus.models.images:crops"
         ),
         "RBM 784-500": Case(rbm, Batch(rows[:100], None), machine_step),
         "dense 784-500-500-2000-10": Case(
             tuning, Batch(rows, labels), lambda d: net_step(dense(), d, "float32", "")
         ),
-        "ResNet-18, float32": _case(*big, **images),
-        "ResNet-18, bfloat16": _case(*big, **images, precision="bfloat16"),
+        "ResNet-18, float32": _case(*big, **resnet),
+        "ResNet-18, bfloat16": _case(*big, **resnet, precision="bfloat16"),
+        "ResNet-18, bfloat16, stored images": _case(
+            *stored, **resnet, precision="bfloat16", reads="photinus.models.images:imagenet"
+        ),
         "MiniLM with LoRA, bfloat16": Case(
             lora, tokens, lambda d: net_step(Sentences(), d, "bfloat16", ""), is_small=False
         ),
@@ -190,12 +206,21 @@ def bare(case: Case, device: str, *, is_pinned: bool) -> ROUND:
     step, batch = case.bare(at), case.batch
     labels = np.zeros(0) if batch.labels is None else batch.labels
     x, y = torch.from_numpy(batch.features), torch.from_numpy(labels)
+    chance = None if batch.draws is None else torch.from_numpy(batch.draws.view(np.int64))
     if is_pinned:
         x, y = x.pin_memory(), y.pin_memory()
 
+    def prepared() -> Tensor:
+        if case.reads is None:
+            return x.to(at, non_blocking=is_pinned)
+        if not is_pinned:
+            return torch.from_numpy(case.reads(batch.features, batch.draws)).to(at)
+        found: Tensor = case.reads.tensors(x.to(at, non_blocking=True), chance.to(at))
+        return found
+
     def run(steps: int) -> tuple[int, int]:
         for _ in range(steps):
-            step(x.to(at, non_blocking=is_pinned), y.to(at, non_blocking=is_pinned))
+            step(prepared(), y.to(at, non_blocking=is_pinned))
         wait(at)
         return 0, 0
 
