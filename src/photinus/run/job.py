@@ -360,6 +360,7 @@ class Job:
 
     @property
     def device_kinds(self) -> set[str]:
+        """The kinds of the devices that it names, as "cuda" of "cuda:1"."""
         names = (self.device,) if isinstance(self.device, str) else self.device
         of_phases = ((own,) if own else names for own in self._own_devices)
         return {kind_of(name) for names in of_phases for name in names}
