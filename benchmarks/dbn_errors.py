@@ -2,11 +2,13 @@
 
     python benchmarks/dbn_errors.py --workers 10 1 --seeds 0 1 2 3 4 --at-once 2
     python benchmarks/dbn_errors.py --workers 10 --seeds 0 --hidden 500 --hidden 500,500
+    python benchmarks/dbn_errors.py --preset mnist-dbn-published --engine local ...
     python benchmarks/dbn_errors.py --table
 
 Real training of all workers, in the simulator, so that the figures do not depend on how many
-cores the machine has. Each run is added to docs/results/dbn_errors.json; what is there is not run
-again. A run of ten workers takes some twenty minutes of one core.
+cores the machine has; with --engine local each worker is a process. Each run is added to
+docs/results/dbn_errors.json; what is there is not run again. A run of ten workers takes some twenty
+minutes of one core.
 """
 
 from __future__ import annotations
@@ -44,14 +46,15 @@ class Bytes:
             self.sent += event.bytes_up + event.bytes_down
 
 
-def one(preset_name: str, workers: int, seed: int, hidden: str, limit: int | None = None) -> None:
+def one(a: argparse.Namespace, hidden: str) -> None:
     """Trains once, and adds the result to the file; on so many rows only, nothing is added."""
     from photinus.data import mnist
     from photinus.engine.base import ArrayData
     from photinus.run.presets import preset
     from photinus.run.train import train
 
-    job = replace(preset(preset_name, workers), engine="simulate", seed=seed)
+    workers, seed, limit = a.workers[0], a.seeds[0], a.rows
+    job = replace(preset(a.preset, workers), engine=a.engine, seed=seed)
     sizes = tuple(int(n) for n in hidden.split(","))
     *below, last = job.model.fine_tuning.dropout_hidden
     tuned = replace(job.model.fine_tuning, dropout_hidden=(*below[: len(sizes) - 1], last))
@@ -60,19 +63,19 @@ def one(preset_name: str, workers: int, seed: int, hidden: str, limit: int | Non
     if limit is not None:
         images = mnist.load()
         data = ArrayData(images.train_images[:limit], images.train_labels[:limit], 1 / 255)
-    began, counted = time.process_time(), Bytes(workers)
+    began, counted, is_here = time.process_time(), Bytes(workers), a.engine == "simulate"
     with tempfile.TemporaryDirectory() as folder:
         outcome = train(job, data, folder=Path(folder) / "run", callbacks=(counted,))
     if limit is not None:
         print(f"{limit} rows, {time.process_time() - began:.0f} CPU seconds", flush=True)
         return
     row = {
-        "preset": preset_name,
+        "preset": a.preset,
         "workers": workers,
         "seed": seed,
         "hidden": hidden,
         "error": round(100 * outcome.metrics["error"], 3),
-        "cpu_minutes": round((time.process_time() - began) / 60, 1),
+        "cpu_minutes": round((time.process_time() - began) / 60, 1) if is_here else None,
         "bytes_of_all_reduce": round(counted.sent / counted.every_step, 4),
         "precision": job.resolved().model.precision,
         "processor": processor().removeprefix("processor: "),
@@ -121,13 +124,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--hidden", action="append", help="sizes of the hidden layers")
     parser.add_argument("--at-once", type=int, default=1)
+    parser.add_argument("--engine", choices=("simulate", "local"), default="simulate")
     parser.add_argument("--one", action="store_true", help="run the first of each, here")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--rows", type=int, help="with --one: of the first so many rows")
     a = parser.parse_args()
     hidden = a.hidden or [SIZES]
     if a.one:
-        return one(a.preset, a.workers[0], a.seeds[0], hidden[0], a.rows)
+        return one(a, hidden[0])
     done = {(r["preset"], r["workers"], r["seed"], hidden_of(r)) for r in known()}
     asked = [(w, s, h) for h in hidden for w in a.workers for s in a.seeds]
     todo = [] if a.table else [case for case in asked if (a.preset, *case) not in done]
@@ -137,6 +141,7 @@ def main() -> None:
             running.pop(0).wait()
         command = [sys.executable, __file__, "--one", "--preset", a.preset]
         command += ["--workers", str(workers), "--seeds", str(seed), "--hidden", sizes]
+        command += ["--engine", a.engine]
         running.append(subprocess.Popen(command))
     for process in running:
         process.wait()
