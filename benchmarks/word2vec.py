@@ -4,7 +4,7 @@
         [--epochs 5] [--repeats 5] [--only speed|accuracy]
         [--subwords 3 6] [--round-words 200000] [--codecs fp32 bf16 int8 int4] [--mllib 1 2 4]
         [--negatives 5 0] [--sample 0.001 0] [--seeds 0] [--no-gensim] [--cbow]
-        [--kernel numba|torch]
+        [--kernel numba|torch] [--neighbours]
 
 TEXT holds a sentence a line, in lower case. Words per second are of one thread and its CPU's
 seconds: best and median of interleaved repeats, also of the same words in sentences of 3 to 8. The
@@ -16,7 +16,8 @@ tried with each other. With --mllib Spark's own Word2Vec learns from the same se
 partitions, with the same settings as far as it has them: it has hierarchical softmax, and takes
 every word. With --cbow both learn CBOW; of gensim the accuracy is told at its own rate of .025,
 too, and else at photinus's rate of .05. With --kernel torch photinus learns by the steps of other
-devices, here on the processor.
+devices, here on the processor. With --neighbours an index of all words is told of, too: how many it
+finds of the ten words nearest to each of 2,000.
 """
 
 import argparse
@@ -37,6 +38,7 @@ from photinus.core.errors import UsageError
 from photinus.core.events import RoundClosed
 from photinus.data.base import Batch
 from photinus.embeddings.blocks import blocks, tokens_in_block, words_in_round
+from photinus.embeddings.neighbours import NeighbourIndex, exact, index_of
 from photinus.embeddings.subwords import Ngrams
 from photinus.embeddings.vectors import WordVectors
 from photinus.embeddings.word2vec import RowDescent, Word2VecStage
@@ -221,7 +223,7 @@ def trained(text, asked, workers, *, is_plain=False, codec="", seed=0, **setting
     return inputs, f"{took}, {up:,.0f} MB sent, {down:,.0f} MB got"
 
 
-def told(name, index, vectors):
+def told(name, index, vectors, *, is_searched=False):
     held = WordVectors(list(index), vectors)
     lines = []
     for ask in (
@@ -233,6 +235,28 @@ def told(name, index, vectors):
         except UsageError as error:
             lines.append(str(error))
     print(f"{name}: {'; '.join(lines)}", flush=True)
+    if is_searched:
+        neighbours(vectors)
+
+
+def neighbours(vectors, asked=2000):
+    """Prints how many of the ten nearest rows an index finds, and how long both searches take."""
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    aims = vectors[np.random.default_rng(0).permutation(len(vectors))[:asked]]
+    marks = [time.process_time()]
+    index = NeighbourIndex(index_of(vectors))
+    marks.append(time.process_time())
+    near, _ = index.nearest(aims, 10)
+    marks.append(time.process_time())
+    right, _ = exact(unit, aims, 10)
+    marks.append(time.process_time())
+    recall = np.mean([len({*a} & {*b}) for a, b in zip(near, right, strict=True)]) / 10
+    made, by_index, by_all = np.diff(marks)
+    print(
+        f"    an index of {len(vectors):,} words: recall@10 {recall:.4f}, made in {made:.0f} CPU s;"
+        f" {1000 * by_index / asked:.2f} CPU ms a search, {1000 * by_all / asked:.2f} exact",
+        flush=True,
+    )
 
 
 def accuracy(asked, text):
@@ -258,7 +282,7 @@ def accuracy(asked, text):
         if asked.codecs:
             continue
         made, took = trained(text, asked, workers, **settings)
-        told(f"{name}, {took}", index, made)
+        told(f"{name}, {took}", index, made, is_searched=asked.neighbours)
         if asked.plain and workers > 1:
             made, took = trained(text, asked, workers, is_plain=True, **settings)
             told(f"{name}, the plain mean, {took}", index, made)
@@ -281,6 +305,7 @@ def main():
     parser.add_argument("--sample", type=float, nargs="+", default=[1e-3], help="accuracy only")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--gensim", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--neighbours", action="store_true", help="recall of an index")
     parser.add_argument("--cbow", action="store_true", help="in place of skip-gram")
     parser.add_argument(
         "--kernel", default="numba", choices=["numba", "torch"], help="accuracy only"

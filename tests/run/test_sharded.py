@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from photinus.checkpoint.store import Store
-from photinus.core.clock import Steps
+from photinus.core.clock import Seconds, Steps
 from photinus.core.errors import UsageError
 from photinus.core.events import RoundClosed
 from photinus.data.rows import Rows
@@ -275,6 +275,36 @@ def test_at_whatever_point_of_a_meeting_an_owner_is_lost_the_bits_are_the_same(t
         assert went_back(outcome) == 0
         one, other = (o.trained.model().parameters.trained for o in (first, outcome))
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "faults", [Faults(), Faults().kill(slot=1, step=40)], ids=["whole", "lost"]
+)
+def test_by_seconds_a_fast_worker_does_not_wait_for_the_steps_of_a_slow_one(faults, tmp_path):
+    seconds = {}
+    for every in (Steps(16), Seconds(0.16)):
+        cluster = SimulatedCluster(faults=faults, step_seconds=(0.01, 0.01, 0.08))
+        engine, folder = SimulatedEngine(cluster), tmp_path / str(every)
+        how = recipes.averaging(every=every)
+        job = Job(model=STAGE, workers=3, engine="simulate", strategy=how, share="fastest")
+        outcome = train(
+            job, ArrayData(*events()), test=events(500, 1), folder=folder, engine=engine,
+            verbose=False,
+        )  # fmt: skip
+        assert outcome.metrics["error"] < 0.05
+        held = audit(folder / "ledger.jsonl")
+        assert held.is_exact, held.offences
+        seconds[every] = engine.seconds
+    assert seconds[Seconds(0.16)] < 0.6 * seconds[Steps(16)]
+
+
+def test_rounds_in_seconds_have_a_most_of_steps():
+    for every, wanted in (
+        (Seconds(2), Seconds(2) | Steps(64)),
+        (Seconds(2) | Steps(5), Seconds(2) | Steps(5)),
+    ):
+        job = Job(model=STAGE, workers=3, strategy=recipes.averaging(every=every))
+        assert with_sharded_tables(Draft(job)).job.strategy.every == wanted
 
 
 @pytest.mark.parametrize(("codec", "most"), [("bf16", 0.003), ("int8", 0.003), ("int4", 0.01)])

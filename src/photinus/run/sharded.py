@@ -20,11 +20,13 @@ from photinus.strategies.spec import StrategySpec
 
 _USUAL = {"every": Steps(16), "outer": Sgd(), "merge": READS, "gradients_until": 0.0}
 _OUTER = (Sgd, Adagrad, RowAdagrad, RowAdam)
+_AHEAD = Steps(64)
+"""Where rounds are counted in seconds, the most that a worker takes: it asks for their rows."""
 _ALONE = {"codec": "fp32"}
 """With a single worker nothing travels."""
 _TAKES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "release": (lambda v: v == "rounds", 'release="rounds"'),
-    "every": (lambda v: v == Steps(v.steps or 1), "every=Steps(16)"),
+    "every": (lambda v: v.examples is v.epochs is None, "every=Steps(16) or Seconds(2)"),
     "outer": (lambda v: isinstance(v, _OUTER), "Sgd(), Adagrad(), RowAdagrad() or RowAdam()"),
     "merge": (lambda v: v in ("uniform", READS), 'merge="uniform", or leave it out'),
     "codec_down": (lambda v: v is None, "codec alone"),
@@ -80,6 +82,8 @@ def _among(
             wrong = f"{name} of averaging does not go with sharded tables"
             raise UsageError(wrong, got=str(value), do=f"use {do}")
     usual |= {"owners": workers, "rows": model.row_size}
+    every = usual.get("every", strategy.every)
+    usual["every"] = every if every.steps else every | _AHEAD
     if codec(usual.get("codec", strategy.codec)).has_feedback:
         usual["exact"] = model.kept_numbers
     return replace(strategy, **usual, usual=strategy.usual - {*usual})

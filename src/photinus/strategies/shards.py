@@ -76,7 +76,7 @@ class Sharded(Strategy):
     """
 
     every: Trigger = field(default_factory=lambda: Steps(50))
-    """After so many steps a round is due; so far ahead the feed is read."""
+    """After so many steps a round is due, at the latest; so far ahead the feed is read."""
     outer: Outer = field(default_factory=Sgd)
     """The optimizer that an owner applies the merged delta by."""
     codec: str = "fp32"
@@ -109,14 +109,16 @@ class Sharded(Strategy):
     def due(self, clock: Clock, state: ShardState) -> tuple[Turn, ...]:
         """Returns a round before the first step, when the trigger fires, and until all are done.
 
-        After each the owners are asked for the rows of the round after the next one. A worker that
-        rejoins with a shard that has moved has no first round: it asks for what moved.
+        After each the owners are asked for the rows of the round after the next one, where it is
+        known which steps that will have. A worker that rejoins with a shard that has moved has no
+        first round: it asks for what moved.
         """
         is_last = clock.closing and not state.is_over
         is_time = is_last or not state.is_fed or self.every.fires(clock, state.sent)
         if not is_time or state.is_over:
             return ()
-        return (Turn("meet"),) if clock.closing else (Turn("meet"), Turn("publish"))
+        is_alone = clock.closing or not self.every.is_deterministic
+        return (Turn("meet"),) if is_alone else (Turn("meet"), Turn("publish"))
 
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: ShardState
