@@ -12,12 +12,13 @@ accuracy is that of processes of this machine, by gensim's questions-words.txt a
 30,000 words, and WordSim-353 by Spearman. With --codecs the tables lie among the workers, and rows
 travel in each of these. Told too are the seconds, and what all workers sent and got. Several
 --negatives (0: hierarchical softmax), --sample (0: no word is thinned out) or --seeds are each
-tried with each other. With --mllib Spark's own Word2Vec learns from the same sentences on so many
-partitions, with the same settings as far as it has them: it has hierarchical softmax, and takes
-every word. With --cbow both learn CBOW; of gensim the accuracy is told at its own rate of .025,
-too, and else at photinus's rate of .05. With --kernel torch photinus learns by the steps of other
-devices, here on the processor. With --neighbours an index of all words is told of, too: how many it
-finds of the ten words nearest to each of 2,000.
+tried with each other. CPU seconds are those of all processes, with their start. With --mllib
+Spark's own Word2Vec learns from the same sentences on so many partitions, with the same settings as
+far as it has them: it has hierarchical softmax, and takes every word. With --cbow both learn CBOW;
+of gensim the accuracy is told at its own rate of .025, too, and else at photinus's rate of .05.
+With --kernel torch photinus learns by the steps of other devices, here on the processor. With
+--neighbours an index of all words is told of, too: how many it finds of the ten words nearest to
+each of 2,000.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from pathlib import Path
 import numpy as np
 from gensim.models import FastText, Word2Vec
 from gensim.test.utils import datapath
-from machine import begin
+from machine import begin, used
 
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
@@ -210,7 +211,7 @@ def trained(text, asked, workers, *, is_plain=False, codec="", seed=0, **setting
     job = Job(model=stage, workers=workers, engine="local", strategy=strategy, seed=seed)
     draft = Draft(job)
     draft.model().parameters.view("counts")[:] = counts
-    events, began = [], time.monotonic()
+    events, began, spent = [], time.monotonic(), used()
     with tempfile.TemporaryDirectory() as folder:
         rows = ArrayData(rows_of(sentences, index, length))
         outcome = train_draft(
@@ -219,7 +220,8 @@ def trained(text, asked, workers, *, is_plain=False, codec="", seed=0, **setting
         inputs = outcome.trained.model().parameters.view("inputs").copy()
     rounds = [e for e in events if isinstance(e, RoundClosed)]
     up, down = (sum(getattr(e, f"bytes_{way}") for e in rounds) / 1e6 for way in ("up", "down"))
-    took = f"{time.monotonic() - began:.0f} s, {sum(e.rounds for e in rounds):,} rounds"
+    took = f"{time.monotonic() - began:.0f} s, {used() - spent:.0f} CPU s"
+    took += f", {sum(e.rounds for e in rounds):,} rounds"
     return inputs, f"{took}, {up:,.0f} MB sent, {down:,.0f} MB got"
 
 
