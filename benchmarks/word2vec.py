@@ -194,7 +194,7 @@ def trained(text, asked, workers, *, is_plain=False, codec="", seed=0, **setting
     sentences, index, counts = text
     words = int(counts.sum())
     length = tokens_in_block(words, workers)
-    each = min(asked.round_words, words_in_round(words, workers))
+    each = asked.round_words or words_in_round(words, workers)
     steps = max(1, round(each / STEP_ROWS / length))
     stage = Word2VecStage(
         words=len(index),
@@ -300,7 +300,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", choices=["speed", "accuracy"])
     parser.add_argument("--subwords", type=int, nargs=2, help="lengths of n-grams: speed only")
-    parser.add_argument("--round-words", type=int, default=200_000, help="of a worker, at most")
+    parser.add_argument("--round-words", type=int, help="of a worker; left out, the estimator's")
     parser.add_argument("--codecs", nargs="+", default=[], choices=list(CODECS))
     parser.add_argument("--mllib", type=int, nargs="+", default=[], help="partitions")
     parser.add_argument("--negatives", type=int, nargs="+", default=[5], help="accuracy only")

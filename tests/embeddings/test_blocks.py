@@ -25,7 +25,9 @@ def test_words_become_numbers_and_unknown_ones_are_left_out():
 @pytest.mark.parametrize(
     ("words", "workers", "each"),
     [
-        (22e6, 1, 200_000),
+        (22e6, 1, 2_200_000),
+        (22e7, 1, 5_000_000),
+        (22e6, 2, 200_000),
         (22e6, 8, 200_000),
         (22e6, 9, 42_666),
         (22e6, 16, 24_000),
