@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from photinus.checkpoint.files import is_plain
+from photinus.core.clock import Steps
 from photinus.core.errors import UsageError, message, reason_of
 from photinus.core.parameters import Layout
 from photinus.core.settings import (
@@ -548,7 +549,8 @@ class Job:
         asked = self.strategy_of(phase)
         is_module = isinstance(self.model, ModuleStage)  # its table is drawn by owners alone
         if self.workers == 1 and not self._takes_gradients and not is_module:
-            return averaging(outer=Sgd(), codec="fp32", gradients_until=0.0)
+            every = asked.every if isinstance(asked, StrategySpec) else Steps(50)
+            return averaging(every=every, outer=Sgd(), codec="fp32", gradients_until=0.0)
         is_without = self._is_folder or not self._takes_gradients
         if isinstance(asked, StrategySpec) and is_without and asked.gradients_until == AUTO:
             return dataclasses.replace(asked, gradients_until=0.0)
