@@ -131,9 +131,15 @@ def test_one_server_forks_workers_that_inherit_the_same(
     third = ended(OMP_NUM_THREADS="7")
     assert third is not other
     assert list(module._running.values()) == [third]
-    third.process.kill()
-    third.process.wait()
-    assert ended(OMP_NUM_THREADS="7") is not third
+    mask = os.umask(0o027)
+    try:
+        fourth = ended(OMP_NUM_THREADS="7")
+    finally:
+        os.umask(mask)
+    assert fourth is not third
+    fourth.process.kill()
+    fourth.process.wait()
+    assert ended(OMP_NUM_THREADS="7") is not fourth
 
 
 def test_a_server_with_workers_stays_while_another_one_is_needed(environment, handles):

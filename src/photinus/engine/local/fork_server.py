@@ -22,6 +22,7 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
+from pathlib import Path
 from threading import Lock, RLock
 from typing import Any
 
@@ -222,7 +223,9 @@ def _state() -> tuple[Any, ...]:
     limits = tuple(resource.getrlimit(getattr(resource, name)) for name in _SETTINGS)
     processors = tuple(sorted(os.sched_getaffinity(0)))
     nice = os.getpriority(os.PRIO_PROCESS, 0)
-    return os.getpid(), os.getcwd(), sys.executable, limits, processors, nice
+    told = Path("/proc/self/status").read_text().splitlines()
+    masks = tuple(line for line in told if line.startswith(("Umask:", "SigIgn:")))
+    return os.getpid(), os.getcwd(), sys.executable, limits, processors, nice, masks
 
 
 class _Parent:
