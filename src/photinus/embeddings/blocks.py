@@ -18,8 +18,8 @@ MOST_TOKENS = 1000
 _FEWEST_TOKENS = 64
 FEW_WORKERS = 8
 """Beyond so many the rounds of word vectors are shorter, and their gains smaller."""
-_ROUND_WORDS_ALONE, _ROUND_WORDS, _ROUND_WORDS_OF_ALL = 5_000_000, 200_000, 384_000
-"""Words between two rounds: of one worker, of each of few, and of many together."""
+_ROUND_WORDS_ALONE, _ROUND_WORDS_OF_FEW, _ROUND_WORDS_OF_MANY = 5_000_000, 1_600_000, 384_000
+"""Words between two rounds: of one worker, of few workers together, and of many together."""
 POWER = 0.75
 """Negatives are drawn in proportion to this power of their counts."""
 _ROUND_BYTES, _MOST_ROUND_BYTES = 64 << 20, 256 << 20
@@ -44,16 +44,16 @@ def tokens_in_block(words: int, workers: int) -> int:
 def words_in_round(words: int, workers: int) -> int:
     """Returns how many words each worker should read between two rounds, of so many in all.
 
-    There are ten rounds in a pass at least. Beyond 8 workers all together read 384,000: with
-    longer rounds 16 of them learnt less (docs/word2vec.md). One worker needs rounds for its
-    progress and its checkpoints only.
+    There are ten rounds in a pass at least. Up to 8 workers together read 1.6 million, and more of
+    them 384,000: with longer rounds they learnt less (docs/design-notes.md). One worker needs
+    rounds for its progress and its checkpoints only.
 
     Example:
         >>> words_in_round(100_000_000, 8), words_in_round(100_000_000, 16)
         (200000, 24000)
     """
-    most = _ROUND_WORDS if workers <= FEW_WORKERS else _ROUND_WORDS_OF_ALL // workers
-    most = _ROUND_WORDS_ALONE if workers == 1 else most
+    of_all = _ROUND_WORDS_OF_FEW if workers <= FEW_WORKERS else _ROUND_WORDS_OF_MANY
+    most = _ROUND_WORDS_ALONE if workers == 1 else of_all // workers
     return min(most, words // (workers * _LEAST_ROUNDS))
 
 

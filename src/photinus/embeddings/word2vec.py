@@ -165,7 +165,7 @@ class WordTables(Model):
         if stage.buckets:
             tensors.append(("gram_starts", (words + 1,), INTEGERS))
             tensors.append(("gram_rows", (stage.grams,), INTEGERS))
-        layout = Layout.of(tensors)
+        layout = Layout.of(tensors, sparse=("inputs", "outputs"))
         self._pages, self._integers = pages, Pages(layout.size(INTEGERS), "int64")
         self.parameters = Parameters(layout, trained, None, self._integers.vector)
         self._marks = np.zeros(inputs + words, np.bool_)
