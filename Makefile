@@ -8,8 +8,8 @@ AVX2 := ONEDNN_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell ATEN_CPU_CAPABILITY=av
         MKL_ENABLE_INSTRUCTIONS=AVX2
 endif
 
-# Two processes of tests compute on the same processors: what waits by spinning takes them from who
-# is waited for, and 300 steps of a small net take 77 s in place of 0.5.
+# Two processes of tests share two processors. Threads that wait in a loop keep the others from
+# working: 300 steps of a small net take 77 s, and 0.5 s where waiting threads sleep.
 test test-avx2 test-all: export OMP_WAIT_POLICY := passive
 # With it every process compiles all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # These have processes of their own: a file's tests run one after another, clusters one at a time.
 APART := spark or processes or fault or browser or slow
 BESIDE := -n 2 --dist loadfile
-# Who is done takes tests from the other: the longest ones stand side by side.
+# A process that has no tests left takes some of the other's.
 QUICK := -n 2 --dist worksteal
 
 .PHONY: setup setup-dev demo test test-avx2 test-all lint docs clean

@@ -28,7 +28,7 @@ from machine import begin, processor
 from photinus.core.events import Event, PhaseStarted, RoundClosed
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "dbn_errors.json"
-SIZES = "500,500,2000"
+SIZES, SIMULATED = "500,500,2000", "simulate"
 
 
 class Bytes:
@@ -63,7 +63,8 @@ def one(a: argparse.Namespace, hidden: str) -> None:
     if limit is not None:
         images = mnist.load()
         data = ArrayData(images.train_images[:limit], images.train_labels[:limit], 1 / 255)
-    began, counted, is_here = time.process_time(), Bytes(workers), a.engine == "simulate"
+    began, counted, is_here = time.process_time(), Bytes(workers), a.engine == SIMULATED
+    started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         outcome = train(job, data, folder=Path(folder) / "run", callbacks=(counted,))
     if limit is not None:
@@ -71,10 +72,12 @@ def one(a: argparse.Namespace, hidden: str) -> None:
         return
     row = {
         "preset": a.preset,
+        "engine": a.engine,
         "workers": workers,
         "seed": seed,
         "hidden": hidden,
         "error": round(100 * outcome.metrics["error"], 3),
+        "seconds": round(time.monotonic() - started),
         "cpu_minutes": round((time.process_time() - began) / 60, 1) if is_here else None,
         "bytes_of_all_reduce": round(counted.sent / counted.every_step, 4),
         "precision": job.resolved().model.precision,
@@ -96,23 +99,30 @@ def hidden_of(row: dict[str, object]) -> object:
     return row.get("hidden", SIZES)
 
 
+def engine_of(row: dict[str, object]) -> object:
+    """Returns a row's engine."""
+    return row.get("engine", SIMULATED)
+
+
 def table() -> None:
     """Prints one line for each preset and number of workers."""
     from photinus.report.interval import error_interval
 
     groups: dict[tuple[object, ...], list[dict[str, object]]] = {}
     for row in known():
-        groups.setdefault((row["preset"], row["workers"], hidden_of(row)), []).append(row)
-    print("job | workers | hidden | errors by seed, % | median, % | 95 % interval | bytes")
-    print("--- | --- | --- | --- | --- | --- | ---")
-    for (name, workers, hidden), rows in groups.items():
+        case = row["preset"], engine_of(row), row["workers"], hidden_of(row)
+        groups.setdefault(case, []).append(row)
+    print("job | engine | workers | hidden | errors by seed, % | median, % | 95 % interval | bytes")
+    print("--- | --- | --- | --- | --- | --- | --- | ---")
+    for (name, engine, workers, hidden), rows in groups.items():
         errors = [float(str(r["error"])) for r in sorted(rows, key=lambda r: str(r["seed"]))]
         middle = statistics.median(errors)
         low, high = error_interval(middle * 100, 10_000)
         share = statistics.median(float(str(r["bytes_of_all_reduce"])) for r in rows)
         listed = ", ".join(f"{e:.2f}" for e in errors)
         span = f"{100 * low:.2f} to {100 * high:.2f}"
-        print(f"{name} | {workers} | {hidden} | {listed} | {middle:.2f} | {span} | {share:.3f}")
+        told = name, engine, workers, hidden, listed, f"{middle:.2f}", span, f"{share:.3f}"
+        print(*told, sep=" | ")
     print("bytes: as a share of what float32 all-reduce sends for the same steps")
 
 
@@ -124,7 +134,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--hidden", action="append", help="sizes of the hidden layers")
     parser.add_argument("--at-once", type=int, default=1)
-    parser.add_argument("--engine", choices=("simulate", "local"), default="simulate")
+    parser.add_argument("--engine", choices=(SIMULATED, "local"), default=SIMULATED)
     parser.add_argument("--one", action="store_true", help="run the first of each, here")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--rows", type=int, help="with --one: of the first so many rows")
@@ -132,9 +142,9 @@ def main() -> None:
     hidden = a.hidden or [SIZES]
     if a.one:
         return one(a, hidden[0])
-    done = {(r["preset"], r["workers"], r["seed"], hidden_of(r)) for r in known()}
+    done = {(r["preset"], engine_of(r), r["workers"], r["seed"], hidden_of(r)) for r in known()}
     asked = [(w, s, h) for h in hidden for w in a.workers for s in a.seeds]
-    todo = [] if a.table else [case for case in asked if (a.preset, *case) not in done]
+    todo = [] if a.table else [case for case in asked if (a.preset, a.engine, *case) not in done]
     running: list[subprocess.Popen[bytes]] = []
     for workers, seed, sizes in todo:
         while len(running) >= a.at_once:

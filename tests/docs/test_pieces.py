@@ -194,6 +194,13 @@ def test_the_pieces_of_the_evidence_run(page, spark):
     page("docs/reliability/evidence.md").run()
 
 
+def test_the_pieces_of_devices_run(page):
+    scaled = page("docs/devices.md").run()["scaled"]
+    images = np.arange(6, dtype=np.uint8).reshape(2, 3)
+    there = scaled.tensors(torch.from_numpy(images), None)
+    assert np.array_equal(scaled(images, None), there.numpy())
+
+
 def test_the_pieces_of_sharded_tables_run(page):
     scores = page("docs/sharded-tables.md").run()["Scores"](users=5, items=3)
     assert scores(torch.tensor([4]), torch.tensor([2])).shape == (1, 2)

@@ -130,9 +130,9 @@ TOKENS, WORKERS = 8_000_000, 4  # rows of 1,000 words: a worker reads 8,000 in a
 def test_rounds_of_sharded_tables_are_short_where_most_rows_are_read_once():
     counts = np.full(3_000_000, 2)
     each = {table: Word2Vec(table=table)._job(counts, 2) for table in ("whole", "sharded")}
-    assert each["whole"].strategy.every == Steps(25)
-    assert each["sharded"].strategy.every == Steps(3)
-    assert each["sharded"].model.round_words == 3 * 8 * 1000  # the gains follow from it
+    assert each["whole"].strategy.every == Steps(38)
+    assert each["sharded"].strategy.every == Steps(4)
+    assert each["sharded"].model.round_words == 4 * 8 * 1000  # the gains follow from it
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -195,6 +197,53 @@ def test_a_function_of_the_users_own_is_called_by_its_form_for_devices():
     assert metrics["loss"] > 0
     with pytest.raises(UsageError, match=r"doubled.tensors takes one array of features; got x, y"):
         model.learn(Batch({"x": pictures(8), "y": pictures(8)}, np.arange(8) % 3), 8)
+
+
+@functools.wraps(centred)
+def wrapped(features, chance):
+    return 2 * centred(features, chance)
+
+
+def test_a_function_around_another_one_has_a_form_of_its_own_or_none():
+    losses = []
+    for device in ("cpu", "stand-in"):
+        model, _ = fresh(
+            ModuleStage(module=f"{__name__}:net", reads=f"{__name__}:wrapped"), (), 0, device
+        )
+        losses.append(model.learn(Batch(pictures(8), np.arange(8) % 3, None, draws(8)), 8)[1])
+    assert losses[0] == losses[1]
+
+
+class Halves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(1536, 3)
+
+    def forward(self, left, right):
+        return self.out(left + right)
+
+
+def halved(features, chance):
+    return {"left": features[:, :1536] / 255, "right": features[:, 1536:] / 255}
+
+
+def halved_there(features, chance):
+    return {"left": features[:, :1536] / 255, "right": features[:, 1536:] / 255}
+
+
+halved.tensors = halved_there
+
+
+def test_such_a_form_may_return_several_inputs():
+    losses = []
+    for device in ("cpu", "stand-in"):
+        stage = ModuleStage(module=f"{__name__}:Halves", reads=f"{__name__}:halved")
+        model, _ = fresh(stage, (), 0, device)
+        batch = Batch(pictures(8), np.arange(8) % 3, None, draws(8))
+        for some in (batch, batch if model.send is None else model.send(batch)):
+            _, metrics = model.learn(some, 8)
+        losses.append(metrics["loss"])
+    assert abs(losses[0] - losses[1]) < 1e-5
 
 
 def test_without_such_a_form_the_host_reads_and_nothing_is_sent_ahead():

@@ -292,10 +292,25 @@ def test_by_seconds_a_fast_worker_does_not_wait_for_the_steps_of_a_slow_one(faul
             verbose=False,
         )  # fmt: skip
         assert outcome.metrics["error"] < 0.05
+        assert went_back(outcome) == 0
         held = audit(folder / "ledger.jsonl")
         assert held.is_exact, held.offences
         seconds[every] = engine.seconds
     assert seconds[Seconds(0.16)] < 0.6 * seconds[Steps(16)]
+
+
+def test_by_seconds_a_lost_shard_is_restored_while_a_long_round_goes_on(tmp_path):
+    cluster = SimulatedCluster(faults=Faults().kill(slot=1, step=63), step_seconds=1.0)
+    how = recipes.averaging(every=Seconds(60) | Steps(1000))
+    job = Job(
+        model=replace(STAGE, epochs=1.0), workers=3, engine="simulate", strategy=how,
+        checkpoint_seconds=1e6,
+    )  # fmt: skip
+    outcome = train(
+        job, ArrayData(*events()), folder=tmp_path, engine=SimulatedEngine(cluster), verbose=False
+    )
+    assert went_back(outcome) == 0
+    assert audit(tmp_path / "ledger.jsonl").is_exact
 
 
 def test_rounds_in_seconds_have_a_most_of_steps():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from photinus.core.clock import Clock, Steps
+from photinus.core.clock import Clock, Seconds, Steps
 from photinus.core.errors import UsageError
 from photinus.strategies.base import Message, ShardMove, Turn
 from photinus.strategies.outer import RowAdagrad
@@ -35,6 +35,29 @@ def test_the_rows_that_came_are_written_and_only_what_changed_is_offered():
     assert message.rows.tolist() == [3]
     assert message.vector.tolist() == [-0.5, 0.0]
     assert (message.since.steps, message.version) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("every", "rows"), [(Steps(2), [1, 3]), (Steps(2) | Seconds(1.0), [3])], ids=["steps", "time"]
+)
+def test_by_time_a_row_that_came_and_did_not_move_was_not_read_and_is_not_sent(every, rows):
+    strategy = Sharded(every=every, rows=WIDTH, merge="reads")
+    vector, state = begun(strategy)
+    vector[6] += 0.5
+    message, _ = strategy.offer(Turn("meet"), vector, Clock(1, 4, seconds=1.0), state)
+    assert message.rows.tolist() == rows
+
+
+def test_by_time_what_was_left_out_of_a_row_that_is_not_read_stays():
+    strategy = Sharded(every=Steps(2) | Seconds(1.0), rows=WIDTH, merge="reads", codec="int4")
+    vector, state = begun(strategy)
+    left = np.array([[0.25, 0.5]])
+    state = state._replace(left_rows=np.array([1]), left=left.ravel())
+    vector[6] += 0.5
+    message, state = strategy.offer(Turn("meet"), vector, Clock(1, 4, seconds=1.0), state)
+    assert message.rows.tolist() == [3]
+    kept = dict(zip(state.leaving.rows.tolist(), state.leaving.numbers, strict=True))
+    assert np.array_equal(kept[1], left[0])
 
 
 def test_what_a_round_did_to_the_own_shard_is_taken_up_in_place():

@@ -106,6 +106,11 @@ class Trigger:
         """True when it counts work only: the same seed then gives the same bits."""
         return self.seconds is None
 
+    @property
+    def counts_rows(self) -> bool:
+        """True when it counts examples or passes."""
+        return self.examples is not None or self.epochs is not None
+
     def fires(self, now: Clock, last: Clock) -> bool:
         """Returns whether a limit is reached at `now`, counted from `last`."""
         since = now.since(last)

@@ -216,9 +216,9 @@ class ModuleStage(Stage):
             "activation_memory": self.activation_memory != "keep",
             "activation_bytes": self.activation_bytes is not None,
             "precision": self.precision == "float16",
-            "sharded": bool(self.sharded),
         }
         set_ = [f"{name}={getattr(self, name)!r}" for name, is_set in not_there.items() if is_set]
+        set_ += ["ShardedEmbedding"] if self.sharded else []
         if self.cuda_graph and set_:
             wrong = "a step with these settings cannot be recorded as a CUDA graph"
             raise UsageError(wrong, got=", ".join(set_), do="leave cuda_graph out")

@@ -168,6 +168,7 @@ class ModuleModel(PlacedModel):
         """Makes the module's tensors views of flat vectors; their numbers are kept."""
         self.module.to(at.device)
         self._at, self.parameters, self._gradient = at, at.parameters, at.gradient
+        self._sums = torch.float64 if at.has_float64 else torch.float32
         if self._external is not None:
             self._external.lie(at)
         self._slopes = [at.slope(name) for name in self._names]
@@ -275,11 +276,12 @@ class ModuleModel(PlacedModel):
             loss = self._lost(part, None if seed is None else seed ^ number, how)
             at = _Place(is_first=not number, is_last=number == len(some) - 1)
             self._differentiate(loss if share == 1.0 else loss * share, at)
-            total = total + share * loss.detach().double()
+            total = total + share * loss.detach().to(self._sums)
         for norm in learning:
             norm.train()
         for _, weights, factor in self._decayed:
-            total = total + factor / 2 * torch.dot(weights.ravel(), weights.ravel()).double()
+            squares = torch.dot(weights.ravel(), weights.ravel())
+            total = total + factor / 2 * squares.to(self._sums)
         return total
 
     def try_forward(self, batch: Batch, seed: int) -> None:

@@ -57,8 +57,6 @@ class DeviceParameters:
         self.name, self.device = device, torch_device(device)
         self.is_apart = device != CPU
         self.bytes_to_host = self.bytes_to_device = 0
-        self._counting = Lock()
-        """Threads send batches, too."""
         sizes = [(layout.size(name), kind) for name, kind in _kinds(layout)]
         self.parameters = parameters or Parameters(
             layout, *(self._room(n, kind) for n, kind in sizes)
@@ -74,6 +72,16 @@ class DeviceParameters:
         """Those that the device has changed since the host's copy."""
         self._new: set[int] = set()
         """Those that the host has changed since the device's."""
+
+    _counting = Lock()
+    """Threads send batches, too."""
+
+    @property
+    def has_float64(self) -> bool:
+        """Whether the device computes in it."""
+        if self.device.type == "xpu":
+            return bool(getattr(torch.xpu.get_device_properties(self.device), "has_fp64", True))
+        return self.device.type != "mps"
 
     def moved(self, device: str) -> DeviceParameters:
         """Returns the same numbers on another device."""

@@ -41,7 +41,7 @@ class FeatureReading:
     memory: str
     sent: Callable[[Tensor], Tensor]
     """Brings a tensor to where the module lies."""
-    tensors: Callable[[Tensor, Tensor | None], Tensor] | None
+    tensors: Callable[[Tensor, Tensor | None], Read] | None
     """`reads` as a device computes it, from one array of features; None: the host does."""
 
     @classmethod
@@ -57,8 +57,8 @@ class FeatureReading:
         takes = frozenset(inspect.signature(module.forward).parameters)
         found = code_named(reads, "function") if reads else None
         sent = Tensor.detach if at is None else at.sent
-        is_there = at is not None and at.is_apart and at.device.type != "mps"  # without float64
-        tensors = getattr(found, "tensors", None) if is_there else None
+        is_there = at is not None and at.is_apart and at.has_float64
+        tensors = _own_tensors(found) if is_there else None
         return cls(takes, dtype, found, memory, sent, tensors)
 
     def __call__(self, features: Features, draws: Vector | None = None) -> Read:
@@ -93,11 +93,21 @@ class FeatureReading:
                 wrong = f"{_name(self.reads)}.tensors takes one array of features"
                 raise UsageError(wrong, got=", ".join(read), do="leave .tensors out")
             return {name: self._laid(x) for name, x in read.items()}
-        return self._laid(read if self.tensors is None else self.tensors(read, chance))
+        found = read if self.tensors is None else self.tensors(read, chance)
+        if isinstance(found, dict):
+            return {name: self._laid(x) for name, x in found.items()}
+        return self._laid(found)
 
     def _laid(self, tensor: Tensor) -> Tensor:
         x = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
         return laid_out(x, self.memory)
+
+
+def _own_tensors(function: object) -> Any:  # noqa: ANN401 - a function, or None
+    """Returns a function's `tensors`; not those that `functools.wraps` took from another one."""
+    found = getattr(function, "tensors", None)
+    inner = getattr(function, "__wrapped__", None)
+    return None if found is getattr(inner, "tensors", None) else found
 
 
 def _name(function: object) -> str:

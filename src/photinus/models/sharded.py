@@ -74,6 +74,7 @@ class Lookups:
 
     def __init__(self, tables: Mapping[str, ShardedEmbedding], views: Mapping[str, Vector]) -> None:
         self._tables, self._views = tables, views
+        self._at: DeviceParameters
         self._read: list[tuple[str, Vector, Tensor]] = []
         """Table, ids [r] and their rows [r, D], of the forward pass that is not differentiated."""
         self._differentiated: list[tuple[str, Vector, Tensor]] = []
@@ -130,7 +131,7 @@ class Lookups:
             raise IndexError(f"{name} has rows 0 to {table.num_embeddings - 1}, and no row {wrong}")
         if self._asked is not None:
             self._asked.append((name, rows))
-            return torch.zeros(*ids.shape, table.embedding_dim, device=ids.device)
+            return torch.zeros(*ids.shape, table.embedding_dim, device=self._at.device)
         if self.allowed is not None and not np.isin(rows, self.allowed.get(name, [])).all():
             wrong = f"the rows of {name} that a step reads must follow from its batch alone"
             do = "look no table up by what another one holds, and draw by torch, not by numpy"

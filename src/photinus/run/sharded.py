@@ -26,7 +26,7 @@ _ALONE = {"codec": "fp32"}
 """With a single worker nothing travels."""
 _TAKES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "release": (lambda v: v == "rounds", 'release="rounds"'),
-    "every": (lambda v: v.examples is v.epochs is None, "every=Steps(16) or Seconds(2)"),
+    "every": (lambda v: not v.counts_rows, "every=Steps(16) or Seconds(2)"),
     "outer": (lambda v: isinstance(v, _OUTER), "Sgd(), Adagrad(), RowAdagrad() or RowAdam()"),
     "merge": (lambda v: v in ("uniform", READS), 'merge="uniform", or leave it out'),
     "codec_down": (lambda v: v is None, "codec alone"),

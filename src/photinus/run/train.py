@@ -38,6 +38,7 @@ from photinus.core.parameters import Vector
 from photinus.core.signals import interruptible, stopped_by
 from photinus.core.threads import threads_held
 from photinus.data.base import Array
+from photinus.embeddings.word2vec import Word2VecStage
 from photinus.engine.base import Engine, RunSpec
 from photinus.models.dbn import DBN
 from photinus.models.module import ModuleStage
@@ -518,7 +519,7 @@ class _Run:
         prepared = prepared or _prepared(self.draft, (*given[:2], engine), is_new=cut is None)
         data, test, plan = prepared.data, prepared.test, prepared.plan
         told = self.job.warnings() + ([self.choice.why] if self.choice else [])
-        if isinstance(self.job.model, ModuleStage):
+        if isinstance(self.job.model, (ModuleStage, Word2VecStage)):
             told += self.job.table_warnings(self.draft.model().parameters.layout)
         for text in told:
             self.emit(Warned(text=text))

@@ -68,8 +68,9 @@ class Sharded(Strategy):
 
     Δᵢ = rows on arrival − rows now;  row ← outer(row, Σ cᵢΔᵢ), by the row's owner, once for each
     round. The rows of the next round arrive while the steps of this one are taken, and at its
-    end those of them that it moved. Before the first step there is a round without deltas.
-    A worker that is done with its data stays until all are: others need its shard.
+    end those of them that it moved; by time all arrive at its end. Before the first step there is
+    a round without deltas. A worker that is done with its data stays until all are: others need its
+    shard.
 
     What int8 and int4 leave out of a row's delta is added to its next one: eᵣ ← eᵣ + Δᵣ; send
     Q(eᵣ); eᵣ ← eᵣ − Q(eᵣ) (1-bit SGD: Seide et al., 2014; here for each row).
@@ -109,23 +110,23 @@ class Sharded(Strategy):
     def due(self, clock: Clock, state: ShardState) -> tuple[Turn, ...]:
         """Returns a round before the first step, when the trigger fires, and until all are done.
 
-        After each the owners are asked for the rows of the round after the next one, where it is
-        known which steps that will have. A worker that rejoins with a shard that has moved has no
-        first round: it asks for what moved.
+        After each the owners are asked for the rows of the round after the next one. A worker that
+        rejoins with a shard that has moved has no first round: it asks for what moved.
         """
         is_last = clock.closing and not state.is_over
         is_time = is_last or not state.is_fed or self.every.fires(clock, state.sent)
         if not is_time or state.is_over:
             return ()
-        is_alone = clock.closing or not self.every.is_deterministic
-        return (Turn("meet"),) if is_alone else (Turn("meet"), Turn("publish"))
+        return (Turn("meet"),) if clock.closing else (Turn("meet"), Turn("publish"))
 
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: ShardState
     ) -> tuple[Message | None, ShardState]:
         """Offers the deltas of the rows that changed; the loop adds which are wanted next."""
         if turn.kind == "publish":
-            return Message("fetch", version=state.version), state
+            # by time it is not known which steps the round after the next one will have
+            asks = None if self.every.is_deterministic else state.rows[:0]
+            return Message("fetch", version=state.version, asks=asks), state
         owned = OwnedShard(
             state.own,
             _by_row(state),
@@ -140,10 +141,12 @@ class Sharded(Strategy):
             nothing = by_row.encode(state.came)
             return Message("fetch", nothing, version=state.version, codec=how, owned=owned), state
         delta = state.came - vector.reshape(-1, self.rows)[state.rows]  # [r, width]
+        changed = delta.any(axis=1)
         left = LeftOut(state.left_rows, state.left.reshape(-1, self.rows))
         left.add_to(delta, state.rows)
-        # by reads it counts that a row was read, though it did not move
-        changed = delta.any(axis=1) | (self.merge == READS)
+        if self.every.is_deterministic:  # by time, some of the rows that came were not read
+            # by reads it counts that a row was read, though it did not move
+            changed = delta.any(axis=1) | (self.merge == READS)
         rows = state.rows
         if not changed.all():
             rows, delta = rows[changed], delta[changed]

@@ -183,14 +183,14 @@ class StrategySpec:
         is_delta = self.payload == "delta" and not self.fragments and not self.gradients_until
         is_mean = self.merge in ("uniform", READS)
         is_exact = is_mean and isinstance(self.outer, (*_STILL, RowAdagrad, RowAdam))
-        every = self.every
-        is_steps = every.steps is not None and every.examples is every.epochs is None
+        if self.every.steps is None or self.every.counts_rows:
+            wrong = "rows in rounds are asked for by steps: `every` needs so many at most"
+            raise UsageError(wrong, got=repr(self.every), do="e.g. every=Seconds(2) | Steps(64)")
         down = self.codec_down or self.codec
-        if not (is_delta and is_exact and is_steps) or down != self.codec:
+        if not (is_delta and is_exact) or down != self.codec:
             wrong = (
-                "rows in rounds are for deltas after so many steps at most, merge uniform or "
-                "reads, sgd, adagrad, row_adagrad or row_adam outside, no codec_down, and "
-                "gradients_until 0"
+                "rows in rounds are for deltas, merge uniform or reads, sgd, adagrad, "
+                "row_adagrad or row_adam outside, no codec_down, and gradients_until 0"
             )
             raise UsageError(wrong, got=str(self), do="use rows=0")
 

@@ -14,8 +14,6 @@ from photinus.data.base import Batch, Feed, MappedFeed, Transform
 
 LEAST_BYTES = 1 << 20
 """Of a batch's features: a smaller one is there sooner than a thread is asked for it."""
-
-
 _AHEAD = 2
 """Batches that are read and sent before they are asked for."""
 

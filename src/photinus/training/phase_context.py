@@ -81,7 +81,8 @@ class PhaseContext:
         if message.owned is not None:
             message = message._replace(owned=message.owned._replace(inner=self.inner.state()))
         reads = None if message.rows is None else feed.reads(message.rows)
-        return message._replace(asks=feed.asks(int(turn.kind == "publish")), reads=reads)
+        asks = feed.asks(int(turn.kind == "publish")) if message.asks is None else message.asks
+        return message._replace(asks=asks, reads=reads)
 
     def shard_moves(self, moved: ShardMove) -> None:
         """Prepares for a move of the shard: its copies take what is about to change."""

@@ -223,8 +223,8 @@ def _state() -> tuple[Any, ...]:
     limits = tuple(resource.getrlimit(getattr(resource, name)) for name in _SETTINGS)
     processors = tuple(sorted(os.sched_getaffinity(0)))
     nice = os.getpriority(os.PRIO_PROCESS, 0)
-    told = Path("/proc/self/status").read_text().splitlines()
-    masks = tuple(line for line in told if line.startswith(("Umask:", "SigIgn:")))
+    told = Path("/proc/self/status").read_bytes().splitlines()  # a name in it may be cut
+    masks = tuple(line for line in told if line.startswith((b"Umask:", b"SigIgn:")))
     return os.getpid(), os.getcwd(), sys.executable, limits, processors, nice, masks
 
 
