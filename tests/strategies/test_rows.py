@@ -112,7 +112,5 @@ def test_in_rounds_they_are_a_table_among_the_workers():
     assert from_plain(to_plain(strategy)) == strategy
     assert strategy.is_sharded
     assert not downpour(rows=300).is_sharded
-    with pytest.raises(
-        UsageError, match=r"rows in rounds are for deltas .* merge uniform or reads"
-    ):
+    with pytest.raises(UsageError, match=r"rows in rounds are for deltas, merge uniform or reads"):
         averaging(rows=3)
