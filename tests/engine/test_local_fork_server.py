@@ -150,6 +150,18 @@ def test_a_server_with_workers_stays_while_another_one_is_needed(environment, ha
     first._server._alive.discard(-1)
 
 
+def test_a_process_name_that_is_cut_within_a_character_is_no_error():
+    comm = Path("/proc/self/comm")
+    name = comm.read_bytes()
+    comm.write_bytes(("я" * 8).encode())  # of 16 bytes the system keeps 15
+    try:
+        with pytest.raises(UnicodeDecodeError):
+            comm.read_bytes().strip().decode()
+        assert module._state() == module._state()
+    finally:
+        comm.write_bytes(name.strip())
+
+
 def test_tests_have_one_environment_and_so_share_a_server():
     assert "test" not in os.environ["PYTEST_CURRENT_TEST"]
 
