@@ -60,9 +60,18 @@ class Two(Net):
 
 
 class Normed(Net):
-    def __init__(self):
-        super().__init__()
-        self.norm = nn.BatchNorm1d(DIM)
+    """With layers that keep statistics, and buffers beside them that no step changes."""
+
+    def __init__(self, optimizer="sgd", lr=None, dim=DIM, momentum=0.1):
+        super().__init__(optimizer, lr, dim)
+        self.norm, self.drop = nn.BatchNorm1d(5, momentum=momentum), nn.Identity()
+        self.register_buffer("scale", torch.full((1,), 0.7))
+        self.outer = nn.BatchNorm1d(3)
+
+    def forward(self, x):
+        x = x.long()
+        seen = self.users(x[:, :2]).sum(1) * self.items(x[:, 2])
+        return self.outer(self.out(self.norm(self.hidden(seen)))) * self.scale
 
 
 class Doubles(Net):
@@ -165,10 +174,9 @@ class Frozen(Net):
         self.items.requires_grad_(False)
 
 
-class Instances(Net):
+class Cumulative(Normed):
     def __init__(self):
-        super().__init__()
-        self.norm = nn.InstanceNorm1d(DIM, track_running_stats=True)
+        super().__init__(momentum=None)
 
 
 class Small(Net):
@@ -396,13 +404,15 @@ def test_wider_rows_are_stepped_by_their_formula(step):
     np.testing.assert_allclose(rows[:, :width], theta, atol=1e-5)
 
 
-def test_a_run_of_steps_is_that_of_torch_on_the_plain_module():
-    of = stage(sharded=DIM, lr=Schedule.constant(0.1), arguments={"lr": 0.1})
+@pytest.mark.parametrize("module", [Net, Normed])
+def test_a_run_of_steps_is_that_of_torch_on_the_plain_module(module):
+    of = stage(module, sharded=DIM, lr=Schedule.constant(0.1), arguments={"lr": 0.1})
     model = of.build((), 1)
     plain, inner = plain_of(model), of.inner(model.parameters.layout)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
     for at in range(10):
         given = batch(seed=at)
+        model.rows(given, at)  # which changes nothing
         inner.descend(model, given, at, 0.5)
         optimizer.zero_grad()
         loss_of(plain, given, at).backward()
@@ -410,6 +420,33 @@ def test_a_run_of_steps_is_that_of_torch_on_the_plain_module():
     numbers_of(model)
     for name, parameter in plain.state_dict().items():
         np.testing.assert_allclose(model.tensors()[name], parameter.numpy(), atol=1e-5)
+    given = batch(seed=99)
+    wanted = loss_of(plain.eval(), given, 0).item()
+    assert model.measure(given)["loss"] / 8 == pytest.approx(wanted, rel=1e-4)
+
+
+def test_running_statistics_are_rows_that_every_step_reads():
+    of = stage(Normed, sharded=DIM)
+    model, plain = of.build((), 1), stage(Net, sharded=DIM).build((), 1)
+    more = -(-(2 * 5 + 2 * 3 + 2 * (5 + 3)) // DIM)  # statistics, weights and biases
+    read = [one.rows(batch(), 3) for one in (model, plain)]
+    assert len(read[0]) - len(read[1]) == pytest.approx(more, abs=1)
+    first = model.tensors()["norm.running_var"].copy()
+    assert first.tolist() == [1.0] * 5
+    of.inner(model.parameters.layout).descend(model, batch(), 3, 0.0)
+    numbers_of(model)
+    assert (model.tensors()["norm.running_var"] != first).all()
+
+
+def test_a_step_on_one_row_is_normalized_by_the_running_statistics():
+    of = stage(Normed, sharded=DIM)
+    model, given = of.build((), 1), batch(1)
+    before = model.tensors()["norm.running_mean"].copy()
+    model.rows(given, 3)
+    of.inner(model.parameters.layout).descend(model, given, 3, 0.0)
+    numbers_of(model)
+    np.testing.assert_array_equal(model.tensors()["norm.running_mean"], before)
+    assert model.module.norm.training
 
 
 def test_the_rate_of_a_table_follows_that_of_the_other_layers():
@@ -459,7 +496,9 @@ def test_only_the_other_layers_have_a_state_beside_the_rows():
 
 @pytest.mark.parametrize("clip", [0.0, 0.01])
 @pytest.mark.parametrize(
-    "module", [Net, Bare, Recomputed, Fixed], ids=["net", "bare", "recomputed", "fixed"]
+    "module",
+    [Net, Bare, Recomputed, Fixed, Normed],
+    ids=["net", "bare", "recomputed", "fixed", "normed"],
 )
 def test_on_a_device_steps_have_the_bits_of_the_processor(module, clip):
     row = row_size_of(module())
@@ -502,8 +541,7 @@ def test_a_device_holds_the_other_layers_and_gets_the_rows_of_a_batch():
     ("module", "fields", "wrong"),
     [
         (Two, {}, "*need one embedding_dim and one optimizer; got 4 and sgd, 8 and adagrad*"),
-        (Normed, {}, "*no layer keeps statistics; got BatchNorm1d; use LayerNorm or GroupNorm"),
-        (Instances, {}, "*no layer keeps statistics; got InstanceNorm1d*"),
+        (Cumulative, {}, "*statistics need a momentum; got BatchNorm1d, momentum None; set it to*"),
         (Doubles, {}, "*all layers are float32; got float64*"),
         (Halves, {}, "*all layers are float32; got float16*"),
         (Sparse, {}, "*no nn.Embedding is sparse; got more.weight*"),
@@ -554,7 +592,7 @@ def test_rows_that_hang_on_other_rows_are_refused(module):
 def test_a_buffer_that_changes_is_refused(module):
     model = stage(module).build((), 0)
     assert {"offset", "n"} & {*model.tensors()}
-    with pytest.raises(UsageError, match="no buffer may change in training; got"):
+    with pytest.raises(UsageError, match="no buffer but running statistics may change"):
         model.learn(batch(), 3)
 
 

@@ -51,6 +51,18 @@ class Scores(nn.Module):
         return self.out(self.users(user) * self.items(item))
 
 
+class Normed(Scores):
+    """The same with a layer that keeps statistics."""
+
+    def __init__(self, optimizer="adagrad"):
+        super().__init__(optimizer)
+        self.norm = nn.BatchNorm1d(DIM)
+
+    def forward(self, x):
+        user, item = x.long().T
+        return self.out(self.norm(self.users(user) * self.items(item)))
+
+
 def events(count=3000, seed=0):
     """Returns pairs, and whether the two are of one kind."""
     chance = np.random.default_rng(seed)
@@ -82,6 +94,30 @@ def test_with_nothing_set_many_workers_learn_as_one_process_does(workers, tmp_pa
     assert job.model.sharded == DIM + 1
     assert (job.strategy.owners, job.strategy.rows) == (workers, DIM + 1)
     assert job.strategy.codec == ("fp32" if workers == 1 else "bf16")
+
+
+@pytest.mark.parametrize(("workers", "epochs"), [(1, 6.0), (3, 12.0), (7, 24.0)])
+def test_workers_agree_on_running_statistics(workers, epochs, tmp_path):
+    model = replace(STAGE, module=f"{__name__}:Normed", epochs=epochs)
+    outcome = run(tmp_path / "run", workers, model=model)  # of at least 16 rows a worker and step
+    assert outcome.metrics["error"] < 0.03
+    norm, trained = outcome.model().norm, outcome.model().train()
+    trained.norm.momentum = 1.0
+    trained(torch.from_numpy(events()[0]))  # the statistics of all rows
+    np.testing.assert_allclose(norm.running_var, trained.norm.running_var, rtol=0.35)
+
+
+def test_running_statistics_survive_a_lost_worker_and_a_stop(tmp_path):
+    model, faults = replace(SHORT, module=f"{__name__}:Normed"), Faults().kill(slot=1, step=40)
+    made = [
+        run(tmp_path / "whole", model=model),
+        run(tmp_path / "lost", model=model, faults=faults),
+    ]
+    apart = run(tmp_path / "apart", model=model, device=("stand-in", "cpu", "stand-in:1"))
+    first, *others = (one.state_dict() for one in (*made, apart))
+    assert {"norm.running_mean", "norm.running_var"} < {*first}
+    for other in others:
+        assert all(np.array_equal(first[name], other[name]) for name in first)
 
 
 @pytest.mark.parametrize("workers", [3, 7])

@@ -268,29 +268,50 @@ class ModuleModel(PlacedModel):
             self._average.step()
         total: Tensor | float = 0.0
         some = list(parts(batch, self._how.accumulate))
-        learning = [norm for norm in self._norms if norm.training]
         for number, (part, share) in enumerate(some):
-            for norm in learning if examples(part) == 1 else ():
-                norm.eval()  # one row has no variance, and torch refuses it
-            how = self._kept_for(part)
-            loss = self._lost(part, None if seed is None else seed ^ number, how)
-            at = _Place(is_first=not number, is_last=number == len(some) - 1)
-            self._differentiate(loss if share == 1.0 else loss * share, at)
+            with self._normed(examples(part)):
+                how = self._kept_for(part)
+                loss = self._lost(part, None if seed is None else seed ^ number, how)
+                at = _Place(is_first=not number, is_last=number == len(some) - 1)
+                self._differentiate(loss if share == 1.0 else loss * share, at)
             total = total + share * loss.detach().to(self._sums)
-        for norm in learning:
-            norm.train()
         for _, weights, factor in self._decayed:
             squares = torch.dot(weights.ravel(), weights.ravel())
             total = total + factor / 2 * squares.to(self._sums)
         return total
 
     def try_forward(self, batch: Batch, seed: int) -> None:
-        """Runs the forward passes of a step for what they read: nothing is learnt."""
+        """Runs the forward passes of a step for what they read: no number changes."""
         self._begin_learning()
-        with torch.no_grad():
+        with torch.no_grad(), self._buffers_kept():
             for number, (part, _) in enumerate(parts(batch, self._how.accumulate)):
-                with self._chance(seed ^ number):
+                with self._chance(seed ^ number), self._normed(examples(part)):
                     self._outputs(part, getattr(part, "draws", None))
+
+    @contextmanager
+    def _normed(self, rows: int) -> Iterator[None]:
+        """Normalizes a single row by the running statistics: it has no variance."""
+        alone = [norm for norm in self._norms if norm.training] if rows == 1 else []
+        for norm in alone:
+            norm.eval()
+        try:
+            yield
+        finally:
+            for norm in alone:
+                norm.train()
+
+    @contextmanager
+    def _buffers_kept(self) -> Iterator[None]:
+        """Has the buffers afterwards as they were before."""
+        self._at.sync()
+        vectors = self.parameters.floats, self.parameters.integers
+        buffers = [self._at.tensor(vector) for vector in vectors]
+        before = [buffer.clone() for buffer in buffers]
+        try:
+            yield
+        finally:
+            for buffer, kept in zip(buffers, before, strict=True):
+                buffer.copy_(kept)
 
     def _lost(self, batch: Batch, seed: int | None, how: str) -> Tensor:
         """Returns the loss of a forward pass under a seed, its activations left in a way."""
@@ -313,9 +334,6 @@ class ModuleModel(PlacedModel):
         if budget is None:
             return asked
         if rows > self._fits[1]:
-            vectors = self.parameters.floats, self.parameters.integers
-            buffers = [self._at.tensor(vector) for vector in vectors]
-            before = [buffer.clone() for buffer in buffers]
 
             def peak(how: str, rows: int) -> int:
                 with PeakBytes() as bytes_:
@@ -324,9 +342,8 @@ class ModuleModel(PlacedModel):
                 return most
 
             ways = self._activations.ways if asked == AUTO else (asked,)
-            self._fits = fitting(peak, rows, budget, ways)[0], rows
-            for buffer, kept in zip(buffers, before, strict=True):
-                buffer.copy_(kept)
+            with self._buffers_kept():
+                self._fits = fitting(peak, rows, budget, ways)[0], rows
         return self._fits[0]
 
     def _differentiate(self, loss: Tensor, at: _Place) -> None:

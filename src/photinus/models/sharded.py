@@ -27,7 +27,7 @@ from photinus.models.tables import sparse_tables
 from photinus.nn import ShardedEmbedding
 
 _PADDING = "padding of rows"
-"""Fills the last row of the other layers; the tables follow it."""
+"""Fills the last row of the other layers; their statistics and the tables follow it."""
 _DRAWN = 1 << 20
 """How many numbers of a table are drawn at once."""
 
@@ -147,8 +147,8 @@ class ShardedModel(Model):
 
     Its parameters are rows of one width: the other layers, which every step reads, then the tables.
     A table's row holds the numbers of its optimizer, too. All rows are in the host's memory. What
-    is trained of the other layers is the module's own, on its device: `to_host` and `to_device`
-    copy it to and from their rows.
+    is trained of the other layers, and their running statistics, are the module's own, on its
+    device: `to_host` and `to_device` copy them to and from their rows.
 
     Args:
         module: with empty tables.
@@ -168,8 +168,16 @@ class ShardedModel(Model):
         self._views: dict[str, Vector] = {}
         self._lookups = Lookups(self.embeddings, self._views)
         self._net = ModuleModel(module, loss, how, self._lookups)
-        self._layout = _layout(self._net.parameters.layout, self.embeddings, self.row_size)
-        self._dense_rows = np.arange(-(-self.dense.size // self.row_size))
+        statistics, counts = _statistics_of(module)
+        self._statistics = statistics
+        net = self._net.parameters.layout
+        moving = {*statistics, *counts}
+        self._fixed = [e.name for e in net.entries if e.section != TRAINED and e.name not in moving]
+        self._layout = _layout(
+            self._net.parameters.layout, self._statistics, self.embeddings, self.row_size
+        )
+        first = next(iter(self.embeddings))
+        self._dense_rows = np.arange(self._layout.entry(first).offset // self.row_size)
         self._promised: dict[int, dict[str, Vector]] = {}
         """Seed of a step to come -> table -> the ids [r] that it was recorded to read."""
         self._pages: Pages | None = Pages(self._layout.size(), "float32")
@@ -201,16 +209,26 @@ class ShardedModel(Model):
     def to_host(self, *vectors: Vector) -> None:
         """Brings the other layers from the device, and to where they lie among the rows."""
         is_read = any(vector is self.parameters.trained for vector in vectors)
-        self._net.to_host(*vectors, *([self.dense] if is_read else []))
+        self._net.to_host(*vectors, *(self._moving if is_read else []))
         if is_read:
             self.parameters.trained[: self.dense.size] = self.dense
+            for name in self._statistics:
+                self.parameters.view(name)[...] = self._net.parameters.view(name)
 
     def to_device(self, *vectors: Vector) -> None:
         """Sends the other layers to the device, as they lie among the rows."""
         is_written = any(vector is self.parameters.trained for vector in vectors)
         if is_written:
+            self._net.to_host(*self._moving[1:])  # other buffers lie beside the statistics
             self.dense[...] = self.parameters.trained[: self.dense.size]
-        self._net.to_device(*vectors, *([self.dense] if is_written else []))
+            for name in self._statistics:
+                self._net.parameters.view(name)[...] = self.parameters.view(name)
+        self._net.to_device(*vectors, *(self._moving if is_written else []))
+
+    @property
+    def _moving(self) -> list[Vector]:
+        """The module's own vectors that steps change."""
+        return [self.dense, *([self._net.parameters.floats] if self._statistics else [])]
 
     def _lie(self, trained: Vector) -> None:
         self.parameters = Parameters(self._layout, trained, None, self._net.parameters.integers)
@@ -253,6 +271,10 @@ class ShardedModel(Model):
         """Draws the tables, some rows at a time, and keeps the worker's own."""
         dense = np.zeros((self._dense_rows.size, self.row_size), np.float32)
         dense.ravel()[: self.dense.size] = self.dense
+        for name in self._statistics:
+            at = self._layout.entry(name).offset
+            made = self._net.parameters.view(name).ravel()
+            dense.ravel()[at : at + made.size] = made
         shard[: len(dense[slot::shards])] = dense[slot::shards]
         for name, table in self.embeddings.items():
             draw, width, start = generator(seed, name), table.embedding_dim, self._start(name)
@@ -299,22 +321,23 @@ class ShardedModel(Model):
         Raises:
             UsageError: the step reads other rows than were recorded, or changes a buffer.
         """
-        before = self._buffers()
+        before = self._fixed_buffers()
         self._lookups.allowed = self._promised.pop(seed, None)
         try:
             gradient, metrics = self._net.learn(batch, seed)
         finally:
             self._lookups.allowed = None
-        if not all(map(np.array_equal, before, self._buffers())):
-            wrong = "beside sharded tables no buffer may change in training"
+        if not all(map(np.array_equal, before, self._fixed_buffers())):
+            wrong = "beside sharded tables no buffer but running statistics may change in training"
             raise UsageError(wrong, got=type(self.module).__name__, do="use nn.Embedding instead")
         return gradient, self._lookups.gradients(), metrics
 
-    def _buffers(self) -> list[Vector]:
+    def _fixed_buffers(self) -> list[Vector]:
+        """Returns copies of the buffers that no step may change."""
         own = self._net.parameters
-        kept = [vector for vector in (own.floats, own.integers) if vector.size]
-        self._net.to_host(*kept)
-        return [vector.copy() for vector in kept]
+        if self._fixed:
+            self._net.to_host(own.floats, own.integers)
+        return [own.view(name).copy() for name in self._fixed]
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the whole gradient [n]; a job steps rows in place instead."""
@@ -335,13 +358,30 @@ class ShardedModel(Model):
         return self._net.outputs(features, layer)
 
 
+def _statistics_of(module: nn.Module) -> tuple[list[str], list[str]]:
+    """Returns the names of running means and variances, and of the counts of batches beside them.
+
+    With a momentum nothing follows from these counts.
+    """
+    kept = [name for name, layer in module.named_modules() if _keeps_statistics(layer)]
+    paths = [f"{name}." if name else "" for name in kept]
+    statistics = [f"{path}{last}" for path in paths for last in ("running_mean", "running_var")]
+    return statistics, [f"{path}num_batches_tracked" for path in paths]
+
+
+def _keeps_statistics(layer: nn.Module) -> bool:
+    return getattr(layer, "running_mean", None) is not None
+
+
 def _check(module: nn.Module, how: Learning) -> None:
     """Refuses what would need all rows, or a buffer that the workers do not agree on."""
     beside = "beside sharded tables"
     for layer in module.modules():
-        if getattr(layer, "running_mean", None) is not None:
-            wrong, do = f"{beside} no layer keeps statistics", "use LayerNorm or GroupNorm"
-            raise UsageError(wrong, got=type(layer).__name__, do=do)
+        if _keeps_statistics(layer) and getattr(layer, "momentum", None) is None:
+            wrong = f"{beside} running statistics need a momentum"
+            raise UsageError(
+                wrong, got=f"{type(layer).__name__}, momentum None", do="set it to 0.1"
+            )
     for parameter in module.parameters():
         if parameter.dtype != torch.float32:
             got, do = str(parameter.dtype).removeprefix("torch."), "make it in float32"
@@ -371,12 +411,16 @@ def _check_tables(module: nn.Module, tables: Mapping[str, ShardedEmbedding]) -> 
         table.weight.requires_grad = False
 
 
-def _layout(dense: Layout, tables: Mapping[str, ShardedEmbedding], rows: int) -> Layout:
-    """Returns the layout of all: the other layers, a filled row, and the tables."""
+def _layout(
+    dense: Layout, statistics: Sequence[str], tables: Mapping[str, ShardedEmbedding], rows: int
+) -> Layout:
+    """Returns the layout of all: the other layers, what fills a row, statistics, the tables."""
     trained = [(e.name, e.shape, TRAINED) for e in dense.entries if e.section == TRAINED]
     integers = [(e.name, e.shape, INTEGERS) for e in dense.entries if e.section == INTEGERS]
-    fill = -dense.size() % rows
-    lying = [(name, (table.num_embeddings, rows), TRAINED) for name, table in tables.items()]
+    kept = [dense.entry(name) for name in statistics]
+    fill = -(dense.size() + sum(e.size for e in kept)) % rows
+    lying = [(e.name, e.shape, TRAINED) for e in kept]
+    lying += [(name, (table.num_embeddings, rows), TRAINED) for name, table in tables.items()]
     return Layout.of([*trained, (_PADDING, (fill,), TRAINED), *lying, *integers])
 
 

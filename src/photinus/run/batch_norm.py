@@ -11,6 +11,7 @@ from photinus.core.errors import message
 from photinus.models.module import ModuleStage
 from photinus.models.module_model import ModuleModel
 from photinus.models.schedules import follow_batch
+from photinus.models.sharded import ShardedModel
 from photinus.run.evaluate import Draft
 
 LEAST_ROWS, LEAST_IMAGES = 16, 4
@@ -32,7 +33,7 @@ def with_rows_to_normalize(draft: Draft) -> tuple[Draft, str]:
     if not isinstance(model, ModuleStage) or job.workers == 1 or model.batch_size >= most:
         return draft, ""
     made = draft.model()
-    modules = made.module.modules() if isinstance(made, ModuleModel) else ()
+    modules = made.module.modules() if isinstance(made, (ModuleModel, ShardedModel)) else ()
     needs = {type(m).__name__: _rows_for(m) for m in modules if isinstance(m, _BatchNorm)}
     rows = max(needs.values(), default=0)
     least = rows * job.workers
