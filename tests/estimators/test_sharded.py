@@ -5,9 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pyspark.sql import functions as F  # noqa: N812
 
 from photinus.core.errors import PhotinusError, UsageError
+from photinus.core.events import Evaluated
 from photinus.estimators.module import TorchClassificationModel, TorchClassifier
+from photinus.strategies.recipes import averaging
 
 pytestmark = pytest.mark.spark
 
@@ -30,15 +33,17 @@ def table(spark):
     return named.repartition(3).cache()
 
 
+SETTINGS = {
+    "module": "nets_of_tables:Scores",
+    "inputs": {"user": "user", "item": "item", "price": "price"},
+    "numWorkers": 3,
+    "epochs": 8,
+    "learningRate": 0.01,
+}
+
+
 def trained(table, **params):
-    settings = {
-        "module": "nets_of_tables:Scores",
-        "inputs": {"user": "user", "item": "item", "price": "price"},
-        "numWorkers": 3,
-        "epochs": 8,
-        "learningRate": 0.01,
-    }
-    return TorchClassifier(**{**settings, **params}).fit(table)
+    return TorchClassifier(**{**SETTINGS, **params}).fit(table)
 
 
 def test_an_estimator_trains_scores_and_saves_a_module_with_sharded_tables(table, tmp_path):
@@ -62,6 +67,21 @@ def test_an_estimator_trains_scores_and_saves_a_module_with_sharded_tables(table
     assert all(parameter.requires_grad for parameter in module.parameters())
     named = {name: tuple(held.shape) for name, held in module.state_dict().items()}
     assert (named["users.weight"], named["items.weight"]) == ((60, 4), (40, 4))
+
+
+def test_marked_rows_are_measured_while_no_worker_holds_the_tables(table):
+    marked, seen = table.withColumn("aside", F.col("price") > 0.8), []
+    classifier = TorchClassifier(
+        **SETTINGS, validationIndicatorCol="aside", patience=20, strategy=averaging(codec="fp32")
+    )
+    classifier.callbacks = (seen.append,)
+    model = classifier.fit(marked)
+    aside = marked.where("aside")
+    measured = [event for event in seen if isinstance(event, Evaluated)]
+    assert {event.examples for event in measured} == {aside.count()}
+    best = [event.metrics["error"] for event in measured if event.extra.get("best")][-1]
+    assert model.evaluate(aside).error == pytest.approx(best)
+    assert best < 0.06
 
 
 def test_an_id_beyond_the_table_is_named_with_its_column(table):

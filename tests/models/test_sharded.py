@@ -359,6 +359,23 @@ def test_a_step_over_named_rows_alone_is_that_over_the_whole_table():
     assert not some.parameters.trained.any()
 
 
+def test_a_measurement_over_named_rows_alone_is_that_over_the_whole_table():
+    of = stage(Normed, sharded=DIM)
+    whole, some, given = of.build((), 1), of.blank((), 1), batch(40)
+    of.inner(whole.parameters.layout).descend(whole, batch(), 1, 0.0)
+    numbers_of(whole)
+    numbers = whole.parameters.trained.reshape(-1, DIM)
+    dense = int(some.rows(given, 0)[0]), some._dense_rows.size
+    some.parameters.trained.reshape(-1, DIM)[dense[0] : dense[1]] = numbers[: dense[1]]
+    some.to_device(some.parameters.trained)
+    rows = some.measured_rows(given)
+    some.parameters.trained.reshape(-1, DIM)[rows] = numbers[rows]
+    assert some.measure(given) == whole.measure(given)
+    assert whole.module.training is False
+    whole.rows(given, 5)
+    assert whole.module.training
+
+
 # -- steps ----------------------------------------------------------------------------------------
 
 
@@ -586,6 +603,10 @@ def test_rows_that_hang_on_other_rows_are_refused(module):
     model.rows(given, 3)
     with pytest.raises(UsageError, match="must follow from its batch alone"):
         model.learn(given, 3)
+    model.measured_rows(given)
+    with pytest.raises(UsageError, match="must follow from its batch alone"):
+        model.measure(given)
+    assert model.measure(given), "the refusal is over: of a whole table all rows are here"
 
 
 @pytest.mark.parametrize("module", [Buffered, Counter])

@@ -14,10 +14,12 @@ from photinus.core.clock import Seconds, Steps
 from photinus.core.errors import UsageError
 from photinus.core.events import RoundClosed
 from photinus.data.rows import Rows
+from photinus.embeddings.word2vec import Word2VecStage
 from photinus.engine.base import ArrayData
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.engine.simulation.simulator import Simulation
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
 from photinus.nn import ShardedEmbedding
@@ -30,7 +32,7 @@ from photinus.run.train import resume, train
 from photinus.strategies import recipes
 from photinus.strategies.outer import Nesterov, Sgd
 from photinus.testing import Faults
-from photinus.training import shard_pages
+from photinus.training import shard_pages, worker_loop
 from photinus.training.own_loop import OwnLoop
 from photinus.training.placement import device_for, fresh
 
@@ -474,6 +476,118 @@ def test_a_checkpoint_holds_the_rows_that_have_moved_only(tmp_path):
     assert np.array_equal(np.sort(np.concatenate(told)), moved)
 
 
+# -- rows set aside -------------------------------------------------------------------------------
+
+
+HELD = 0.2
+
+
+def evaluations(outcome):
+    """Returns what was measured on the rows set aside, in order."""
+    lines = (outcome.folder / "events.jsonl").read_text().splitlines()
+    return [told for told in map(json.loads, lines) if told.get("name") == "validation"]
+
+
+def measured_whole(outcome):
+    """The oracle: what one process measures on the same rows with the whole tables."""
+    held = Rows.of(*events()).parted(HELD)[1]
+    batch = held.batch(held.order)
+    sums = outcome.trained.model().measure(batch)
+    return {"loss": sums["loss"] / len(held), "error": sums["errors"] / len(held)}
+
+
+@pytest.mark.parametrize("module", ["Scores", "Normed"])
+@pytest.mark.parametrize("workers", [1, 3, 7])
+def test_the_point_that_is_measured_is_the_one_that_was_agreed_on(workers, module, tmp_path):
+    model = replace(SHORT, module=f"{__name__}:{module}")
+    fields = {"validation": HELD, "patience": 9, "strategy": recipes.averaging(codec="fp32")}
+    outcome = run(tmp_path / "run", workers, model=model, **fields)
+    found = evaluations(outcome)
+    assert len(found) == 3, "once an epoch"
+    assert {told["examples"] for told in found} == {len(Rows.of(*events()).parted(HELD)[1])}
+    best = [told for told in found if told["extra"].get("best")][-1]["metrics"]
+    assert best == pytest.approx(measured_whole(outcome), rel=1e-5)
+
+
+def test_in_fewer_bits_rows_are_measured_as_they_travel(tmp_path):
+    outcome = run(tmp_path / "run", model=SHORT, validation=HELD, patience=9)
+    best = [told for told in evaluations(outcome) if told["extra"].get("best")][-1]["metrics"]
+    assert best["loss"] == pytest.approx(measured_whole(outcome)["loss"], rel=0.01)
+
+
+def test_patience_ends_a_run_over_tables_at_its_best_point(tmp_path):
+    model = replace(STAGE, epochs=60.0, lr=Schedule.constant(0.05))
+    fields = {"validation": HELD, "patience": 2, "strategy": recipes.averaging(codec="fp32")}
+    outcome = run(tmp_path / "run", model=model, **fields)
+    found = evaluations(outcome)
+    assert 2 < len(found) < 60
+    assert [bool(told["extra"].get("best")) for told in found[-3:]] == [True, False, False]
+    assert found[-3]["metrics"] == pytest.approx(measured_whole(outcome), rel=1e-5)
+    last = Store(tmp_path / "run/checkpoints").latest()
+    assert last.files["shard-00000"]
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    """The rows set aside are measured in five batches or so of each worker."""
+    monkeypatch.setattr(worker_loop, "CHUNK_ROWS", 50)
+
+
+def run_that_reads(folder, faults=None):
+    """Returns the outcome of a run that measures, and when rows were read, in virtual seconds."""
+    engine = SimulatedEngine(SimulatedCluster(faults=faults or Faults(), latency_seconds=0.05))
+    job = Job(model=replace(STAGE, epochs=2.0), workers=3, engine="simulate", validation=HELD)
+    reads, read = [], Simulation._reads
+    with pytest.MonkeyPatch.context() as patched:
+
+        def noted(simulation, node, ask, tries=0):
+            reads.append(simulation.now)
+            read(simulation, node, ask, tries)
+
+        patched.setattr(Simulation, "_reads", noted)
+        outcome = train(job, ArrayData(*events()), folder=folder, engine=engine, verbose=False)
+    return outcome, reads
+
+
+def test_a_worker_that_is_lost_while_rows_are_read_changes_no_bit(small_batches, tmp_path):
+    first, reads = run_that_reads(tmp_path / "first")
+    found = [told["metrics"] for told in evaluations(first)]
+    assert len(found) == 2
+    begins = min(reads)
+    ends = max(at for at in reads if at < begins + 1.5)
+    assert ends > begins + 0.4, "a round trip for each batch"
+    for part in range(9):
+        faults = Faults().kill(part % 3, at_seconds=begins + (ends - begins) * (part - 1) / 6)
+        outcome, _ = run_that_reads(tmp_path / f"{part}", faults)
+        assert went_back(outcome) == 0
+        made = [one.trained.model().parameters.trained for one in (first, outcome)]
+        np.testing.assert_array_equal(*made)
+        assert evaluations(outcome)[-1]["metrics"] == found[-1]
+        kept = audit(outcome.folder / "ledger.jsonl")
+        assert kept.is_exact, kept.offences
+
+
+def test_rows_that_are_lost_on_their_way_are_asked_for_again(small_batches, tmp_path):
+    first, reads = run_that_reads(tmp_path / "first")
+    lossy, more = run_that_reads(tmp_path / "lossy", Faults().lose(0.05).double(0.05))
+    assert len(more) > len(reads)
+    made = [one.trained.model().parameters.trained for one in (first, lossy)]
+    np.testing.assert_array_equal(*made)
+    found = [[told["metrics"] for told in evaluations(one)] for one in (first, lossy)]
+    assert found[0] == found[1]
+
+
+@pytest.mark.processes
+def test_processes_measure_as_the_simulator_does(tmp_path):
+    fields = {"model": SHORT, "validation": HELD, "patience": 9}
+    made = [run(tmp_path / name, engine=name, **fields) for name in ("simulate", "local")]
+    one, other = (outcome.trained.model().parameters.trained for outcome in made)
+    np.testing.assert_array_equal(one, other)
+    one, other = ([told["metrics"] for told in evaluations(outcome)] for outcome in made)
+    assert one == other
+    assert len(one) == 3
+
+
 @pytest.mark.processes
 def test_processes_end_with_the_bits_of_the_simulator(tmp_path):
     made = [run(tmp_path / name, model=SHORT, engine=name) for name in ("simulate", "local")]
@@ -511,7 +625,6 @@ def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
         ({"strategy": recipes.averaging(fragments=2)}, "fragments of averaging does not go"),
         ({"strategy": recipes.averaging(release="immediate")}, "release of averaging does not"),
         ({"strategy": recipes.averaging(outer=Nesterov())}, "outer of averaging does not"),
-        ({"validation": 0.1}, "no worker holds the whole table"),
         ({"device": "opencl"}, "not trained on OpenCL devices; got device 'opencl'"),
         ({"model": replace(STAGE, device="opencl")}, "on OpenCL devices; got device 'opencl'"),
     ],
@@ -520,6 +633,13 @@ def test_what_does_not_go_with_tables_among_the_workers_is_one_sentence(fields, 
     with pytest.raises(UsageError, match=wrong):
         run(tmp_path / "run", **fields)
     assert not (tmp_path / "run").exists()
+
+
+def test_tables_of_word_vectors_are_not_measured_on_rows_set_aside():
+    model = Word2VecStage(words=20, dims=8)
+    how = recipes.averaging(**MEAN, owners=2, rows=8)
+    with pytest.raises(UsageError, match="no worker holds the whole table, to measure on rows"):
+        Job(model=model, workers=2, strategy=how, validation=0.1)
 
 
 def test_reads_is_a_merge_of_tables_among_the_workers_only():

@@ -22,7 +22,7 @@ from photinus.protocol.messages import inner_of
 from photinus.strategies.base import Message
 from photinus.training.asks import Page, Snapshot
 from photinus.training.plan import TrainingPlan
-from photinus.training.snapshots import Cut
+from photinus.training.snapshots import Cut, Shards
 from photinus.transport.frames import Frame
 
 _MOST_RETURNS = 10
@@ -245,12 +245,17 @@ class Cuts:
         self._callbacks.emit(CheckpointFailed(name=self.here().name, reason=reason))
         self.drop()
 
-    def table(self) -> Table | None:
-        """Returns the table that was sharded; the workers sent their shards before they closed."""
+    def table(self, best: Cut | None) -> Table | None:
+        """Returns the table that was sharded; the workers sent their shards before they closed.
+
+        Args:
+            best: the point to take instead of the last one.
+        """
         if not self._owner.has_shards:
             return None
         closed = self._leases.closed.values()
-        shards = self._shards.at(max(frame.header["version"] for frame in closed))
+        shards: Shards = self._shards.at(max(frame.header["version"] for frame in closed))
+        shards = shards if best is None else best.shards
         self._shards.drop()  # the table alone keeps the files, and releases them once it is whole
         plan, owner = self._plan, self._owner
         stage, integers = plan.phases[owner.phase].stage, owner.point.integers

@@ -203,7 +203,7 @@ class Phases:
 
     def finish(self, now: float) -> Result | None:
         """Ends the present phase, and enters the next one; returns the result after the last."""
-        point, table = self._final(), self.cuts.table()
+        point, table = self._final(), self.cuts.table(self._best)
         assert point.floats is not None
         assert point.integers is not None
         self._warn_of_unused_rows()
@@ -252,8 +252,8 @@ class Phases:
 
     def _final(self) -> Message:
         """Returns the exact average at a phase's end: the owner's point, or the workers' mean."""
-        point, best = self.owner.point, self.early_stopping.best
-        if self._is_stage_over and self._plan.patience and best is not None:
+        point, best = self.owner.point, self._best
+        if best is not None:
             return best.point
         closed = [frame for frame in self._leases.closed.values() if frame.arrays]
         if self.owner.policy.keeps or self.owner.has_shards or not closed:
@@ -270,6 +270,12 @@ class Phases:
             floats=combine([h["floats"] for h in held], share),
             integers=np.maximum.reduce([h["integers"] for h in held]),
         )
+
+    @property
+    def _best(self) -> Cut | None:
+        """The point with which the stage ends, where it is not the last one."""
+        is_chosen = self._is_stage_over and self._plan.patience
+        return self.early_stopping.best if is_chosen else None
 
     def _warn_of_unused_rows(self) -> None:
         """Names the workers whose rows were trained on less often than the others'."""

@@ -123,6 +123,15 @@ class Model(ABC):
         name = type(self).__name__
         raise UsageError(f"{name} does not say which rows a batch reads", do="use rows=0")
 
+    def measured_rows(self, batch: Batch) -> Vector:  # noqa: ARG002
+        """Returns which rows [r] of its parameters `measure` reads of a batch, in order.
+
+        Raises:
+            UsageError: it does not know them.
+        """
+        name = type(self).__name__
+        raise UsageError(f"{name} does not say which rows a batch reads", do="use rows=0")
+
     def forget(self) -> None:  # noqa: B027 - to keep them is no fault
         """Gives back the memory of its trained parameters: those that are needed come anew."""
 

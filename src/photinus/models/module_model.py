@@ -280,8 +280,16 @@ class ModuleModel(PlacedModel):
             total = total + factor / 2 * squares.to(self._sums)
         return total
 
-    def try_forward(self, batch: Batch, seed: int) -> None:
-        """Runs the forward passes of a step for what they read: no number changes."""
+    def try_forward(self, batch: Batch, seed: int | None) -> None:
+        """Runs the forward passes of a step for what they read: no number changes.
+
+        Without a seed it is that of a measurement.
+        """
+        if seed is None:
+            self.module.eval()
+            with torch.no_grad():
+                self._outputs(batch, None)
+            return
         self._begin_learning()
         with torch.no_grad(), self._buffers_kept():
             for number, (part, _) in enumerate(parts(batch, self._how.accumulate)):

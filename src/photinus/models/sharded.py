@@ -80,7 +80,7 @@ class Lookups:
         self._differentiated: list[tuple[str, Vector, Tensor]] = []
         self._asked: list[tuple[str, Vector]] | None = None
         """Table and ids [r], where a forward pass only records which rows it reads."""
-        self.allowed: Mapping[str, Vector] | None = None
+        self._allowed: Mapping[str, Vector] | None = None
         """Table -> the ids [r] that are here; None: all."""
         self._found: dict[str, list[tuple[Vector, Vector]]] = {name: [] for name in tables}
         """Table -> ids [r] and their gradients [r, D]."""
@@ -99,6 +99,19 @@ class Lookups:
             yield self._asked
         finally:
             self._asked = None
+
+    @contextmanager
+    def only(self, allowed: Mapping[str, Vector] | None) -> Iterator[None]:
+        """Refuses to look others up meanwhile.
+
+        Args:
+            allowed: table -> the ids [r] that are here; None: all.
+        """
+        self._allowed = allowed
+        try:
+            yield
+        finally:
+            self._allowed = None
 
     def inputs(self) -> list[Tensor]:
         """Returns the rows of the last forward pass."""
@@ -132,7 +145,7 @@ class Lookups:
         if self._asked is not None:
             self._asked.append((name, rows))
             return torch.zeros(*ids.shape, table.embedding_dim, device=self._at.device)
-        if self.allowed is not None and not np.isin(rows, self.allowed.get(name, [])).all():
+        if self._allowed is not None and not np.isin(rows, self._allowed.get(name, [])).all():
             wrong = f"the rows of {name} that a step reads must follow from its batch alone"
             do = "look no table up by what another one holds, and draw by torch, not by numpy"
             raise UsageError(wrong, got="others than a pass over tables of zeros", do=do)
@@ -178,8 +191,9 @@ class ShardedModel(Model):
         )
         first = next(iter(self.embeddings))
         self._dense_rows = np.arange(self._layout.entry(first).offset // self.row_size)
-        self._promised: dict[int, dict[str, Vector]] = {}
-        """Seed of a step to come -> table -> the ids [r] that it was recorded to read."""
+        self._promised: dict[int | None, dict[str, Vector]] = {}
+        """Seed of a step to come, None for a measurement -> table -> the ids [r] that it was
+        recorded to read."""
         self._pages: Pages | None = Pages(self._layout.size(), "float32")
         self._lie(self._pages.vector)
         self.to_host(self.parameters.trained)
@@ -295,6 +309,13 @@ class ShardedModel(Model):
 
     def rows(self, batch: Batch, seed: int) -> Vector:
         """Returns the rows [r] of a step, by a forward pass over tables of zeros."""
+        return np.concatenate([self._dense_rows, self._promised_rows(batch, seed)])
+
+    def measured_rows(self, batch: Batch) -> Vector:
+        """Returns the rows [r] of the tables that `measure` reads, likewise."""
+        return self._promised_rows(batch, None)
+
+    def _promised_rows(self, batch: Batch, seed: int | None) -> Vector:
         with self._lookups.asking() as asked:
             self._net.try_forward(batch, seed)
         promised: dict[str, Vector] = {}
@@ -302,7 +323,7 @@ class ShardedModel(Model):
             promised[name] = np.union1d(promised.get(name, ids), ids)
         self._promised[seed] = promised
         told = [ids + self._start(name) for name, ids in promised.items()]
-        return np.unique(np.concatenate([self._dense_rows, *told]))
+        return np.unique(np.concatenate([np.empty(0, np.int64), *told]))
 
     def forget(self) -> None:
         """Gives the memory of all rows back."""
@@ -322,11 +343,8 @@ class ShardedModel(Model):
             UsageError: the step reads other rows than were recorded, or changes a buffer.
         """
         before = self._fixed_buffers()
-        self._lookups.allowed = self._promised.pop(seed, None)
-        try:
+        with self._lookups.only(self._promised.pop(seed, None)):
             gradient, metrics = self._net.learn(batch, seed)
-        finally:
-            self._lookups.allowed = None
         if not all(map(np.array_equal, before, self._fixed_buffers())):
             wrong = "beside sharded tables no buffer but running statistics may change in training"
             raise UsageError(wrong, got=type(self.module).__name__, do="use nn.Embedding instead")
@@ -351,7 +369,8 @@ class ShardedModel(Model):
 
     def measure(self, batch: Batch) -> Mapping[str, float]:
         """As `ModuleModel.measure`; all rows that the batch reads must be here."""
-        return self._net.measure(batch)
+        with self._lookups.only(self._promised.pop(None, None)):
+            return self._net.measure(batch)
 
     def outputs(self, features: Features, layer: str = "") -> Vector:
         """As `ModuleModel.outputs`, likewise."""

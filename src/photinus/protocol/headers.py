@@ -62,7 +62,7 @@ _RULES: tuple[tuple[str, _Holds, str], ...] = (
         "a whole number from -1 to 2^63",
         _is_whole,
         "version position steps examples steps_since examples_since unanswered hello rows has"
-        " passes pid budget start asked edition doubled bytes to kept",
+        " passes pid budget start asked edition doubled bytes to kept reading",
     ),
     (
         "a number, finite and not negative",

@@ -197,8 +197,27 @@ class Peers:
         asks = self._table.wants(message.asks, self._version, self._seat.slot)
         told = {"restores": False}
         out = [self._told(slot, "fetch", {"asks": rows}, told) for slot, rows in asks.items()]
+        return out + self._answers_early()
+
+    def _answers_early(self) -> list[AddressedFrame]:
+        """Answers the questions that waited for the shard to move."""
         early = self._table.serves(self._version)
-        return out + [answer for frame in early for answer in self._answers(frame)]
+        return [answer for frame in early for answer in self._answers(frame)]
+
+    def reads(self, rows: Vector) -> list[AddressedFrame]:
+        """Asks the owners of rows for their numbers, while the worker takes no step."""
+        self._table.reads(rows, self._version, self._seat.slot)
+        return self.reads_again() + self._answers_early()
+
+    def reads_again(self) -> list[AddressedFrame]:
+        """Asks those owners again that have not answered."""
+        reading = self._table.reading
+        told = {"restores": False, "reading": reading.number}
+        return [self._told(s, "fetch", {"asks": reading.asks[s]}, told) for s in reading.owing]
+
+    def numbers_read(self) -> Vector | None:
+        """Returns the numbers [r, width] of the rows that are read; None while any are missing."""
+        return self._table.numbers_read()
 
     def _answers(self, frame: Frame) -> list[AddressedFrame]:
         rows = self._table.rows(frame.header["version"], frame.arrays)
@@ -206,6 +225,7 @@ class Peers:
             self._table.early.append(frame)
             return []
         told = {"restores": frame.header.get("restores", False), "to": frame.lease}
+        told |= {"reading": frame.header.get("reading", 0)}
         return [self._told(frame.slot, "heal", rows, told)]
 
     def _asks_of(self, slots: Iterable[int]) -> list[AddressedFrame]:
@@ -223,7 +243,12 @@ class Peers:
         restoring, piece, told = self._meeting, frame.arrays, frame.header
         if told.get("to") != self._seat.lease:
             return []
-        is_restored = told.get("restores", False)
+        is_restored, reading = told.get("restores", False), self._table.reading
+        if told.get("reading", 0):
+            is_asked = told["reading"] == reading.number and frame.slot in reading.asks
+            if is_asked and "vector" in piece:
+                reading.came.setdefault(frame.slot, piece["vector"])
+            return []
         if not is_restored:
             self._table.came(frame.slot, told["version"], piece.get("vector"))
         if not is_restored or not isinstance(restoring, Restoring):

@@ -6,6 +6,7 @@ Without input or output: it returns what to send to which worker, and takes in w
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from photinus.core.parameters import Vector
 from photinus.protocol.reduce_scatter import Piece
 from photinus.strategies.backups import BACKLOG_NUMBERS, from_arrays, next_moved, to_arrays
 from photinus.strategies.base import Message, OwnedShard, ShardMove
-from photinus.strategies.codecs import encode
+from photinus.strategies.codecs import decode, encode
 from photinus.strategies.row_codec import RowCodec, answer_codec
 from photinus.strategies.rows import shares_of_reads
 from photinus.transport.frames import Frame
@@ -26,6 +27,24 @@ _BLOCK = 1 << 14
 def next_to(slot: int, slots: tuple[int, ...]) -> int:
     """Returns the worker that keeps the backup of another's shard."""
     return slots[(slots.index(slot) + 1) % len(slots)]
+
+
+class Reading(NamedTuple):
+    """Rows that one worker reads while it takes no step."""
+
+    number: int
+    """Answers to an earlier one are dropped."""
+    rows: Vector
+    """[r]"""
+    asks: dict[int, Vector]
+    """Owner -> its rows among them."""
+    came: dict[int, Vector]
+    """Owner -> their numbers, as they travel."""
+
+    @property
+    def owing(self) -> list[int]:
+        """The owners that have not answered."""
+        return [slot for slot in self.asks if slot not in self.came]
 
 
 class Shares:
@@ -49,6 +68,8 @@ class Shares:
         """The lease of the next worker, and below which row the backup there has all."""
         self.kept = 0
         """The version of the last checkpoint: what moved before it needs no backup."""
+        self.reading = Reading(0, np.empty(0, np.int64), {}, {})
+        """The rows that are asked for now, while no step is taken."""
 
     def brings(self, message: Message) -> None:
         """Called when its worker pushes for the next round: the last round moved its shard."""
@@ -78,10 +99,39 @@ class Shares:
 
     def wants(self, asks: Vector, version: int, slot: int) -> dict[int, Vector]:
         """Returns owner -> its rows among those asked for; the shard has moved to a version."""
-        self._version, count = version, len(self._slots)
-        of = {s: asks[asks % count == place] for place, s in enumerate(self._slots) if s != slot}
-        self._asks = {s: rows for s, rows in of.items() if rows.size}
+        self._version = version
+        self._asks = {s: rows for s, rows in self._by_owner(asks).items() if s != slot}
         return self._asks
+
+    def reads(self, rows: Vector, version: int, slot: int) -> None:
+        """Begins to read rows at once; the shard has moved to a version, and stays while it does.
+
+        Those of the own shard are encoded, too: where a row lies changes no number.
+        """
+        self._version = version
+        asks = self._by_owner(rows)
+        self.reading = Reading(self.reading.number + 1, rows, asks, {})
+        if slot in asks:
+            own = self.rows(version, {"asks": asks[slot]})
+            assert own is not None
+            self.reading.came[slot] = own["vector"]
+
+    def numbers_read(self) -> Vector | None:
+        """Returns the numbers [r, width] of the rows that are read; None while any are missing."""
+        reading, owned, count = self.reading, self._owned, len(self._slots)
+        if reading.owing or owned is None:
+            return None
+        numbers = np.empty((reading.rows.size, owned.rows.shape[1]), owned.rows.dtype)
+        for slot, came in reading.came.items():
+            at = reading.rows % count == self._slots.index(slot)
+            numbers[at] = decode(self._codec, came).reshape(-1, owned.rows.shape[1])
+        return numbers
+
+    def _by_owner(self, rows: Vector) -> dict[int, Vector]:
+        """Returns owner -> its rows [r] among these, where it has any."""
+        count = len(self._slots)
+        of = {slot: rows[rows % count == place] for place, slot in enumerate(self._slots)}
+        return {slot: some for slot, some in of.items() if some.size}
 
     def serves(self, version: int) -> list[Frame]:
         """Returns the questions that had waited for a version; older ones are dropped."""

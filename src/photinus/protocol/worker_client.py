@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from photinus.core.errors import FencedError, LinkLostError
+from photinus.core.parameters import Vector
 from photinus.core.seeds import backoff
 from photinus.protocol.background_thread import BackgroundThread
 from photinus.protocol.early_trial import EarlyTrial
@@ -25,6 +26,8 @@ from photinus.training.asks import (
     Life,
     Measured,
     News,
+    Page,
+    RowsAsked,
     Snapshot,
     StepDone,
 )
@@ -171,6 +174,8 @@ class Worker:
         if isinstance(ask, StepDone):
             self._session.stepped(ask)
             return self._listen(ask)
+        if isinstance(ask, RowsAsked):
+            return self._read(ask)
         self._tell()
         said = self._said(ask)
         if said is not None:
@@ -181,6 +186,10 @@ class Worker:
             return self._so_far(ask)
         answer = self._session.understood(self._answer(ask, said), time.monotonic())
         self._seated(self._session.seat)
+        return self._tried(ask, answer)
+
+    def _tried(self, ask: Ask, answer: Grant | News | Page | None) -> Any:  # noqa: ANN401 - as `_done`
+        """Returns an answer; a trial shows whether segments that leave early save time."""
         if isinstance(answer, Grant) and self._mesh is not None:
             self._trial = EarlyTrial(answer.heal.version, time.monotonic())
             return replace(answer, early=EarlySending(self._send_early, self._trial.pays))
@@ -219,6 +228,22 @@ class Worker:
         self._background.pause()
         self._post(self._session.peers.announces(run, size, merge))
         self._background.begin()
+
+    def _read(self, ask: RowsAsked) -> Vector:
+        """Returns rows of a sharded table once their owners have sent them; answers theirs."""
+        peers, asked = self._session.peers, time.monotonic()
+        self._session.frame(ask, asked)
+        self._post(peers.reads(ask.rows))
+        while (numbers := peers.numbers_read()) is None:
+            self._look_at_mesh(_MEET_SECONDS)
+            for heard in self._heard(0.0):
+                if not self._is_of_peers(heard):
+                    self._session.answers(ask, None, heard)
+            if time.monotonic() - asked > _AGAIN_SECONDS:
+                asked = time.monotonic()
+                self._post(peers.reads_again())
+        self._session.goes_on(time.monotonic())
+        return numbers
 
     # -- other workers ---------------------------------------------------------------------------
 

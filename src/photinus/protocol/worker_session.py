@@ -31,6 +31,7 @@ from photinus.training.asks import (
     Measured,
     News,
     Page,
+    RowsAsked,
     Snapshot,
     StepDone,
 )
@@ -128,6 +129,9 @@ class WorkerSession:
         if isinstance(ask, Measured):
             self._measured = dict(ask.sums)
             return None
+        if isinstance(ask, RowsAsked):
+            self._pauses(now)
+            return None
         assert isinstance(ask, Exchange)
         return self._exchanging(ask, now)
 
@@ -135,6 +139,12 @@ class WorkerSession:
         """Notes that the worker computes no more until it is answered."""
         self._push_metrics.compute_seconds += now - self._heard_at
         self._spoke_at = self._heard_at = now
+
+    def goes_on(self, now: float) -> None:
+        """Notes that what the worker waited for has come."""
+        self._push_metrics.wait_seconds += now - self._spoke_at
+        self._waited += now - self._spoke_at
+        self._heard_at = now
 
     def _exchanging(self, ask: Exchange, now: float) -> Frame | None:
         self._pauses(now)
@@ -220,11 +230,11 @@ class WorkerSession:
         """Returns what an answer means for the worker's generator."""
         if heard.kind == "done":
             return None
+        if heard.kind == "page":
+            self.goes_on(now)
+            return page_of(heard)
         self._push_metrics.wait_seconds += now - self._spoke_at
         self._heard_at = now
-        if heard.kind == "page":
-            self._waited += now - self._spoke_at
-            return page_of(heard)
         self._version = heard.header["version"]
         if heard.kind != "grant":
             self._waited += now - self._spoke_at

@@ -395,7 +395,7 @@ class Job:
             self._check_folder()
 
     def _check_table(self, strategy: StrategySpec) -> None:
-        """Refuses rows that the models do not name, and measurements: no worker holds all rows."""
+        """Refuses rows that the models do not name, or not for measurements."""
         if not strategy.is_sharded:
             return
         sizes = {stage.row_size for stage in self._plain_stages()}
@@ -405,7 +405,8 @@ class Job:
                 f"rows={strategy.rows}, and rows of {sorted(sizes)} in {type(self.model).__name__}"
             )
             raise UsageError(wrong, got=got, do="use rows=0, or the model's own number")
-        if self.validation or self.data.validation:
+        has_held = self.validation or self.data.validation
+        if has_held and not isinstance(self.model, ModuleStage):
             wrong = "no worker holds the whole table, to measure on rows set aside"
             raise UsageError(wrong, got="validation", do="measure the trained model")
 

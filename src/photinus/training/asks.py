@@ -59,6 +59,15 @@ class Page(NamedTuple):
     """It is sent because the share is done, not for a checkpoint."""
 
 
+class RowsAsked(NamedTuple):
+    """From the loop: rows [r] of a sharded table, as they were last agreed on.
+
+    Answered by their numbers [r · width], once the owners have sent them.
+    """
+
+    rows: Vector
+
+
 class StepDone(NamedTuple):
     """From the loop after every step; answered by News."""
 
@@ -118,7 +127,7 @@ class News(NamedTuple):
         )
 
 
-Ask = Hello | Close | Page | StepDone | Exchange | Snapshot | Measured
+Ask = Hello | Close | Page | RowsAsked | StepDone | Exchange | Snapshot | Measured
 Life = Generator[Ask, Any, None]
 
 

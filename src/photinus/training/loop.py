@@ -15,7 +15,7 @@ from photinus.core.parameters import Vector
 from photinus.strategies.base import GRADIENT, Turn
 from photinus.strategies.shards import ShardState
 from photinus.training.ahead import LookaheadFeed
-from photinus.training.asks import Exchange, Measured, News, Page, Snapshot, StepDone
+from photinus.training.asks import Ask, Exchange, News, Snapshot, StepDone
 from photinus.training.attached import accept, early, offer
 from photinus.training.phase_context import PhaseContext
 from photinus.training.shard_pages import ShardCopy
@@ -26,12 +26,10 @@ from photinus.training.worker_state import pages_after, snapshot, tell, tell_pag
 _PAGES_OF_ROUND = 8
 """How many pages of a checkpoint a worker sends in a round in which it takes no steps."""
 
-Answers = Generator[StepDone | Exchange | Snapshot | Measured | Page, Any, Any]
+Answers = Generator[Ask, Any, Any]
 
 
-def work(
-    context: PhaseContext,
-) -> Generator[StepDone | Exchange | Snapshot | Measured | Page, Any, Snapshot]:
+def work(context: PhaseContext) -> Generator[Ask, Any, Snapshot]:
     """Runs one phase; the parameters are the model's, changed in place. Returns how it ended.
 
     A `StepDone` that is answered by None was no step: the phase ends before it.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
-from photinus.data.base import Feed
+from photinus.data.base import Batch, Feed
 from photinus.models.base import Model
 from photinus.models.optimizers import Inner
 from photinus.strategies.base import Message, ShardMove, Strategy, Turn
@@ -56,8 +56,8 @@ class PhaseContext:
     """The agreed point that a joiner starts from; empty once it has started."""
     arrived: list[News] = field(default_factory=list)
     """Answers that wait for their `take`."""
-    measure: Callable[[], Mapping[str, float]] = dict
-    """Measures the model as it is on the rows set aside."""
+    held: Callable[[], Iterable[Batch]] = tuple
+    """Returns the rows set aside, in batches."""
     kept: Mapping[str, Vector] = field(default_factory=dict)
     """The strategy's own state of the worker, from the cut that it continues from."""
     sums: Vector | None = None

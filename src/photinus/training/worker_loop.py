@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -52,26 +51,19 @@ class Part:
     room: Room = memory
     """Where the worker's shard of a table lies: in memory, or in a mapped file."""
 
-    def measured(
-        self, model: Model, slots: tuple[int, int], prepare: Transform
-    ) -> Mapping[str, float]:
-        """Returns the model's sums over the rows set aside.
+    def held_batches(self, slots: tuple[int, int], prepare: Transform) -> Iterator[Batch]:
+        """Yields the rows set aside, in batches.
 
         Args:
-            model: as it is now.
             slots: of rows that all can read, which slot's share and of how many; else 0 of 1.
             prepare: from the job's features to the model's.
         """
-        sums: dict[str, float] = {}
-        if self.held is None:
-            return sums
-        held = self.held.order[slots[0] :: slots[1]]
-        for start in range(0, len(held), CHUNK_ROWS):
-            batch = self.held.batch(held[start : start + CHUNK_ROWS])
-            batch = batch._replace(features=prepare(batch.features))
-            for name, value in model.measure(batch).items():
-                sums[name] = sums.get(name, 0.0) + float(value)
-        return {name: value for name, value in sums.items() if math.isfinite(value)}
+        rows = self.held
+        held = np.empty(0, np.int64) if rows is None else rows.order[slots[0] :: slots[1]]
+        for start in range(0, held.size, CHUNK_ROWS):
+            assert rows is not None
+            batch = rows.batch(held[start : start + CHUNK_ROWS])
+            yield batch._replace(features=prepare(batch.features))
 
 
 class _Before(NamedTuple):
@@ -219,7 +211,7 @@ def _phase_context(
         heal=[heal] if is_table or not grant.is_fresh else [],
         kept=kept,
         sums=np.zeros_like(trained) if strategy.site == GRADIENT_SUM else None,
-        measure=lambda: part.measured(model, shared, prepare),
+        held=lambda: part.held_batches(shared, prepare),
         early=grant.early if getattr(strategy, "is_early", False) else None,
         where=f"phase {phase.name}, partition {slot}",
     )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import math
+from collections.abc import Generator, Mapping
 from typing import Any
 
+import numpy as np
+
 from photinus.core.clock import Clock
+from photinus.core.parameters import Vector
 from photinus.strategies.base import is_held_by_workers
 from photinus.strategies.shards import ShardState
-from photinus.training.asks import Measured, News, Page, Snapshot
+from photinus.training.asks import Measured, News, Page, RowsAsked, Snapshot
 from photinus.training.phase_context import PhaseContext
 from photinus.training.shard_pages import ShardCopy
 from photinus.training.strategy_state import keep
@@ -18,7 +22,8 @@ _PAGES_AT_ONCE = 64
 _PAGES_OF_SECOND, _MOST_PAGES = 8, 64
 """More than one page for each second of a step, and the most: where steps wait for a disk they are
 few."""
-Told = Generator[Snapshot | Measured | Page, Any, None]
+Told = Generator[Snapshot | Measured | Page | RowsAsked, Any, None]
+Read = Generator[RowsAsked, Any, Mapping[str, float]]
 
 
 def tell(context: PhaseContext, news: News, clock: Clock, state: Any) -> Told:  # noqa: ANN401
@@ -29,7 +34,34 @@ def tell(context: PhaseContext, news: News, clock: Clock, state: Any) -> Told:  
         yield snapshot(context, clock, state)
         yield from tell_pages(context, _PAGES_AT_ONCE)
     if news.measure:
-        yield Measured(context.measure())
+        yield from tell_pages(context)  # the point that is measured may be the best one
+        yield Measured((yield from _measured(context, state)))
+
+
+def _measured(context: PhaseContext, state: Any) -> Read:  # noqa: ANN401
+    """Returns the model's sums over the rows set aside.
+
+    What these read of a sharded table comes from its owners, and makes room for the rows of the
+    next steps. A worker that has none set aside answers the others.
+    """
+    table, sums = isinstance(state, ShardState), dict[str, float]()
+    if table:
+        yield RowsAsked(np.empty(0, np.int64))
+    for batch in context.held():
+        if table:
+            rows = context.model.measured_rows(batch)
+            _lay(context, rows, (yield RowsAsked(rows)))
+        for name, value in context.model.measure(batch).items():
+            sums[name] = sums.get(name, 0.0) + float(value)
+    if table:
+        _lay(context, state.rows, state.came)
+    return {name: value for name, value in sums.items() if math.isfinite(value)}
+
+
+def _lay(context: PhaseContext, rows: Vector, numbers: Vector) -> None:
+    """Has these rows [r, width] of the table in memory, and no others."""
+    context.model.forget()
+    context.model.parameters.trained.reshape(-1, numbers.shape[1])[rows] = numbers
 
 
 def tell_pages(context: PhaseContext, most: int = 0) -> Told:

@@ -30,6 +30,7 @@ from photinus.training.asks import (
     Life,
     Measured,
     News,
+    RowsAsked,
     Snapshot,
     StepDone,
 )
@@ -332,7 +333,26 @@ class Simulation:
             assert ask.message is not None
             self._post(node, node.session.peers.publishes(ask.message))
             return None
+        if isinstance(ask, RowsAsked):
+            self._post(node, node.session.peers.reads(ask.rows))
+            self.at(0.0, self._reads, node, ask)
         return node.session.frame(ask, self.now)
+
+    def _reads(self, node: _Node, ask: RowsAsked, tries: int = 0) -> None:
+        """Has a worker ask for rows again and again until they are here."""
+        self._has_read(node)
+        if node.ask is ask and not node.is_dead:
+            if tries:
+                self._post(node, node.session.peers.reads_again())
+            self.at(self.cluster.resend_seconds, self._reads, node, ask, tries + 1)
+
+    def _has_read(self, node: _Node) -> None:
+        """Continues a worker that waits for rows, once all of them are here."""
+        numbers = node.session.peers.numbers_read()
+        if isinstance(node.ask, RowsAsked) and numbers is not None and not node.is_dead:
+            node.ask = None
+            node.session.goes_on(self.now)
+            self._pump(node, numbers)
 
     def _stepped(self, node: _Node) -> None:
         lost, node.lost = node.lost, None
@@ -376,8 +396,11 @@ class Simulation:
 
     def _read(self, node: _Node, frame: Frame) -> None:
         node.coming.remove(frame)
-        if not node.is_dead:
-            self._post(node, node.session.peers.hear(frame))
+        if node.is_dead:
+            return
+        self._post(node, node.session.peers.hear(frame))
+        if isinstance(node.ask, RowsAsked):
+            self._has_read(node)
 
     def _say(self, node: _Node, frame: Frame, tries: int = 0) -> None:
         """Sends a frame again and again until it is answered."""
