@@ -38,8 +38,8 @@ class Urgency:
 
     Args:
         priority: higher is more urgent.
-        weight: its part of the seats among runs of its priority that have one, too; None for a run
-            that yields to more urgent ones alone.
+        weight: runs of its priority that have one share the seats in proportion to it; None for a
+            run that yields to more urgent ones alone.
         folder: through which runs of several applications exchange their state.
     """
 

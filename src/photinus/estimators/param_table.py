@@ -219,7 +219,8 @@ _JOB_ROWS = (
     ),
     Row(
         name="weight",
-        meaning="its part of the seats among equal fits that have one, too; default: all it wants",
+        meaning="fits of one priority that set a weight share the seats in proportion to it; "
+        "default: the fit shares no seats with them",
         convert=_Number,
         place="weight",
     ),
