@@ -1,4 +1,4 @@
-"""What a fault costs: seconds to the next agreement, until the seat is taken again, work redone.
+"""What a fault costs: seconds to the next round, until the seat is taken again, work redone.
 
     python benchmarks/faults.py [local | spark] [repeats] [faults ...]
 
@@ -65,9 +65,9 @@ class Cost:
     """What one fault cost."""
 
     gap: float
-    """The longest time without an agreement from the fault on."""
+    """The longest time without a round from the fault on."""
     again: float
-    """Until the victim's share was in an agreement again."""
+    """Until the victim's share was in a round again."""
     redone: int
     lost: int
     doubled: int

@@ -4,7 +4,7 @@
 
 The same net, batch and loop in two tasks of one local Spark, in a network namespace whose loopback
 carries no more than the rate (Linux, `unshare`, `tc`, root). Both take turns, `--tries` times. Ours
-agrees every 50 steps over TLS; its seconds end after an agreement. DDP sums by gloo, in clear.
+agrees every 50 steps over TLS; its seconds end after a round. DDP sums by gloo, in clear.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def ours(out: str, steps: int):
             held.append(photinus.agree(net, photinus.averaging(every=photinus.Steps(50))))
             return net
 
-        # warm steps and measured ones end with an agreement
+        # warm steps and measured ones end with a round
         loop(out, steps, wrap, lambda: held[0].step())
 
     return train

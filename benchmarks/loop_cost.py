@@ -1,4 +1,4 @@
-"""What the training loop costs beside a bare torch loop, agreeing off the path.
+"""What the training loop costs beside a bare torch loop, with few rounds.
 
     OMP_NUM_THREADS=1 python benchmarks/loop_cost.py
 

@@ -2,7 +2,7 @@
 
     python benchmarks/pushes.py [sim | local] [pushes of each way] [seed] [ways ...]
 
-Each line is one way of agreeing, with faults at random: workers killed, frozen, cut off and slow;
+Each line is one strategy, with faults at random: workers killed, frozen, cut off and slow;
 in the simulator also seats taken twice, a tenth of all messages lost and a fifth doubled. Every
 run is judged by the audit of its ledger; by the rows, which must follow each other without a gap
 from push to push; in the simulator by the workers, too: what they were told is agreed must be
@@ -86,7 +86,7 @@ taken, of | made up | lost | doubled |
 
 @dataclass
 class Found:
-    """What became of all pushes of one way of agreeing."""
+    """What became of all pushes of one strategy."""
 
     counts: Counter[str] = field(default_factory=Counter)
     offences: list[str] = field(default_factory=list)
@@ -233,7 +233,7 @@ def telling(told: set[tuple[int, int, int]]) -> Iterator[None]:
 
 
 def many(name: str, wanted: int, chance: np.random.Generator, *, is_real: bool) -> Found:
-    """Runs one way of agreeing until so many pushes and publications were made."""
+    """Runs one strategy until so many pushes and publications were made."""
     way, probe, found = WAYS[name], Found(), Found()
     one(way, 20.0, SimulatedEngine(), probe)
     per_epoch = (probe.counts["applied"] + probe.counts["published"]) / 20

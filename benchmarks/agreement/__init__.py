@@ -1,1 +1,1 @@
-"""Experiments on ways of agreeing, in virtual time: what helps, what hurts, and by how much."""
+"""Experiments on strategies, in virtual time: what helps, what hurts, and by how much."""

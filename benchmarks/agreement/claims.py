@@ -1,4 +1,4 @@
-"""What a claim and an experiment are, and the ways of agreeing that many of them share."""
+"""What a claim and an experiment are, and the strategies that many of them share."""
 
 from __future__ import annotations
 

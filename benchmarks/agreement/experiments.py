@@ -98,7 +98,7 @@ E2 = Experiment(
 )
 
 E3 = Experiment(
-    "the inner optimizer's state at an agreement",
+    "the inner optimizer's state at a round",
     {
         **{f"kept, every {n}": Trial(strategy=rounds(n)) for n in (2, 10, 50)},
         **{f"lost, every {n}": Trial(strategy=rounds(n), forgets_every=n) for n in (2, 10, 50)},

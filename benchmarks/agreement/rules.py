@@ -1,4 +1,4 @@
-"""Ways of agreeing that are no recipes, because they lose: built on the parts of those that are."""
+"""Strategies that are no recipes, because they lose: built on the parts of those that are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from photinus.strategies.immediate import ElasticOwner, Immediate, ServerState
 
 @dataclass(frozen=True, kw_only=True)
 class Own:
-    """An agreement of two halves, beside the recipes."""
+    """A strategy of two halves, beside the recipes."""
 
     name: str
     halves: tuple[Strategy, Policy]

@@ -1,4 +1,4 @@
-"""One training of a small network on MNIST under one way of agreeing, in virtual time."""
+"""One training of a small network on MNIST under one strategy, in virtual time."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Outcome:
     megabytes: float
     """Sent by all."""
     spread: float
-    """How far apart the workers were at the last agreement."""
+    """How far apart the workers were at the last round."""
     is_warned_of_skew: bool
 
 
@@ -205,5 +205,5 @@ def _once(trial: Trial, scale: Scale, seed: int) -> tuple[float, float, float, f
     model = run.plan.build(0, ())
     model.load(result.vectors[-1])
     spread = tape.metrics.get("consistency", nan)
-    is_warned = any("other labels" in text for text in tape.warnings)
+    is_warned = any("distribution of labels" in text for text in tape.warnings)
     return test_error(model), run.now, run.bytes / 1e6, spread, is_warned

@@ -1,4 +1,4 @@
-"""The orderings that the benchmark on ways of agreeing asserts, on short trainings."""
+"""The orderings that the benchmark of strategies asserts, on short trainings."""
 
 import importlib
 import math

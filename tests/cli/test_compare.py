@@ -19,7 +19,7 @@ def test_strategies_are_compared_in_one_table(call, job, tmp_path):
         "strategy", "error", "loss", "virtual", "wall", "sent", "rounds", "staleness", "spread",
         "examples", "passes",
     ]  # fmt: skip
-    assert "rounds: agreements" in out
+    assert "rounds: how often the workers synchronized" in out
     assert [line.split()[0] for line in out.splitlines()[1:3]] == ["all_reduce", "averaging"]
     assert err.count(" seconds") == 2
     assert (tmp_path / "side" / "comparison.html").is_file()

@@ -267,8 +267,8 @@ def test_workers_that_end_with_different_bits_are_told_of_and_averaged():
         said.coordinator.hear(frame, 0.0)
     assert said.coordinator.result.vectors[0].tolist() == [1.5] * 4
     texts = [e.text for e in said.events if type(e).__name__ == "Warned"]
-    assert "the workers ended with different bits; took their mean" in texts
-    assert all("were not used" in text for text in texts if "different bits" not in text)
+    assert "the workers ended with different parameters; the result is their mean" in texts
+    assert all("were not used" in text for text in texts if "different parameters" not in text)
 
 
 def test_a_push_that_says_fetch_gets_the_agreed_point():

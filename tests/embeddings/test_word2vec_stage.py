@@ -240,7 +240,7 @@ def test_where_two_workers_never_reach_each_other_again_the_run_ends(tmp_path, m
         self.at(0.2, self.cut, 0, 1)
 
     monkeypatch.setattr(Simulation, "__init__", cut)
-    said = r"agreed on nothing after version \d+; got 10 times one .*; mend the network; resume"
+    said = r"agreed on nothing after version \d+; got 10 times one .*; repair the network; resume"
     with pytest.raises(RunFailedError, match=said):
         among(tmp_path, workers=2, rows=STAGE.dims)
 
@@ -339,7 +339,7 @@ def test_a_job_that_cannot_be_sharded_is_refused(fields, wrong):
 def test_what_no_owner_can_merge_by_rows_is_refused(parts):
     with pytest.raises(
         UsageError,
-        match=r"rows in rounds are (for deltas|asked for by steps)|in fp32 or bf16 both ways",
+        match=r"rows in rounds are for deltas|`every` must be Steps|in fp32 or bf16 both ways",
     ):
         averaging(**{**MEAN, "owners": 2, "rows": 8, **parts})
 

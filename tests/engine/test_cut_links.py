@@ -29,7 +29,7 @@ def test_a_link_that_stays_cut_leaves_one_out_and_says_which(field, agreed, name
     assert played.result is not None
     (told,) = played.tape.warnings()
     assert told.startswith("workers 1 and 3 could not reach each other")
-    assert "worker 3 is left out of this agreement, and is brought up to date" in told
+    assert "worker 3 is left out of this round, and is brought up to date" in told
     assert {e.slot for e in played.tape.of("WorkerJoined") if e.lease > 1} == {3}
     applied = played.tape.assert_exact()
     ended = played.tape.of("PhaseEnded")[0]

@@ -110,8 +110,8 @@ SKEWED = [averaging(every=Steps(10)), averaging(every=Steps(10), owners=4), down
 @pytest.mark.parametrize("strategy", SKEWED, ids=lambda a: f"{a.recipe} {a.owners}")
 def test_rows_sorted_by_label_are_told_before_training_with_advice(field, strategy):
     played = field.play(strategy, parts=dealt(field, is_sorted=True)).run()
-    (warning,) = [w for w in played.tape.warnings() if "other labels" in w]
-    assert "the rows of workers 0, 1, 2, 3 have other labels" in warning
+    (warning,) = [w for w in played.tape.warnings() if "distribution of labels" in w]
+    assert "the rows of workers 0, 1, 2, 3 have a different distribution of labels" in warning
     assert "shuffle the rows before training" in warning
     assert not field.play(strategy, parts=dealt(field, is_sorted=False)).run().tape.warnings()
 

@@ -47,7 +47,7 @@ class Flipping(Strategy):
 
 @dataclass
 class Flips:
-    """An agreement in which the third worker's memory is bad."""
+    """A strategy in which the third worker's memory is bad."""
 
     inside: object
     version: int
@@ -70,8 +70,8 @@ def test_a_worker_with_other_bits_is_named_and_heals(field, name):
     at = FINGERPRINT_EVERY if name == "averaging" else FINGERPRINT_EVERY - 1
     bad = field.play(Flips(RECIPES[name], at), epochs=8).run()
     [warning] = bad.tape.warnings()
-    assert warning.startswith("worker 2 held other bits than were agreed; got ")
-    assert "; it gets the agreed ones" in warning
+    assert warning.startswith("worker 2 has other parameters than the other workers; got ")
+    assert "; it gets the agreed parameters" in warning
     assert bad.counts["missed"] == 1
     assert bad.counts["applied"] >= clean.counts["applied"]
     assert field.loss(bad.vector) == pytest.approx(field.loss(clean.vector), rel=0.01)

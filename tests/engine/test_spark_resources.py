@@ -56,7 +56,9 @@ def test_a_pyspark_whose_stages_have_no_profiles_is_refused(monkeypatch):
             """As before Spark 4."""
 
     monkeypatch.setattr(pyspark.sql, "DataFrame", DataFrame)
-    with pytest.raises(NotReadyError, match=r"no resources of its own; got gpu 1; start the app"):
+    with pytest.raises(
+        NotReadyError, match=r"resources to the training alone; got gpu 1; start the app"
+    ):
         profile_of(Conf(), {"gpu": 1}, pytest.fail)
 
 

@@ -29,7 +29,11 @@ def trained(spark, tiny, data, recipe=LOCAL, *, shuffle=True):
 
 
 def told(events):
-    return [e.text for e in events if isinstance(e, Warned) and "have other labels" in e.text]
+    return [
+        e.text
+        for e in events
+        if isinstance(e, Warned) and "different distribution of labels" in e.text
+    ]
 
 
 def test_rows_sorted_by_label_are_redistributed_once_and_each_is_used_as_often(

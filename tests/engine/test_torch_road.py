@@ -43,7 +43,7 @@ def proved(tiny, folder, book, events, epochs):
     (end,) = [e for e in events if isinstance(e, PhaseEnded)]
     assert end.examples == epochs * len(tiny.labels)
     told = [e.text for e in events if isinstance(e, Warned)]
-    assert not [text for text in told if "different bits" in text or "reach" in text]
+    assert not [text for text in told if "different parameters" in text or "reach" in text]
     return sorted((e.slot, e.lease) for e in events if isinstance(e, WorkerJoined))
 
 

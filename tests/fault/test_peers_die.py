@@ -59,7 +59,7 @@ def promised(run):
     assert all(e.published == e.taken + e.missing for e in met)
     assert sum(e.taken for e in met) > 0
     assert all(e.bytes_up > 0 for e in run.of(RoundClosed) if len(e.slots) > 1)
-    assert not [w.text for w in run.of(Warned) if "different bits" in w.text]
+    assert not [w.text for w in run.of(Warned) if "different parameters" in w.text]
 
 
 @pytest.mark.processes

@@ -1,4 +1,4 @@
-"""Ways of agreeing, as a table and as a page."""
+"""Strategies, as a table and as a page."""
 
 import re
 from dataclasses import replace
@@ -52,5 +52,5 @@ def test_the_page_draws_a_curve_for_each_that_has_one_and_escapes_names(tmp_path
     text = comparison_page([GOOD, BAD], "a job", tmp_path / "page.html").read_text()
     assert "all_reduce &lt;every step&gt;" in text
     assert text.count("<polyline") == 1
-    assert "of publish and gossip the exact ones" in text
+    assert "of publish and gossip the exact averages alone" in text
     assert not re.search(r"<script|https?://", text)

@@ -236,6 +236,23 @@ def test_every_setting_of_a_job_is_explained_on_the_page_or_says_what_it_is(pres
     assert set(_names(plain)) - PLAIN_SETTINGS - SETTINGS.keys() - {"merge"} == set()
 
 
+@pytest.mark.parametrize("word", ["confusion", "why"])
+def test_a_part_of_the_page_whose_name_does_not_say_what_it_is_is_explained(word):
+    assert word in [name for name, _ in WORDS]
+
+
+@pytest.mark.parametrize(("engine", "speeds"), [("simulate", 0), ("local", 1)])
+def test_the_last_line_of_a_simulated_phase_has_no_second_speed(tmp_path, engine, speeds):
+    journal = Journal(tmp_path / "events.jsonl")
+    journal.write(e.RunStarted(run="r", term=1, workers=1, engine=engine, job={}))
+    journal.write(e.PhaseStarted(phase=0, name="p", budget=600, parameters=1, strategy="s"))
+    journal.write(e.PhaseEnded(phase=0, name="p", examples=600, seconds=2.0, metrics={}))
+    journal.close()
+    page = render(tmp_path / "events.jsonl")
+    assert page.count("300 examples/s") == speeds
+    assert ("p: done in 2.0 s of virtual time" in page) == (engine == "simulate")
+
+
 def test_one_worker_is_one_and_a_simulated_run_says_which_time_is_virtual(tmp_path):
     pages = []
     for engine in ("simulate", "local"):

@@ -1,4 +1,4 @@
-"""One job under several ways of agreeing."""
+"""One job under several strategies."""
 
 import json
 

@@ -37,11 +37,15 @@ if TYPE_CHECKING:
     help="Seconds of a step: one number, or one for each worker; simulator only [0.01].",
 )
 @click.option(
-    "--latency", type=float, metavar="SECONDS", help="Of a message; simulator only [0.001]."
+    "--latency", type=float, metavar="SECONDS", help="Latency of a message; simulator only [0.001]."
 )
-@click.option("--mbit", type=float, help="Of each worker's link, in Mbit/s; simulator only [8000].")
-@click.option("--folder", type=click.Path(), default="", help="Where all is kept [runs/...].")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As of train.")
+@click.option(
+    "--mbit", type=float, help="Speed of each worker's link, in Mbit/s; simulator only [8000]."
+)
+@click.option("--folder", type=click.Path(), default="", help="Output folder [runs/...].")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Same as in `photinus train`."
+)
 def compare(
     job: str,
     strategies: tuple[str, ...],
@@ -49,10 +53,10 @@ def compare(
     settings: tuple[str, ...],
     **options: Any,  # noqa: ANN401 - workers, engine, seed; step_seconds, latency, mbit
 ) -> None:
-    """Train one job under several ways of agreeing: one table, one picture.
+    """Train one job under several strategies: one table, one chart.
 
     In the simulator the seconds are virtual, those of the workers and links that you describe:
-    --step-seconds 0.01,0.01,0.01,0.04 --mbit 100. Who describes them means the simulator.
+    --step-seconds 0.01,0.01,0.01,0.04 --mbit 100. If you give these options, the simulator is used.
     """
     from photinus.report.comparison import NOTES, comparison_table
     from photinus.run.compare import compare as compared

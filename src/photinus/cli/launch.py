@@ -17,7 +17,7 @@ import click
 
 from photinus.cli.main import main
 from photinus.cli.train import begin, go_on, job_of
-from photinus.core.errors import RunFailedError
+from photinus.core.errors import RunFailedError, message
 from photinus.core.factories import code_names
 
 _LOOK_SECONDS = 0.05
@@ -81,7 +81,8 @@ def launch(address: str, *said: str) -> None:
     if attempt > 1 and state == "failed":
         wrong = f"attempt {attempt - 1} of {application} ended by itself; it is not tried again"
         raise RunFailedError(wrong, got=reason)
-    note = f"attempt {attempt} of {application}: the driver before it was lost; the run continues"
+    lost = f"attempt {attempt} of {application}: the driver before it was lost"
+    note = message(lost, then="the run continues")
     # another node signed what is there
     names = code_names(job_of(job).to_dict()) if job else said
     go_on(mirror, note if attempt > 1 else "", _COMMAND, trust_code=frozenset(names))

@@ -44,7 +44,9 @@ _PAGE = re.compile(r"tracking URL: (\S+)")
 @click.option("--seed", type=int, help="Seed of all random numbers.")
 @click.option("--threads", type=int, help="Threads of each worker.")
 @click.option("--folder", default="", help="Where the run is kept; in cluster mode an address.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As of train.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Same as in `photinus train`."
+)
 @click.option(
     "--conf", multiple=True, metavar="spark.KEY=VALUE", help="A setting of Spark; repeatable."
 )

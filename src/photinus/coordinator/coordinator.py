@@ -362,9 +362,10 @@ class Coordinator(LeaseServer):
     def _warn_of_other_bits(self, seat: SeatState, message: Message) -> None:
         where = f" on {seat.host}" if seat.host else ""
         self.callbacks.warn(
-            f"worker {seat.slot}{where} held other bits than were agreed",
+            f"worker {seat.slot}{where} has other parameters than the other workers",
             got=message.fingerprint,
-            then=f"its work since version {message.version} is dropped; it gets the agreed ones",
+            then=f"its work since version {message.version} is dropped; "
+            "it gets the agreed parameters",
             do="test the memory of its host if this comes again",
         )
 

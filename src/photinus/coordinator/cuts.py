@@ -325,7 +325,7 @@ class Cuts:
         if owner.has_shards and self._returns == _MOST_RETURNS:
             wrong = f"the workers agreed on nothing after version {lost}"
             got = f"{_MOST_RETURNS} times one was lost, or could not reach another"
-            owner.failure = message(wrong, got=got, do="mend the network; resume the run")
+            owner.failure = message(wrong, got=got, do="repair the network; resume the run")
 
 
 def _held(cut: Cut, trained: Vector | None, floats: Vector, integers: Vector) -> Cut:

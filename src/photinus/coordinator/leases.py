@@ -1,8 +1,8 @@
 """Leases and sequence numbers: a push counts once, and only under the seat's present lease.
 
 A lower number is a copy (answered again, not applied), a higher one a gap, an older lease is
-fenced. Apply, count, cursor and version change together, in `Coordinator`. `Leases.verdict` judges
-a push, `Leases.holds` every other frame of a worker.
+fenced. Applying a push and updating its count, cursor and version is one atomic step, in
+`Coordinator`. `Leases.verdict` judges a push, `Leases.holds` every other frame of a worker.
 """
 
 from __future__ import annotations

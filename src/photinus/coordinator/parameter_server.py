@@ -1,7 +1,7 @@
 """Holds the agreed parameters of a phase, applies pushes, and tracks progress.
 
-The policy decides on the answers; the server decides when a round waits no longer. Apply, count,
-cursor and version change together here.
+The policy decides on the answers; the server decides when a round waits no longer. Applying a push
+and updating its count, cursor and version is one atomic step here.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ParameterServer:
         self._fetched = 0
         """Bytes that were sent to workers by fetches since a push was applied."""
         self._among: dict[int, int] = {}
-        """Slot -> the bytes that it sent to other workers since the last agreement."""
+        """Slot -> the bytes that it sent to other workers since the last round."""
         self._distances: dict[int, float] = {}
         """Slot -> its distance from the point on which the open meeting agrees."""
         self.restore(point, applied)

@@ -36,7 +36,7 @@ class PeerDirectory:
         return {"edition": self._edition, "peers": self._peers}
 
     def hear(self, frame: Frame) -> list[Frame]:
-        """Takes in how much a worker has published since the last agreement."""
+        """Takes in how much a worker has published since the last exact average."""
         seat, at = self._leases.seats[frame.slot], self._owner.at
         if frame.phase != at[0]:
             return []

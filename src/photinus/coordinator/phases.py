@@ -263,7 +263,8 @@ class Phases:
         share = [1.0 / len(held)] * len(held)
         vector = held[0]["vector"].copy()  # its worker may train on in the same memory
         if len({fingerprint(h["vector"]) for h in held}) > 1:
-            self._callbacks.warn("the workers ended with different bits; took their mean")
+            wrong = "the workers ended with different parameters"
+            self._callbacks.warn(wrong, then="the result is their mean")
             vector = combine([h["vector"] for h in held], share)
         return point._replace(
             vector=vector,
@@ -296,7 +297,7 @@ class Phases:
     def _look_for_skew(self) -> bool:
         """Looks at rows and labels once all workers came; returns whether to redistribute the rows.
 
-        Workers that train alone between agreements drift apart when their rows are not alike, and
+        Workers that train alone between rounds drift apart when their rows are not alike, and
         the worker with the most rows works while the others wait.
         """
         seats = self._leases.seats
@@ -313,7 +314,7 @@ class Phases:
 
     @property
     def _has_local_steps(self) -> bool:
-        """True when in any phase workers train alone between agreements."""
+        """True when in any phase workers train alone between rounds."""
         return any(
             phase.strategy.worker().site != GRADIENT and self._spans(number)[0] < 1.0
             for number, phase in enumerate(self._plan.phases)

@@ -125,7 +125,7 @@ _DO = "open the workers' ports to each other, or take a recipe with one owner"
 
 def _told(one: int, other: int, seconds: float) -> str:
     wrong = f"workers {one} and {other} could not reach each other for {seconds:.0f} s"
-    then = f"worker {other} is left out of this agreement, and is brought up to date"
+    then = f"worker {other} is left out of this round, and is brought up to date"
     return message(wrong, then=then, do=_DO)
 
 

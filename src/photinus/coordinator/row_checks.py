@@ -35,7 +35,7 @@ def other_labels(labels: Mapping[int, Mapping[str, int]]) -> list[Found]:
     if not far:
         return []
     slots = ", ".join(str(slot) for slot in far)
-    wrong = f"the rows of workers {slots} have other labels than those of all workers"
+    wrong = f"the rows of workers {slots} have a different distribution of labels from all rows"
     do = "shuffle the rows before training, or agree after every step"
     return [(wrong, f"up to {max(far.values()):.0%} of a worker's rows", do)]
 

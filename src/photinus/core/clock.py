@@ -30,7 +30,7 @@ class Clock(NamedTuple):
     closing: bool = False
     """True once the phase is over: what was not sent yet is due now (the drain)."""
     progress: float = 0.0
-    """How far the phase was at the last agreement, for all alike: 0 to 1."""
+    """How far the phase was at the last round, for all alike: 0 to 1."""
 
     def after(self, examples: int, seconds: float, epochs: float) -> Clock:
         """Returns the clock one step of `examples` later; `seconds` and `epochs` are absolute."""

@@ -13,7 +13,7 @@ from photinus.coordinator.leases import Yields
 from photinus.coordinator.phases import Result
 from photinus.coordinator.server import Service
 from photinus.core.descriptors import allow_descriptors
-from photinus.core.errors import RunFailedError
+from photinus.core.errors import RunFailedError, message
 from photinus.core.events import Event, Warned
 from photinus.engine.base import BACKENDS, SOCKETS, RunSpec
 from photinus.engine.hooks import Hooks
@@ -194,12 +194,13 @@ class DriverSession(ListeningService):
             wrong: the reason, for people.
         """
         most = f"{LAST_SECONDS:.0f} s"
-        does = f"a last checkpoint is made at the end of this round, within {most}"
-        does += "; a second signal ends at once" if wrong.startswith("stopped by") else ""
-        self._run_spec.emit(Warned(text=f"{wrong}; {does}"))
+        then = f"a last checkpoint is made at the end of this round, within {most}"
+        do = "a second signal ends at once" if wrong.startswith("stopped by") else ""
+        self._run_spec.emit(Warned(text=message(wrong, then=then, do=do)))
         if self.cut(LAST_SECONDS) is False:
-            late = f"no round ended within {most}: the last checkpoint is an older one"
-            self._run_spec.emit(Warned(text=late))
+            late = f"no round ended within {most}"
+            then = "the last checkpoint is an older one"
+            self._run_spec.emit(Warned(text=message(late, then=then)))
         self.stop(wrong)
 
     def result(self) -> Result:

@@ -53,7 +53,7 @@ class Peers:
         self.addresses: dict[int, str] = {}
         """Slot -> where it listens."""
         self.counts: Counter[str] = Counter()
-        """Since the last agreement: taken, doubled, refused, overrun; bytes sent."""
+        """Since the last exact average: taken, doubled, refused, overrun; bytes sent."""
         self._sent: Counter[str] = Counter()
         """How many publications were sent to each slot since then."""
         self._taken: Counter[str] = Counter()

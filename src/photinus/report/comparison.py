@@ -1,4 +1,4 @@
-"""Compares strategies side by side: one table and one picture."""
+"""Compares strategies side by side: one table and one chart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from photinus.report.style import STYLE
 from photinus.report.units import bytes_text, count_text, number_text, seconds_text
 
 NOTES = (
-    "rounds: agreements; of publish and gossip the exact ones alone, where nobody waits each push.",
+    "rounds: how often the workers synchronized; of publish and gossip the exact averages alone;"
+    " where nobody waits, each push.",
     "staleness: how many versions old the point was that a push started from, where nobody waits;"
     " elsewhere all start from the newest.",
     "spread: the workers' RMS distance from their mean, as a share of its length, when last taken;"

@@ -25,7 +25,13 @@ from photinus.report.picture import data_uri, mosaic, unpack
 from photinus.report.style import STYLE
 from photinus.report.summary import Summary, WorkerState, summarise
 from photinus.report.units import bytes_text, count_text, number_text, seconds_text
-from photinus.report.wording import interval_text, line_of, metrics_text, workers_text
+from photinus.report.wording import (
+    interval_text,
+    line_of,
+    metrics_text,
+    virtual_line_of,
+    workers_text,
+)
 from photinus.report.words import words_for
 
 _MOST_LINES = 200
@@ -72,7 +78,7 @@ def render(journal: Path, evaluate: str = "") -> str:
         _section("Phases", _phases(summary)),
         _section("Speed", _grid(chart(c) for c in speed_charts(summary, stamped))),
         _section("Workers", _lanes(summary, stamped), _workers(summary)),
-        _section("What happened", _log(stamped)),
+        _section("What happened", _log(summary, stamped)),
         _section("Settings", _settings(summary)),
         _section(
             "Words", table(("word", "meaning"), words_for([n for n, _ in _flat(summary.job)]))
@@ -303,8 +309,9 @@ def _worker_row(w: WorkerState) -> tuple[str, ...]:
     )
 
 
-def _log(stamped: Sequence[StampedEvent]) -> Markup | None:
-    lines = [(s, line_of(s.event)) for s in stamped]
+def _log(summary: Summary, stamped: Sequence[StampedEvent]) -> Markup | None:
+    said = virtual_line_of if summary.engine == "simulate" else line_of
+    lines = [(s, said(s.event)) for s in stamped]
     told = [(s, line) for s, line in lines if line]
     rows = [
         tag(

@@ -19,6 +19,22 @@ def line_of(event: e.Event) -> str:
     return say(event) if say else ""
 
 
+def virtual_line_of(event: e.Event) -> str:
+    """Returns an event of a simulated run in one line: a phase took virtual time.
+
+    The phase's speed is left out: the page has the one by the clock of this machine.
+
+    Example:
+        >>> ended = e.PhaseEnded(phase=0, name="rbm", examples=600, seconds=2.0, metrics={})
+        >>> virtual_line_of(ended)
+        'rbm: done in 2.0 s of virtual time'
+    """
+    if not isinstance(event, e.PhaseEnded):
+        return line_of(event)
+    done = f"{event.name}: done in {seconds_text(event.seconds)} of virtual time"
+    return "  ".join(part for part in (done, metrics_text(event.metrics)) if part)
+
+
 def metrics_text(metrics: Mapping[str, float]) -> str:
     """Returns metrics as `loss 0.123  error 0.0108`."""
     return "  ".join(f"{name} {number_text(value)}" for name, value in metrics.items())

@@ -42,10 +42,16 @@ WORDS = (
     ),
     ("gap", "a push whose number did not follow on the one before; it is sent again, in order"),
     ("lost", "how often a worker stopped or was cut off; it came back, or its place was taken"),
+    ("why", "in the table of workers: the reason of the worker's last loss"),
     ("left out", "the others continued without a worker: it was too late, or could not be reached"),
     ("lease", "the right of one worker to one place; a new lease ends the old one"),
     ("heal", "to bring a new or late worker to the agreed parameters"),
     ("checkpoint", "the whole state of the run in a folder, from which it can be resumed"),
+    (
+        "confusion",
+        "a table of the test rows: a line is their true class, a column the class that the model "
+        "said; mistakes are beside the diagonal",
+    ),
     ("95 %", "in brackets: where the true error lies, with a probability of 95 %"),
 )
 """The words of the page, explained at its end."""

@@ -77,7 +77,7 @@ def compare(
 
     Args:
         job: what to train; its engine decides where, and so whose seconds are compared.
-        strategies: the ways of agreeing; left out, every recipe of the table as it is usual.
+        strategies: what is compared; left out, every recipe of the table with its defaults.
         folder: where the runs and the comparison are kept.
         cluster: how fast the simulator's workers and links are.
         told: called after each run.

@@ -87,7 +87,7 @@ def chosen(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str)
     """Tries a job with all its workers, and returns the fewest with which it ends in time.
 
     With k of K workers a run takes at most K/k times as long, as each has K/k times as much to do.
-    Where all are too slow, one is tried: agreeing may take longer than training.
+    Where all are too slow, one is tried: synchronizing may take longer than training.
 
     Args:
         job: with a deadline.

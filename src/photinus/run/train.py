@@ -488,7 +488,7 @@ class _Run:
             try:
                 self.mirror.push()
             except PhotinusError as error:
-                self.emit(Warned(text=f"{error}; training continues"))
+                self.emit(Warned(text=message(str(error), then="training continues")))
 
     def emit(self, event: Event) -> None:
         """Writes an event to the journal and calls all callbacks."""

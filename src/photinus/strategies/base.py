@@ -23,7 +23,7 @@ GRADIENT, PARAMETERS = "gradient", "parameters"
 """Where in a step a strategy acts: on the gradient, before the inner step, or after it."""
 
 OWN_PARAMETERS = "parameters"
-"""In `Strategy.alone`: between agreements only the worker itself has its parameters."""
+"""In `Strategy.alone`: between rounds only the worker itself has its parameters."""
 GRADIENT_SUM = "gradient sum"
 """After the inner step too, but what it pushes is the sum of the gradients since its last push."""
 

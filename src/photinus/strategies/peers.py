@@ -1,6 +1,6 @@
 """Strategies without an owner: workers publish to each other, and meet from time to time.
 
-Both ways keep the same account. A worker's own progress P since the last exact agreement is known
+Both ways keep the same account. A worker's own progress P since the last exact average is known
 exactly whatever was mixed in since, so that the next one, anchor − mean P, makes up for every
 publication that was lost, doubled or late.
 """
@@ -28,7 +28,7 @@ GRAPHS = ("exponential", "ring", "random")
 
 
 class PeerState(NamedTuple):
-    """A worker's state between exact agreements: its parameters are base − P."""
+    """A worker's state between exact averages: its parameters are base − P."""
 
     anchor: Vector
     """The parameters [n] that were last agreed on."""
@@ -38,7 +38,7 @@ class PeerState(NamedTuple):
     """How much of its own progress P [n] was published, or existed when it published last."""
     version: int = 0
     counted: Clock = Clock()
-    """How far its work has gone into exact agreements."""
+    """How far its work has gone into exact averages."""
     told: Clock = Clock()
     """When it last published."""
     rounds: int = 0
@@ -92,7 +92,7 @@ class _Peer(Strategy):
         return message._replace(since=since, version=state.version, codec=self.codec), state
 
     def accept(self, vector: Vector, incoming: Message, state: PeerState) -> PeerState:
-        """Mixes a publication in, or takes the exact agreement."""
+        """Mixes a publication in, or takes the exact average."""
         if incoming.kind == "here":
             return state._replace(slot=incoming.slot, slots=incoming.slots)
         if incoming.kind == "call":
@@ -128,7 +128,7 @@ class Publish(_Peer):
 
     The scheme of impetus, with deltas: overwriting the parameters by a peer's loses (6.7 % test
     error where this has 4.4 %). When a worker is lost the others do not wait for it; what it
-    published since the last exact agreement is taken back by the next one, because its rows are
+    published since the last exact average is taken back by the next one, because its rows are
     done again.
     """
 
@@ -151,7 +151,7 @@ class Gossip(_Peer):
     """Every worker sends its parameters to one other, and mixes arrivals in: θ ← θ + ½(θⱼ − θ′).
 
     θ′ are its own without its steps since it published last (the delta rule): θⱼ is as old as
-    these, and would pull them back, though the next exact agreement counts them whole. Graphs:
+    these, and would pull them back, though the next exact average counts them whole. Graphs:
     `exponential`, hops of 1, 2, 4, … (Assran et al., 2019) · `ring`, the neighbours in turn (Lian
     et al., 2017) · `random`. When a worker is lost the graph closes over its place.
     """
@@ -218,7 +218,7 @@ class _MeetingsState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Meetings(Policy):
-    """Fixes who is in an exact agreement; the vectors pass from worker to worker.
+    """Fixes who is in an exact average; the vectors pass from worker to worker.
 
     When all members have come each is sent the list of members, with the weights of the merge; each
     sends `ready` when it holds the whole mean, and when all are ready it is agreed. If one is lost

@@ -510,11 +510,11 @@ def publish(
     Args:
         every: when a worker pushes: so many steps, seconds, examples or epochs after its last push.
         codec: the numbers that publications travel in: "fp32", "bf16", "int8" or "int4".
-        exact_every: publications of each worker, on average, between two exact agreements.
+        exact_every: publications of each worker, on average, between two exact averages.
         gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.
-        quorum: the share of the workers, 0.01 to 1, that an exact agreement needs.
-        grace_seconds: seconds that an exact agreement waits for the others after the quorum.
+        quorum: the share of the workers, 0.01 to 1, that an exact average needs.
+        grace_seconds: seconds that an exact average waits for the others after the quorum.
 
     Raises:
         UsageError: a part is unknown, is out of its limits, or conflicts with the others.
@@ -546,12 +546,12 @@ def gossip(
     Args:
         every: when a worker pushes: so many steps, seconds, examples or epochs after its last push.
         codec: the numbers that publications travel in: "fp32", "bf16", "int8" or "int4".
-        exact_every: publications of each worker, on average, between two exact agreements.
+        exact_every: publications of each worker, on average, between two exact averages.
         graph: who a worker sends to: "exponential", "ring" or "random".
         gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.
-        quorum: the share of the workers, 0.01 to 1, that an exact agreement needs.
-        grace_seconds: seconds that an exact agreement waits for the others after the quorum.
+        quorum: the share of the workers, 0.01 to 1, that an exact average needs.
+        grace_seconds: seconds that an exact average waits for the others after the quorum.
 
     Raises:
         UsageError: a part is unknown, is out of its limits, or conflicts with the others.

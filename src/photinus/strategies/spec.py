@@ -103,7 +103,7 @@ class StrategySpec:
     graph: str = "exponential"
     """With `gossip`, the graph by which each worker chooses its peer."""
     exact_every: int = 10
-    """Without an owner, how many publications of each there are between exact agreements."""
+    """Without an owner, how many publications of each there are between exact averages."""
     LIMITS = {  # noqa: RUF012
         "every": Limit("a trigger, such as Steps(10)", lambda v: isinstance(v, Trigger)),
         "outer": Limit("an outer optimizer, such as Nesterov()", lambda v: isinstance(v, Outer)),
@@ -184,7 +184,7 @@ class StrategySpec:
         is_mean = self.merge in ("uniform", READS)
         is_exact = is_mean and isinstance(self.outer, (*_STILL, RowAdagrad, RowAdam))
         if self.every.steps is None or self.every.counts_rows:
-            wrong = "rows in rounds are asked for by steps: `every` needs so many at most"
+            wrong = "with rows in rounds, `every` must be Steps, alone or with Seconds"
             raise UsageError(wrong, got=repr(self.every), do="e.g. every=Seconds(2) | Steps(64)")
         down = self.codec_down or self.codec
         if not (is_delta and is_exact) or down != self.codec:

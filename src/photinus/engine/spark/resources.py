@@ -68,7 +68,7 @@ def profile_of(
     from pyspark.sql import DataFrame
 
     if "profile" not in inspect.signature(DataFrame.mapInArrow).parameters:
-        wrong = "this pyspark gives one stage no resources of its own"
+        wrong = "this version of pyspark cannot give resources to the training alone"
         do = "start the application with spark.task.resource.NAME.amount, or pyspark 4"
         raise NotReadyError(wrong, got=_listed(wanted), do=do)
     if not is_connect(spark) and not is_elastic(spark):

@@ -130,7 +130,8 @@ class Tracker:
         if self._thread is not None:
             self._thread.join(_LEAVE_SECONDS[self._state])
             if self._thread.is_alive():
-                _log.warning("%s has not taken all of the run yet; it is left behind", self.name)
+                wrong = f"{self.name} has not taken all of the run yet"
+                _log.warning(message(wrong, then="photinus does not wait for it any longer"))
 
     # -- what a tracker does ---------------------------------------------------------------------
 
