@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from photinus.core.factories import by_value
+    from photinus.core.parameters import Layout, Parameters
     from photinus.data.base import Batch, Feed
     from photinus.data.films import film_sentences
     from photinus.data.image_files import image_frame
@@ -138,6 +139,7 @@ __all__ = [
     "Item2VecModel",
     "Iterated",
     "Job",
+    "Layout",
     "Link",
     "LinkError",
     "LinkLostError",
@@ -153,6 +155,7 @@ __all__ = [
     "NotReadyError",
     "Outcome",
     "Outer",
+    "Parameters",
     "Partitions",
     "PhotinusError",
     "Policy",
@@ -233,6 +236,7 @@ _MODULES = {"events": "core.events", "nn": "nn"}
 _HOMES = {
     "core.clock": ("Clock", "Epochs", "Examples", "Partitions", "Seconds", "Steps", "Trigger"),
     "core.factories": ("by_value",),
+    "core.parameters": ("Layout", "Parameters"),
     "core.errors": (
         "AuthenticationError",
         "CheckpointError",

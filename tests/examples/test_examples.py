@@ -26,6 +26,7 @@ TYPED = {
     "keep_your_trainer": "test error",
     "kmeans": "rounds, inertia",
     "logistic": "rounds, weights",
+    "own_model": "largest error of a weight",
     "own_module": "error",
     "own_strategy": "error",
     "questions_to_sql": "of the queries are exact",
@@ -229,6 +230,10 @@ def test_deepdists_adagrad_example_gives_the_numbers_of_gensim_alone(example, sp
     assert np.array_equal(model.wv.vectors, alone.wv.vectors)
     assert np.array_equal(model.ssyn1, alone.ssyn1)
     assert (tmp_path / "model.bin").is_file()
+
+
+def test_a_model_of_ones_own_finds_the_weights_of_its_counts(example):
+    assert example("own_model").main(rows=4_000, epochs=8.0) < 0.1
 
 
 def test_a_strategy_of_ones_own_trains_in_the_simulator(example):

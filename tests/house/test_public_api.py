@@ -57,6 +57,20 @@ def test_a_public_callable_names_and_types_all_that_it_takes(name):
     assert kinds != {"Any"}, "its signature says nothing"
 
 
+def test_no_signature_of_a_public_callable_names_a_type_that_only_its_file_knows():
+    methods = {
+        f"{name}.{key}": value
+        for name, kind in PUBLISHED.items()
+        for key, value in (vars(kind) if isinstance(kind, type) else {}).items()
+        if key[0] != "_" and inspect.isfunction(value)
+    }
+    named = {
+        name: re.findall(r"\b_[A-Z]\w+", str(inspect.signature(item)))
+        for name, item in {**PUBLISHED, **methods}.items()
+    }
+    assert {name: found for name, found in named.items() if found} == {}
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_public_callable_explains_every_parameter(name):
     item = PUBLISHED[name]

@@ -45,6 +45,11 @@ class Entry:
 class Layout:
     """Names and shapes of all tensors, in the order in which they lie in the buffer.
 
+    Args:
+        entries: of each tensor its name, shape, section and place; `Layout.of` makes them.
+        dtype: of the trained section: float32, or float64 for exact comparisons.
+        sparse: names of the trained tables of which a step changes few rows: only these travel.
+
     Example:
         >>> Layout.of([("w", (2, 3), TRAINED), ("b", (3,), TRAINED)]).size(TRAINED)
         9
@@ -63,7 +68,13 @@ class Layout:
         dtype: str = "float32",
         sparse: Iterable[str] = (),
     ) -> Layout:
-        """Lays out (name, shape, section) one behind the other."""
+        """Lays out (name, shape, section) one behind the other.
+
+        Args:
+            tensors: sections are "trained", "floats" and "integers".
+            dtype: as of the class.
+            sparse: likewise.
+        """
         entries, offsets = [], dict.fromkeys(SECTIONS, 0)
         for name, shape, section in tensors:
             entry = Entry(name, tuple(int(n) for n in shape), offsets[section], section)
@@ -98,6 +109,12 @@ class Layout:
 
 class Parameters:
     """A layout and its three buffers. `view(name)` shares memory with the buffer.
+
+    Args:
+        layout: names, shapes and sections of the tensors.
+        trained: the buffer of what is trained [n]; without one, zeros.
+        floats: the buffer of running statistics [m], float32, likewise.
+        integers: the buffer of counters [c], int64, likewise.
 
     Example:
         >>> p = Parameters(Layout.of([("w", (2, 2), TRAINED)]))

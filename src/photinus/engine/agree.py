@@ -65,7 +65,7 @@ class Loop:
 
         def do(opened: Opened) -> None:
             arguments = read()
-            with _within(_ThisWorker(self, slot, opened)) as here:
+            with _within(ThisWorker(self, slot, opened)) as here:
                 function(*arguments)
                 if here.agreed is None:
                     wrong = "the function has returned, and its model agreed with nobody"
@@ -76,7 +76,7 @@ class Loop:
 
 
 @dataclass(eq=False, slots=True)
-class _ThisWorker:
+class ThisWorker:
     """The worker that this process is."""
 
     loop: Loop
@@ -85,11 +85,11 @@ class _ThisWorker:
     agreed: Agreed | None = field(default=None)
 
 
-_HERE: list[_ThisWorker] = []
+_HERE: list[ThisWorker] = []
 
 
 @contextmanager
-def _within(here: _ThisWorker) -> Iterator[_ThisWorker]:
+def _within(here: ThisWorker) -> Iterator[ThisWorker]:
     _HERE.append(here)
     try:
         yield here
@@ -149,7 +149,7 @@ class Agreed:
 
     def __init__(
         self,
-        here: _ThisWorker,
+        here: ThisWorker,
         model: nn.Module,
         strategy: StrategySpec | CustomStrategy,
         steps: int | None,

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 
-_Gradient = Callable[[Any, Iterator[Any]], Any]
-_Descent = Callable[[Any, Any], object]
 _ADDRESS = "leave it out: workers find the driver by themselves"
 _AT_ONCE = "leave it out: updates are applied one after the other, as they arrive"
 _held: dict[bytes, Any] = {}
@@ -156,8 +154,8 @@ class DeepDist:
     def train(
         self,
         data: RDD[Any] | DataFrame,
-        gradient: _Gradient,
-        descent: _Descent,
+        gradient: Callable[[Any, Iterator[Any]], Any],
+        descent: Callable[[Any, Any], object],
         *,
         epochs: int = 1,
     ) -> TrainingCounts:
@@ -222,7 +220,7 @@ class DeepDist:
 class _Server:
     """Holds the model, and applies updates to it, one at a time."""
 
-    def __init__(self, model: object, descent: _Descent) -> None:
+    def __init__(self, model: object, descent: Callable[[Any, Any], object]) -> None:
         self._model, self._descent, self.empty = model, descent, 0
         self.outline, self._tree = sketched(model)
         self._first = self._tree

@@ -39,11 +39,6 @@ if TYPE_CHECKING:
     from photinus.data.arrow import ColumnSpec
 
 
-_Compute = Callable[[Any, Batch], Any]
-_Combine = Callable[[list[Any]], Any]
-_Update = Callable[[Any, Any], tuple[Any, bool]]
-
-
 class Iterated(NamedTuple):
     """What an iterative algorithm ended with."""
 
@@ -57,9 +52,9 @@ class Iterated(NamedTuple):
 
 def iterate(
     df: DataFrame,
-    compute: _Compute,
-    combine: _Combine,
-    update: _Update,
+    compute: Callable[[Any, Batch], Any],
+    combine: Callable[[list[Any]], Any],
+    update: Callable[[Any, Any], tuple[Any, bool]],
     *,
     start: Any,  # noqa: ANN401 - arrays and plain values
     rounds: int = 100,
@@ -147,7 +142,13 @@ def iterate(
 class _Rounds:
     """Holds the state; combines and updates."""
 
-    def __init__(self, start: object, combine: _Combine, update: _Update, most: int) -> None:
+    def __init__(
+        self,
+        start: object,
+        combine: Callable[[list[Any]], Any],
+        update: Callable[[Any, Any], tuple[Any, bool]],
+        most: int,
+    ) -> None:
         self.value, self.rounds, self.is_done = start, 0, False
         self._combine, self._update, self._most = combine, update, most
         self._parcel = packed(start, "start")

@@ -27,11 +27,10 @@ from photinus.models.image_tensors import (
     with_sides,
 )
 
-_Draws = NDArray[np.uint64]
 """One number for each example: the same whichever worker reads it, and in whichever batch."""
 
 
-def uniform(draws: _Draws, number: int) -> NDArray[np.float64]:
+def uniform(draws: NDArray[np.uint64], number: int) -> NDArray[np.float64]:
     """Returns the `number`-th random number of each example [B], from 0 to below 1.
 
     Reference:
@@ -56,7 +55,7 @@ def _also(tensors: Callable[..., Any]) -> Callable[[Any], Any]:
 
 
 @_also(image_tensors.crops)
-def crops(features: Vector, draws: _Draws | None) -> Vector:
+def crops(features: Vector, draws: NDArray[np.uint64] | None) -> Vector:
     """Returns whitened crops of 24×24, distorted by chance as in TensorFlow's CIFAR-10 tutorial.
 
         crop 24×24, mirror, x + δ, (x − x̄_c) f + x̄_c, (x − x̄) / max(σ, 1/√n)
@@ -97,7 +96,7 @@ def crops(features: Vector, draws: _Draws | None) -> Vector:
 
 
 @_also(image_tensors.centred)
-def centred(features: Vector, draws: _Draws | None) -> Vector:  # noqa: ARG001
+def centred(features: Vector, draws: NDArray[np.uint64] | None) -> Vector:  # noqa: ARG001
     """Returns whole images less the channels' means, in grey levels, as Caffe's quick net reads.
 
     Args:
@@ -115,7 +114,7 @@ def centred(features: Vector, draws: _Draws | None) -> Vector:  # noqa: ARG001
 
 
 @_also(image_tensors.imagenet)
-def imagenet(features: Vector, draws: _Draws | None) -> Vector:
+def imagenet(features: Vector, draws: NDArray[np.uint64] | None) -> Vector:
     """Returns crops of 224×224, mirrored by chance, with the mean and deviation of ImageNet.
 
         (x/255 − x̄_c) / σ_c

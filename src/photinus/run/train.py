@@ -88,10 +88,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-_Callback = Callable[[Event], None]
-_Callbacks = Sequence[_Callback]
-_Test = TestRows | tuple[Array, Array] | None
-_Given = tuple[Any, _Test, Engine | None]
+_Given = tuple[Any, TestRows | tuple[Array, Array] | None, Engine | None]
 """Rows to train on, rows to measure on, and the engine, where a caller names them."""
 _NONE: _Given = (None, None, None)
 
@@ -132,9 +129,9 @@ def train(
     job: Job,
     data: Any = None,  # noqa: ANN401 - whatever holds rows
     *,
-    test: _Test = None,
+    test: TestRows | tuple[Array, Array] | None = None,
     folder: Path | str | Mirror = "",
-    callbacks: _Callbacks = (),
+    callbacks: Sequence[Callable[[Event], None]] = (),
     verbose: bool | None = None,
     engine: Engine | None = None,
 ) -> Outcome:
@@ -194,10 +191,10 @@ def train(
 def train_draft(
     draft: Draft,
     data: Any = None,  # noqa: ANN401 - as of `train`
-    test: _Test = None,
+    test: TestRows | tuple[Array, Array] | None = None,
     *,
     folder: Path | str | Mirror = "",
-    callbacks: _Callbacks = (),
+    callbacks: Sequence[Callable[[Event], None]] = (),
     verbose: bool | None = None,
     engine: Engine | None = None,
     is_kept: bool = True,
@@ -245,8 +242,8 @@ def resume(
     folder: Path | str | Mirror,
     data: Any = None,  # noqa: ANN401 - as of `train`
     *,
-    test: _Test = None,
-    callbacks: _Callbacks = (),
+    test: TestRows | tuple[Array, Array] | None = None,
+    callbacks: Sequence[Callable[[Event], None]] = (),
     verbose: bool | None = None,
     engine: Engine | None = None,
     trust_code: Trust = False,
@@ -274,7 +271,7 @@ def continued(
     folder: Path | str | Mirror,
     given: _Given = _NONE,
     *,
-    callbacks: _Callbacks = (),
+    callbacks: Sequence[Callable[[Event], None]] = (),
     verbose: bool | None = None,
     trust_code: Trust = False,
     note: str = "",
@@ -321,8 +318,8 @@ def _nothing_kept() -> str:
 
 @contextlib.contextmanager
 def _shown(
-    callbacks: _Callbacks, verbose: bool | None, goes_on: Callable[[], str]
-) -> Iterator[_Callbacks]:
+    callbacks: Sequence[Callable[[Event], None]], verbose: bool | None, goes_on: Callable[[], str]
+) -> Iterator[Sequence[Callable[[Event], None]]]:
     """Adds the view to the callbacks, and to a stop by the user how to continue."""
     if not isinstance(callbacks, (tuple, list)) or not all(map(callable, callbacks)):
         do = "e.g. callbacks=[print]"
@@ -390,7 +387,11 @@ def _prepared(draft: Draft, given: _Given, *, is_new: bool = True) -> _Prepared:
     return _Prepared(engine, *_checked(draft, data, test), plan)
 
 
-def _checked(draft: Draft, data: Any, test: _Test) -> tuple[Any, TestRows | None]:  # noqa: ANN401
+def _checked(
+    draft: Draft,
+    data: Any,  # noqa: ANN401
+    test: TestRows | tuple[Array, Array] | None,
+) -> tuple[Any, TestRows | None]:
     """Returns the rows, which are the job's source's where none were handed over."""
     job, classes = draft.job, classes_of(draft.job.model)
     if data is None:
@@ -416,7 +417,7 @@ class _Run:
         job: Job,
         place: RunFolder,
         run: bytes,
-        callbacks: _Callbacks,
+        callbacks: Sequence[Callable[[Event], None]],
         mirror: Mirror | None,
     ) -> None:
         self.job, self.place, self.run, self.callbacks, self.mirror = (
