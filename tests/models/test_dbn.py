@@ -240,9 +240,9 @@ def test_half_a_history_is_refused():
     [
         (lambda: FineTuning(loss="mes"), "unknown loss; got 'mes'; did you mean 'mse'?"),
         (lambda: FineTuning(optimizer="adamm"), "unknown optimizer; got 'adamm'; did you mean"),
-        (lambda: FineTuning(lr="0.1"), "lr of FineTuning must be a number, or a Schedule"),
+        (lambda: FineTuning(lr="0.1"), "lr of FineTuning must be a number of at least 0"),
         (lambda: FineTuning(dropout_hidden=0.2), "dropout_hidden of FineTuning must be a list"),
-        (lambda: Pretraining(momentum=None), "momentum of Pretraining must be a number, or a"),
+        (lambda: Pretraining(momentum=None), "momentum of Pretraining must be a number of at"),
         (lambda: DBN(hidden=50), "hidden of DBN must be one or more whole numbers above 0"),
         (lambda: DBN(hidden=(5, 2.5)), "hidden of DBN must be one or more whole numbers"),
         (lambda: FineTuning(loss=5), "loss of FineTuning must be a string; got 5"),

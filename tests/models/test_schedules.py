@@ -85,9 +85,10 @@ def test_a_number_stands_for_a_schedule_in_python_as_in_a_file(kind, name, other
 
 
 @pytest.mark.parametrize(("kind", "name", "others"), PLACES)
-@pytest.mark.parametrize("value", [math.nan, True, "0.1"])
+@pytest.mark.parametrize("value", [math.nan, True, "0.1", -0.1])
 def test_what_is_neither_a_number_nor_a_schedule_is_refused(kind, name, others, value):
-    with pytest.raises(UsageError, match=f"^{name} of {kind.__name__} must be a number, or a Sch"):
+    wrong = f"^{name} of {kind.__name__} must be a number of at least 0, or a Sch"
+    with pytest.raises(UsageError, match=wrong):
         kind(**others, **{name: value})
 
 

@@ -133,7 +133,7 @@ WRONG = [
     ({"alpha": 1.5}, "alpha of streaming must be a number from 0 to 1"),
     ({"fragments": 1.5}, "fragments of streaming must be a whole number of at least 0"),
     ({"fragments": 0}, "delay of streaming needs fragments; got 1; leave delay out"),
-    ({"recipe": "all_reduce", "fragments": 4}, "unknown part of all_reduce; got 'fragments'"),
+    ({"recipe": "all_reduce", "fragments": 4}, "unknown argument of all_reduce; got 'fragments'"),
     ({"outer": "adam"}, "adam keeps state of a whole vector, which fragments would share"),
     ({"outer": "delayed_nesterov"}, "delayed_nesterov keeps state of a whole vector"),
     ({"outer": "row_adagrad"}, "row_adagrad keeps state of a whole vector"),
@@ -212,9 +212,12 @@ def test_what_is_not_of_rounds_of_whole_vectors_at_one_owner_is_not_cut(wrong):
             "count of fragments must be a whole number of at least",
         ),
         (lambda: fragments(Averaging(), 2.5), "count of fragments must be a whole number of at le"),
-        (lambda: fragments(averaging(), 2, alpha=0.2), "unknown part of averaging; got 'alpha'"),
-        (lambda: fragments(all_reduce(), 2), "unknown part of all_reduce; got 'fragments'"),
-        (lambda: compress(elastic(), "int8"), "unknown part of elastic; got 'codec'"),
+        (
+            lambda: fragments(averaging(), 2, alpha=0.2),
+            "unknown argument of averaging; got 'alpha'",
+        ),
+        (lambda: fragments(all_reduce(), 2), "recipes whose rounds push a delta; got all_reduce"),
+        (lambda: compress(elastic(), "int8"), "elastic has none; got codec 'int8'; elastic"),
     ],
 )
 def test_a_part_that_a_recipe_does_not_have_is_refused_where_it_is_given(wrap, said):

@@ -110,7 +110,7 @@ def test_what_does_not_go_together_is_refused():
         Immediate(staleness="some")
     with pytest.raises(UsageError, match="staleness of downpour must be"):
         downpour(staleness=-1)
-    with pytest.raises(UsageError, match="unknown part of elastic; got 'outer'"):
+    with pytest.raises(UsageError, match="unknown argument of elastic; got 'outer'"):
         elastic(outer=Sgd())
     with pytest.raises(UsageError, match="alpha of elastic must be a number"):
         elastic(alpha=1.5)

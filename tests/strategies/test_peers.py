@@ -122,9 +122,12 @@ def test_what_is_late_does_not_pull_back_the_steps_that_were_taken_meanwhile():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"recipe": "publish", "outer": "sgd"}, "unknown part of publish; got 'outer'"),
-        ({"recipe": "publish", "graph": "ring"}, "unknown part of publish; got 'graph'"),
-        ({"recipe": "averaging", "exact_every": 3}, "unknown part of averaging; got 'exact_every'"),
+        ({"recipe": "publish", "outer": "sgd"}, "unknown argument of publish; got 'outer'"),
+        ({"recipe": "publish", "graph": "ring"}, "unknown argument of publish; got 'graph'"),
+        (
+            {"recipe": "averaging", "exact_every": 3},
+            "unknown argument of averaging; got 'exact_every'",
+        ),
         ({"recipe": "gossip", "graph": "rnig"}, "graph of gossip must be one of"),
         ({"recipe": "gossip", "exact_every": 0}, "exact_every of gossip must be a whole number"),
     ],

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 
 import pytest
 
@@ -67,8 +68,8 @@ QUORUM = "quorum of averaging must be a share from 0.01 to 1, or a whole number 
 WRONG = [
     ("avreaging", "unknown strategy; got 'avreaging'; did you mean 'averaging'?"),
     ({"recipe": "mind_reading"}, "unknown strategy; got 'mind_reading'; known: all_reduce,"),
-    ({"evry": 3}, "unknown part of averaging; got 'evry'; did you mean 'every'?"),
-    ({"payload": "gradient"}, "unknown part of averaging; got 'payload'"),
+    ({"evry": 3}, "unknown argument of averaging; got 'evry'; did you mean 'every'?"),
+    ({"payload": "gradient"}, "unknown argument of averaging; got 'payload'"),
     ({"every": {"steps": 0}}, "Steps takes a whole number of at least 1; got 0"),
     ({"every": {"step": 5}}, "unknown limit of every of averaging; got 'step'; did you mean 'ste"),
     ({"every": 5}, "every of averaging must be a table; got 5; such as every = {steps = 10}"),
@@ -90,9 +91,15 @@ WRONG = [
     ({"staleness": "inverse"}, "staleness of averaging needs release=\"immediate\"; got 'inverse'"),
     ({"exact": 3}, "exact of averaging needs rows; got 3; leave exact out"),
     ({"grace_seconds": 2.0}, "grace_seconds of averaging needs a quorum; got 2.0"),
-    ({"per_step_until": 0.5}, "unknown part of averaging; got 'per_step_until'"),
-    ({"recipe": "all_reduce", "gradients_until": 1}, "unknown part of all_reduce; got 'gradients"),
-    ({"recipe": "full_gradient", "outer": "adam"}, "unknown part of full_gradient; got 'outer'"),
+    ({"per_step_until": 0.5}, "unknown argument of averaging; got 'per_step_until'"),
+    (
+        {"recipe": "all_reduce", "gradients_until": 1},
+        "unknown argument of all_reduce; got 'gradients",
+    ),
+    (
+        {"recipe": "full_gradient", "outer": "adam"},
+        "unknown argument of full_gradient; got 'outer'",
+    ),
     ({"merge": "nova", "release": "immediate"}, "merge of averaging is a part of rounds; got"),
     ({"every": {}}, "every of averaging needs a limit; such as {steps = 10}"),
     ({"gradients_until": 2}, "gradients_until of averaging must be a number from 0 to 1, or"),
@@ -101,9 +108,9 @@ WRONG = [
         {"recipe": "downpour", "payload": "elastic"},
         "payload of downpour must be one of 'delta', 'g",
     ),
-    ({"recipe": "downpour", "fragments": 2}, "unknown part of downpour; got 'fragments'"),
+    ({"recipe": "downpour", "fragments": 2}, "unknown argument of downpour; got 'fragments'"),
     ({"recipe": "downpour", "fetch": 5}, "fetch of downpour must be a table; got 5"),
-    ({"recipe": "downpour", "merge": "nova"}, "unknown part of downpour; got 'merge'"),
+    ({"recipe": "downpour", "merge": "nova"}, "unknown argument of downpour; got 'merge'"),
     ({"recipe": "downpour", "outer": "descent"}, "a descent is named package.module:name; got ''"),
     ({"gain": "yolo"}, "gain of averaging must be one of 'safe', 'unsafe'"),
 ]
@@ -134,9 +141,24 @@ def test_a_part_that_is_said_is_not_the_recipe_s_choice_even_if_it_is_its_defaul
 
 
 def test_an_error_names_the_recipe_and_the_part_that_the_user_wrote():
-    with pytest.raises(UsageError, match=r"^unknown part of diloco; got 'evry'; did you mean"):
+    with pytest.raises(UsageError, match=r"^unknown argument of diloco; got 'evry'; did you mean"):
         diloco(evry=Steps(3))
     with pytest.raises(UsageError, match=r"^every of diloco must be a trigger, such as Steps\(10"):
         diloco(every=3)
     with pytest.raises(TypeError, match=r"^averaging\(\) takes 0 positional arguments"):
         averaging(Steps(3))
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"owners": 4, "fragments": 4}, "got fragments=4; change it"),
+        ({"owners": 4, "codec": "int8"}, "got codec='int8'; change it"),
+        ({"owners": 2, "codec_down": "int8"}, "got codec_down='int8'; change it"),
+        ({"owners": 2, "release": "immediate"}, "got release='immediate'"),
+        ({"rows": 4, "merge": "uniform"}, "got gradients_until='auto', outer=Nesterov"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_named_as_they_were_written(parts, said):
+    with pytest.raises(UsageError, match=re.escape(said)):
+        averaging(**parts)

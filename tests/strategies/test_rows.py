@@ -101,7 +101,7 @@ def test_rows_are_a_part_like_the_others():
     strategy = downpour(rows=300)
     assert ", rows of 300, bf16 up" in str(strategy)
     assert from_plain(to_plain(strategy)) == strategy
-    with pytest.raises(UsageError, match="unknown part of diloco; got 'rows'"):
+    with pytest.raises(UsageError, match="unknown argument of diloco; got 'rows'"):
         from_plain({"recipe": "diloco", "rows": 3})
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from photinus.core.errors import UsageError
-from photinus.core.settings import Limit, above, unknown_name
+from photinus.core.settings import Limit, at_least, unknown_name
 
 USUAL = "usual"
 _FALLS = ("straight", "cosine", USUAL)
@@ -166,19 +166,19 @@ def follow_batch(lr: Schedule, rule: str, batch_size: int, usual: int) -> Schedu
 
 
 SCHEDULE = Limit(
-    "a number, or a Schedule such as photinus.Schedule.cosine(0.1)",
+    "a number of at least 0, or a Schedule such as photinus.Schedule.cosine(0.1)",
     lambda v: isinstance(v, Schedule),
 )
 
 
 def as_schedule(value: Any) -> Any:  # noqa: ANN401 - what a user gives for a schedule
-    """Returns a finite number as a schedule that stays at it, and anything else as it is.
+    """Returns a number of at least 0 as a schedule that stays at it, and all else as it is.
 
     Example:
         >>> as_schedule(0.1) == Schedule.constant(0.1)
         True
     """
-    return Schedule.constant(float(value)) if above(-math.inf).holds(value) else value
+    return Schedule.constant(float(value)) if at_least(0).holds(value) else value
 
 
 def keep_schedules(settings: object, *names: str) -> None:

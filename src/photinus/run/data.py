@@ -210,7 +210,8 @@ def limited(data: Any, classes: int | None, more: str = "") -> Any:  # noqa: ANN
         wrong = "rows to train on must be a DataFrame of Spark, arrays or a path of Parquet files"
         do = "hand over spark.createDataFrame(...), (features, labels) as arrays, or a path"
         home = type(data).__module__.partition(".")[0]
-        raise UsageError(wrong, got=f"{home}'s {type(data).__name__}", do=do)
+        kind = type(data).__name__
+        raise UsageError(wrong, got=kind if home == "builtins" else f"{home}'s {kind}", do=do)
     known = data.checks.classes
     if classes is None or (known is not None and known <= classes):
         return data

@@ -58,8 +58,13 @@ def compress(
     Source: Seide et al., 1-Bit Stochastic Gradient Descent, 2014.
     """
     if hasattr(strategy, "recipe") and hasattr(strategy, "codec"):
+        recipe = cast("StrategySpec", strategy)
+        if "codec" not in recipe.known:
+            wrong = f"compress encodes pushes of deltas or gradients; {recipe.recipe} has none"
+            do = f"{recipe.recipe}(codec_down={codec!r}) encodes what comes back"
+            raise UsageError(wrong, got=f"codec {codec!r}", do=do)
         asked = {} if error_feedback is None else {"error_feedback": error_feedback}
-        return cast("StrategySpec", strategy).with_parts(codec=codec, **asked)
+        return recipe.with_parts(codec=codec, **asked)
     if not hasattr(strategy, "offer"):
         wrong = "compress wraps a recipe, or the worker's half of a strategy"
         raise UsageError(wrong, got=repr(strategy), do='such as compress(averaging(), "int8")')

@@ -85,7 +85,11 @@ def fragments(
     given = {"fragments": count, "delay": delay, "alpha": alpha}
     parts: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if hasattr(strategy, "recipe") and hasattr(strategy, "codec"):
-        return cast("StrategySpec", strategy).with_parts(**parts)
+        recipe = cast("StrategySpec", strategy)
+        if "fragments" not in recipe.known:
+            wrong = "fragments wraps averaging, diloco and other recipes whose rounds push a delta"
+            raise UsageError(wrong, got=recipe.recipe, do="leave fragments out, or use averaging()")
+        return recipe.with_parts(**parts)
     if not hasattr(strategy, "offer"):
         wrong = "fragments wraps a recipe, or the worker's half of a strategy"
         raise UsageError(wrong, got=repr(strategy), do="such as fragments(averaging(), 4)")

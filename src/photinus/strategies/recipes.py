@@ -48,7 +48,7 @@ def _recipe(function: Callable[P, StrategySpec]) -> Callable[P, StrategySpec]:
     def made(*args: P.args, **parts: P.kwargs) -> StrategySpec:
         for name in parts:
             if name not in usual:
-                raise unknown_name(f"part of {function.__name__}", name, usual)
+                raise unknown_name(f"argument of {function.__name__}", name, usual)
         strategy = function(*args, **parts)
         if "merge" in parts and strategy.is_immediate:
             wrong, got = f"merge of {function.__name__} is a part of rounds", "release='immediate'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -180,27 +181,40 @@ class StrategySpec:
             raise UsageError(wrong, got=str(self), do="use rows=0")
 
     def _check_table(self) -> None:
-        is_delta = self.payload == "delta" and not self.fragments and not self.gradients_until
-        is_mean = self.merge in ("uniform", READS)
-        is_exact = is_mean and isinstance(self.outer, (*_STILL, RowAdagrad, RowAdam))
         if self.every.steps is None or self.every.counts_rows:
             wrong = "with rows in rounds, `every` must be Steps, alone or with Seconds"
             raise UsageError(wrong, got=repr(self.every), do="e.g. every=Seconds(2) | Steps(64)")
-        down = self.codec_down or self.codec
-        if not (is_delta and is_exact) or down != self.codec:
+        fitting = {
+            "payload": self.payload == "delta",
+            "fragments": not self.fragments,
+            "gradients_until": not self.gradients_until,
+            "merge": self.merge in ("uniform", READS),
+            "outer": isinstance(self.outer, (*_STILL, RowAdagrad, RowAdam)),
+            "codec_down": self.codec_down in (None, self.codec),
+        }
+        if conflict := self._conflict(fitting):
             wrong = (
                 "rows in rounds are for deltas, merge uniform or reads, sgd, adagrad, "
                 "row_adagrad or row_adam outside, no codec_down, and gradients_until 0"
             )
-            raise UsageError(wrong, got=str(self), do="use rows=0")
+            raise UsageError(wrong, got=conflict, do="change it, or use rows=0")
+
+    def _conflict(self, fitting: Mapping[str, bool]) -> str:
+        """Returns those arguments that do not fit, as a user writes them; empty where all do."""
+        unfit = (name for name, fits in fitting.items() if not fits)
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in unfit)
 
     def _check_shards(self) -> None:
-        is_whole = not (self.is_immediate or self.fragments or self.is_without_owner)
-        down = self.codec_down or self.codec
-        is_cut = self.is_sharded or self.codec in ("fp32", "bf16")  # wherever a shard ends
-        if not (is_whole and is_cut) or down != self.codec:
+        fitting = {
+            "release": not self.is_immediate,
+            "payload": not self.is_without_owner,
+            "fragments": not self.fragments,
+            "codec": self.is_sharded or self.codec in ("fp32", "bf16"),  # wherever a shard ends
+            "codec_down": self.codec_down in (None, self.codec),
+        }
+        if conflict := self._conflict(fitting):
             wrong = "several owners are for rounds of whole vectors, in fp32 or bf16 both ways"
-            raise UsageError(wrong, got=f"{self.payload}, {self._codecs}", do="use owners=1")
+            raise UsageError(wrong, got=conflict, do="change it, or use owners=1")
         if self.payload == "delta" and self.quorum != 1:
             wrong = "who misses a round of several owners loses its work since the last one"
             raise UsageError(wrong, got=f"quorum {self.quorum:g}", do="use owners=1")
@@ -265,7 +279,7 @@ class StrategySpec:
         """
         for name in parts:
             if name not in self.known:
-                raise unknown_name(f"part of {self.recipe}", name, self.known)
+                raise unknown_name(f"argument of {self.recipe}", name, self.known)
         return dataclasses.replace(self, **parts, usual=self.usual - parts.keys())
 
     def table_warning(self, layout: Layout) -> str:
