@@ -113,8 +113,7 @@ class Coordinator(LeaseServer):
         """Has the present round saved, even shortly after a save; False where none is open."""
         if self.is_over:
             return False
-        self._cuts.is_asked = self.has_begun and not self.is_between_passes
-        return self._cuts.is_asked
+        return self._cuts.ask(is_open=self.has_begun and not self.is_between_passes)
 
     # -- frames and time -------------------------------------------------------------------------
 
@@ -267,8 +266,8 @@ class Coordinator(LeaseServer):
         """A worker reported an error of its own: the run ends, once, with that error's text."""
         if frame.lease and not self.leases.holds(frame):
             return []
-        self.failure_kind = frame.header.get("type", "")
-        told = self.stop(frame.header.get("error", f"worker {frame.slot} failed"))
+        error, kind = frame.header.get("error", ""), frame.header.get("type", "")
+        told = self.stop(error or f"worker {frame.slot} failed", kind)
         return [*told, self._to(frame, "stop")]
 
     def _state(self, frame: Frame, now: float) -> list[Frame]:

@@ -64,7 +64,7 @@ class Cuts:
         """What the earlier stages agreed on."""
         self.is_asked = False
         """The present round must be saved, however recent the last save is."""
-        self.saved_at = 0.0
+        self._saved_at = 0.0
         self.holders = set[int]()
         """The slots that hold a shard of the present point, where nothing else holds it."""
         self._loading: dict[int, Shard] = {}
@@ -75,6 +75,23 @@ class Cuts:
         self._missing: set[int] = set()
         self._snapshots: dict[int, Snapshot] = {}
         self._shards = ShardFiles(callbacks.scratch, self._no_shard)
+
+    def enter_phase(self, now: float) -> None:
+        """Begins to count the time until the next save."""
+        self._saved_at = now
+
+    def keep_stage(self, trained: Vector) -> None:
+        """Keeps what a stage that is over agreed on [n]."""
+        self.history = (*self.history, trained)
+
+    def continue_from(self, cut: Cut) -> None:
+        """Takes a cut as the last one: the run continues from there."""
+        self.last = cut
+
+    def ask(self, *, is_open: bool) -> bool:
+        """Has the present round saved, however recent the last save is, where one is open."""
+        self.is_asked = is_open
+        return is_open
 
     # -- the present point -----------------------------------------------------------------------
 
@@ -129,7 +146,7 @@ class Cuts:
     def is_due(self, now: float) -> bool:
         """Returns whether the present round must be saved."""
         every = self._callbacks.checkpoint_seconds
-        return self.is_asked or (every is not None and now - self.saved_at >= every)
+        return self.is_asked or (every is not None and now - self._saved_at >= every)
 
     def begin(self, members: frozenset[int], progress: float, now: float) -> bool:
         """Begins a cut of this round, if it is due or a trial needs it.
@@ -183,7 +200,7 @@ class Cuts:
         self.last = replace(cut, inner=inner, shards=shards)
         self._early_stopping.hold(self.last)
         if self.is_due(now):
-            self.saved_at, self.is_asked = now, False
+            self._saved_at, self.is_asked = now, False
             self._callbacks.save(self.last)
 
     def drop(self) -> None:

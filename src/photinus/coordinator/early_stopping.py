@@ -59,6 +59,10 @@ class EarlyStopping:
         self._missing, self._unasked = set[int](), set[int]()
         self._sums: dict[str, float] = {}
 
+    def measure_for(self, epochs: float) -> None:
+        """Measures about once in each of so many epochs of the stage."""
+        self.epochs = epochs
+
     def begin(self, progress: float, version: int, slots: frozenset[int]) -> bool:
         """Begins a trial with this round where one is due; returns whether it did."""
         done = progress * self.epochs

@@ -128,9 +128,15 @@ class LeaseServer(ABC):
             return [last]
         return [seat.answers[frame.sequence]] if frame.sequence in seat.answers else []
 
-    def stop(self, reason: str) -> list[Frame]:
-        """Ends the run without a result."""
-        self.failure = self.failure or reason
+    def stop(self, reason: str, kind: str = "") -> list[Frame]:
+        """Ends the run without a result; the first reason is the one that counts.
+
+        Args:
+            reason: what a user reads.
+            kind: the class of the error, where it is photinus's own.
+        """
+        if not self.failure:
+            self.failure, self.failure_kind = reason, kind
         return self._farewell("stop")
 
     def _farewell(self, kind: str) -> list[Frame]:

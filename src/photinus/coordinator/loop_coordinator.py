@@ -84,9 +84,9 @@ class LoopCoordinator(Coordinator):
         """Lets time pass, once there is a model."""
         return [] if self._held is not None else super().tick(now)
 
-    def stop(self, reason: str) -> list[Frame]:
+    def stop(self, reason: str, kind: str = "") -> list[Frame]:
         """Ends it without a result."""
-        out, held = super().stop(reason), self._held or {}
+        out, held = super().stop(reason, kind), self._held or {}
         return out + [answer for hello in held.values() for answer in self.hear(hello, 0.0)]
 
     # -- the start -------------------------------------------------------------------------------
@@ -102,8 +102,7 @@ class LoopCoordinator(Coordinator):
                 self._held[frame.slot] = frame
                 return []
             if frame.kind == "hello" and (wrong := self._differs(frame)):
-                self.failure_kind = UsageError.__name__
-                return self.stop(wrong)
+                return self.stop(wrong, UsageError.__name__)
         return super().hear(frame, now)
 
     def _started(self, frame: Frame, now: float) -> list[Frame]:

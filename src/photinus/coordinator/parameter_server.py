@@ -77,6 +77,10 @@ class ParameterServer:
         """Slot -> its distance from the point on which the open meeting agrees."""
         self.restore(point, applied)
 
+    def begin(self, examples: int) -> None:
+        """Begins to train: the phase ends after so many examples of all workers."""
+        self.budget = max(1, examples)
+
     def restore(self, point: Message, applied: int) -> None:
         """Goes back to a point; what was waiting is dropped."""
         self._state = self.policy.init(point)

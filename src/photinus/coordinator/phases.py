@@ -155,13 +155,14 @@ class Phases:
             spans = (seat.span for seat in self._leases.seats.values())
             for text, got, do in no_probabilities(self.phase.name, spans):
                 self._callbacks.warn(text, got=got, do=do)
-        self._entered = self.cuts.saved_at = now
+        self._entered = now
+        self.cuts.enter_phase(now)
         stage, rows = self.phase.stage, {s.slot: s.rows for s in self._leases.seats.values()}
         epochs = stage.passes(self._leases.rows)
         if self._plan.measures:
-            self.early_stopping.epochs = epochs
+            self.early_stopping.measure_for(epochs)
         start, end = (round(share * epochs * self._leases.rows) for share in self.span)
-        self.owner.budget = max(1, end - start)
+        self.owner.begin(end - start)
         cut = self.cuts.saved
         if cut is not None and not cut.is_phase_start and rows != cut.rows:
             wrong = "the workers hold other rows than at the checkpoint: some count twice, or never"
@@ -232,7 +233,7 @@ class Phases:
             following += 1
         if not goes_on and not self.owner.has_shards:
             assert point.vector is not None
-            self.cuts.history = (*self.cuts.history, point.vector)
+            self.cuts.keep_stage(point.vector)
         if following == len(self._plan.phases):
             return False
         closed = self._leases.closed
@@ -246,7 +247,7 @@ class Phases:
             self._callbacks.enter("rest", self.owner.frame("stop", 0, 0), {})
             inner = {slot: inner_of(frame.arrays) for slot, frame in closed.items()}
             cut = replace(cut, inner={slot: held for slot, held in inner.items() if held})
-            self.cuts.last = cut
+            self.cuts.continue_from(cut)
         self._callbacks.save(cut)
         return True
 

@@ -207,8 +207,8 @@ class Service:
             is_ours = isinstance(error, PhotinusError)
             reason = str(error) if is_ours else f"{type(error).__name__}: {error}"
             reason = reason[:4_000]  # it is sent to every worker, in a header of 64 KiB
-            self._coordinator.failure_kind = type(error).__name__ if is_ours else ""
-            self._carry(self._coordinator.stop(f"the coordinator failed on {what}: {reason}"))
+            kind, text = type(error).__name__, f"the coordinator failed on {what}: {reason}"
+            self._carry(self._coordinator.stop(text, kind if is_ours else ""))
 
     def _log(self, frame: Frame) -> None:
         level, text = frame.header.get("level", ""), frame.header.get("text", "")

@@ -172,8 +172,7 @@ class TaskServer(LeaseServer):
         seat.strikes += 1
         kind, text = frame.header.get("type", ""), frame.header.get("error", "")
         if errors.class_of(kind):
-            self.failure_kind = kind
-            return [*self.stop(text), self._to(frame, "stop")]
+            return [*self.stop(text, kind), self._to(frame, "stop")]
         if held:
             self.leases.vacate(seat)
         cause = frame.header.get("cause", "") or text
@@ -226,8 +225,7 @@ class TaskServer(LeaseServer):
         """Ends the work with the error of the user's arithmetic."""
         self.cause = error
         if isinstance(error, PhotinusError):
-            self.failure_kind = type(error).__name__
-            return self.stop(str(error))
+            return self.stop(str(error), type(error).__name__)
         where = "" if self._units.together else f" on {self._units.unit} {slots[0]}"
         wrong = f"{self._units.taking} failed{where}, update {self.version + 1}"
         return self.stop(message(wrong, got=f"{type(error).__name__}: {error}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import sys
 import traceback
 import uuid
 from collections.abc import Callable, Mapping
@@ -325,17 +326,24 @@ def _beat(seat: Seat, attempt: str) -> Frame:
     return seat.frame("beat", {"attempt": attempt})
 
 
+def _not_users() -> tuple[str, ...]:
+    """Returns the folders of code that calls the user's: photinus, and torch where it is loaded."""
+    folders = getattr(sys.modules.get("torch"), "__path__", ())
+    return (_OURS, *(os.path.join(folder, "") for folder in folders))
+
+
 def _users_traceback(error: Exception) -> list[str]:
     """Returns the traceback from the user's first line on; all of it where none is the user's."""
-    found = error.__traceback__
-    while found is not None and found.tb_frame.f_code.co_filename.startswith(_OURS):
+    found, others = error.__traceback__, _not_users()
+    while found is not None and found.tb_frame.f_code.co_filename.startswith(others):
         found = found.tb_next
     return traceback.format_exception(type(error), error, found or error.__traceback__)
 
 
 def _place(error: Exception) -> str:
-    """Returns where an error was raised: file and line."""
-    frames = traceback.extract_tb(error.__traceback__)
+    """Returns where an error was raised: file and line, the user's where there is one."""
+    found, others = list(traceback.extract_tb(error.__traceback__)), _not_users()
+    frames = [frame for frame in found if not frame.filename.startswith(others)] or found
     return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
 
 
