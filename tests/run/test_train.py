@@ -92,27 +92,6 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(small, tmp_pa
     assert not np.array_equal(runs[0], runs[2])
 
 
-def test_the_usual_rate_is_as_low_as_a_cosine_where_workers_begin_to_train_alone(tmp_path):
-    chance = np.random.default_rng(0)
-    x = chance.standard_normal((800, 4)).astype(np.float32)
-    rows = ArrayData(x, (x[:, 0] > 0).astype(np.int64))
-
-    def trained(lr, workers):
-        arguments = {"in_features": 4, "out_features": 2}
-        sizes = {"epochs": 2.0, "batch_size": 4}  # 400 steps: 360 are by gradients
-        model = ModuleStage(module="torch.nn:Linear", arguments=arguments, lr=lr, **sizes)
-        job = Job(model=model, workers=workers, engine="simulate", data=Source(name="given"))
-        folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        return train(job, rows, folder=folder, verbose=False).vector
-
-    usual = Schedule.usual(1e-3)
-    two, one = trained(None, 2), trained(None, 1)
-    low = trained(usual.until(0.9), 2)
-    assert np.array_equal(two, low)
-    assert not np.array_equal(two, trained(usual.until(1.0), 2))
-    assert np.array_equal(one, trained(usual.until(1.0), 1))
-
-
 def test_a_job_survives_the_trip_through_its_folder(small, tmp_path):
     job = small.job()
     outcome = train(job, small.data(), folder=tmp_path / "run")

@@ -70,9 +70,9 @@ def test_a_stage_is_whole_where_no_start_is_asked_for(strategy, workers):
 
 @pytest.mark.parametrize(
     ("rows", "border"),
-    [(1000, 1.0), (1990, 1.0), (2000, 0.9), (40_000, 0.9), (100_000, 0.375)],
+    [(1000, 1.0), (2000, 1.0), (37_500, 1.0), (50_000, 0.75), (100_000, 0.375)],
 )
-def test_a_stage_of_fewer_than_400_steps_has_no_rest(rows, border):
+def test_a_stage_of_at_most_7500_steps_has_no_rest(rows, border):
     start, rest = parted("auto")
     assert start.span(rows) == (0.0, border)
     assert rest.span(rows) == (border, 1.0)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "strategies",
     multiple=True,
     metavar="NAME|JSON",
-    help="A strategy to compare; repeatable [every recipe].",
+    help="A strategy to compare; repeatable [every recipe, with gradients_until=0].",
 )
 @click.option(
     "--step-seconds",
@@ -55,6 +55,9 @@ def compare(
 ) -> None:
     """Train one job under several strategies: one table, one chart.
 
+    Without --strategy, recipes have no start by gradients: in the first 7,500 steps they would all
+    do the same.
+
     In the simulator the seconds are virtual, those of the workers and links that you describe:
     --step-seconds 0.01,0.01,0.01,0.04 --mbit 100. If you give these options, the simulator is used.
     """
@@ -72,8 +75,9 @@ def compare(
             raise UsageError("each strategy that is compared is named whole", got=text, do=do)
     asked = job_of(job, settings, **options)
     named = [strategy_of(text) for text in strategies]
-    named = named or [recipe.build() for recipe in RECIPES.values()]
-    if asked.strategies or asked.strategy not in named:
+    usual = [] if named else [recipe.build() for recipe in RECIPES.values()]
+    named = named or [strategy.alone for strategy in usual]
+    if asked.strategies or asked.strategy not in (*named, *usual):
         click.echo(
             "the job's own strategy is left aside; --strategy names what is compared", err=True
         )

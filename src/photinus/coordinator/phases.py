@@ -18,11 +18,14 @@ from photinus.core.events import PhaseEnded, PhaseStarted
 from photinus.core.parameters import Vector, fingerprint
 from photinus.protocol.messages import inner_of
 from photinus.strategies.base import GRADIENT, Message
+from photinus.strategies.guard import AUTO, ENOUGH_STEPS
 from photinus.strategies.merge import combine
 from photinus.training.plan import START, Phase, TrainingPlan
 from photinus.training.snapshots import Cut
 from photinus.transport.frames import Frame
 
+_USUAL = "averaging"
+"""The recipe of a job that names none."""
 _SHUFFLES = "all rows are redistributed by their hash, once; shuffle=False leaves them"
 
 
@@ -151,6 +154,7 @@ class Phases:
         self._enter_owner(owner.phase, point, owner.applied)
         for warning in self._settled_warnings:
             self._callbacks.warn(f"{self.phase.name}: {warning}")
+        self._warn_of_no_rest()
         if self.phase.stage.reads_probabilities:
             spans = (seat.span for seat in self._leases.seats.values())
             for text, got, do in no_probabilities(self.phase.name, spans):
@@ -272,6 +276,20 @@ class Phases:
             floats=combine([h["floats"] for h in held], share),
             integers=np.maximum.reduce([h["integers"] for h in held]),
         )
+
+    def _warn_of_no_rest(self) -> None:
+        """Warns where a recipe that the user named does nothing, as its start takes all steps."""
+        phase = self.phase
+        if phase.part != START or phase.until != AUTO or self.span != (0.0, 1.0):
+            return
+        recipe = getattr(self._plan.phases[self.owner.phase + 1].strategy, "recipe", "")
+        if recipe != _USUAL:
+            steps = phase.steps(self._leases.rows)
+            self._callbacks.warn(
+                f"{phase.stage.name}: all steps average gradients, and none is of {recipe}",
+                got=f"{steps} steps, of which the first {ENOUGH_STEPS} do",
+                do=f"set gradients_until=0 to begin with {recipe}",
+            )
 
     @property
     def _best(self) -> Cut | None:

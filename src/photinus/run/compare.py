@@ -77,7 +77,8 @@ def compare(
 
     Args:
         job: what to train; its engine decides where, and so whose seconds are compared.
-        strategies: what is compared; left out, every recipe of the table with its defaults.
+        strategies: what is compared; left out, every recipe of the table, without a start by
+            gradients: in a short job it would be all that they do.
         folder: where the runs and the comparison are kept.
         cluster: how fast the simulator's workers and links are.
         told: called after each run.
@@ -90,7 +91,7 @@ def compare(
     if cluster is not None and job.engine != "simulate":
         wrong, got = "speeds are given to the simulator only", f"engine {job.engine!r}"
         raise UsageError(wrong, got=got, do="name the engine simulate, or no speeds")
-    asked = list(strategies) or [recipe.build() for recipe in RECIPES.values()]
+    asked = list(strategies) or [recipe.build().alone for recipe in RECIPES.values()]
     data, test = read_train(job), read_test(job.data)
     _check_same(job, folder / "job.json")
     rows, known = [], _compared(folder / "comparison.json")

@@ -11,9 +11,8 @@ from photinus.core.errors import message
 from photinus.strategies.outer import Outer
 
 AUTO = "auto"
-_FEW_STEPS = 400
-_MOST_SHARE = 0.9
-_ENOUGH_STEPS = 7500
+ENOUGH_STEPS = 7500
+"""With "auto", so many steps of a phase begin it by gradients."""
 _FEW_ROUNDS = 10
 _LONG_STEPS = 100
 """For rounds of so many steps, or more, the user is advised to shorten them."""
@@ -45,18 +44,14 @@ def gradient_share(asked: float | str, steps: int) -> float:
     K workers that train alone between rounds learn less from the same examples than one process
     does while the run is short: on 20,000 digits, 2 epochs of SGD with momentum and K = 16,
     `averaging` from the start ends 12 points above the plain loop, after three quarters by
-    gradients 0.04. "auto" takes the whole of a phase of fewer than 400 steps. Of a longer one it
-    takes 7,500 steps, but at most nine tenths: the usual rate is low where workers train alone.
+    gradients 0.04. "auto" takes the first 7,500 steps of a phase, which may be all of them: the
+    usual rate must be low where workers train alone, and a short run has no steps to spare for it.
 
     Example:
-        >>> [gradient_share("auto", steps) for steps in (100, 1000, 6000, 50_000)]
-        [1.0, 0.9, 0.9, 0.15]
+        >>> [gradient_share("auto", steps) for steps in (100, 6000, 10_000, 50_000)]
+        [1.0, 1.0, 0.75, 0.15]
     """
-    if asked != AUTO:
-        return float(asked)
-    if steps < _FEW_STEPS:
-        return 1.0
-    return min(_MOST_SHARE, _ENOUGH_STEPS / steps)
+    return min(1.0, ENOUGH_STEPS / steps) if asked == AUTO else float(asked)
 
 
 def shortened(every: Trigger, setting: Setting, least: int = 1) -> tuple[Trigger, str]:

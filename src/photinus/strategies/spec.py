@@ -282,6 +282,11 @@ class StrategySpec:
                 raise unknown_name(f"argument of {self.recipe}", name, self.known)
         return dataclasses.replace(self, **parts, usual=self.usual - parts.keys())
 
+    @property
+    def alone(self) -> StrategySpec:
+        """The same without a start by gradients that the length of a phase decides."""
+        return self.with_parts(gradients_until=0.0) if self.gradients_until == AUTO else self
+
     def table_warning(self, layout: Layout) -> str:
         """Returns why all rows of a model's sparse tables travel; empty where they do not."""
         if not layout.sparse:
