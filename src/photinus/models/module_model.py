@@ -35,6 +35,7 @@ from photinus.models.losses import (
 )
 from photinus.models.low_precision import autocast, gradients
 from photinus.models.metrics import counted
+from photinus.models.paired import is_paired
 from photinus.models.placement import (
     CPU,
     MEASURED_EVERY,
@@ -199,8 +200,10 @@ class ModuleModel(PlacedModel):
         """Returns the gradient by automatic differentiation, and the loss with its penalty."""
         self._at.sync()
         is_first = not self._is_learning  # it shows how many classes there are
-        self._begin_learning()
         host: Batch = batch.batch if isinstance(batch, SentBatch) else batch
+        if is_first:
+            self._check_loss(host)
+        self._begin_learning()
         is_plain = is_first or examples(host) == 1
         total: Tensor | float
         if self._recorder is not None and not is_plain:
@@ -213,6 +216,27 @@ class ModuleModel(PlacedModel):
         if self._at.is_apart and seed % MEASURED_EVERY:
             return self._gradient, {}
         return self._gradient, {"loss": float(total)}
+
+    def _check_loss(self, batch: Batch) -> None:
+        """Refuses a loss of the user's own that compares each output with every label.
+
+        Raises:
+            UsageError: it does.
+        """
+        two = some_of(batch, slice(2))
+        if ":" not in self._name or two.labels is None or examples(two) < 2:
+            return
+        self.module.eval()
+        with torch.no_grad():
+            outputs, _ = self._outputs(two, None)
+        labels = tensor_of(two.labels)
+        if not isinstance(outputs, Tensor) or isinstance(labels, dict):
+            return
+        weights = getattr(two, "weights", None)
+        if is_paired(lambda o, y: self._loss(o, y, weights), outputs.to(CPU), labels):
+            wrong = f"the loss {self._name} compares each output with every label"
+            do = "let it read outputs[:, 0], or labels[:, None]"
+            raise UsageError(wrong, got="outputs [B, 1] and labels [B]", do=do)
 
     def _begin_learning(self) -> None:
         """Sets the module to training, where it is not: a walk through all its parts takes time."""
