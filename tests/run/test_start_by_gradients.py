@@ -48,3 +48,10 @@ def test_a_recipe_that_a_short_training_leaves_no_step_is_named(recipe, count, s
     if count:
         assert "none is of diloco; got " in warned[0].text
         assert "set gradients_until=0" in warned[0].text
+
+
+@pytest.mark.parametrize(("verbose", "count"), [(None, 1), (False, 0)])
+def test_a_warning_that_no_view_shows_is_logged(verbose, count, small, tmp_path, caplog):
+    job = replace(small.job(), strategy=diloco(), workers=2)
+    train(job, small.data(), folder=tmp_path / "run", verbose=verbose)
+    assert len([text for text in caplog.messages if "none is of diloco" in text]) == count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import platform
 import secrets
 import signal
@@ -91,6 +92,7 @@ if TYPE_CHECKING:
 _Given = tuple[Any, TestRows | tuple[Array, Array] | None, Engine | None]
 """Rows to train on, rows to measure on, and the engine, where a caller names them."""
 _NONE: _Given = (None, None, None)
+_log = logging.getLogger("photinus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,8 @@ def train(
         callbacks: called with every event of `photinus.events`, one at a time, while it
             happens. One with `open(folder)` and `close()` also learns where the run is kept, and
             when it is over. What one raises ends the run.
-        verbose: shows the training while it runs; left out, on a screen and in a notebook.
+        verbose: shows the training while it runs; left out, on a screen and in a notebook, and
+            elsewhere warnings are logged. False shows nothing.
         engine: where to train, if not as in the job.
 
     Raises:
@@ -325,13 +328,21 @@ def _shown(
         do = "e.g. callbacks=[print]"
         raise UsageError("callbacks must be a list of functions", got=repr(callbacks), do=do)
     view = Terminal() if (is_watched() if verbose is None else verbose) else None
+    shown = _log_warning if verbose is None else None
+    shown = shown if view is None else view.write
     try:
-        yield callbacks if view is None else (*callbacks, view.write)
+        yield callbacks if shown is None else (*callbacks, shown)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt(f"{stopped_by(error)}{goes_on()}") from None
     finally:
         if view is not None:
             view.close()
+
+
+def _log_warning(event: Event) -> None:
+    """Logs a warning that no view shows, as where the output goes to a file."""
+    if isinstance(event, Warned):
+        _log.warning(event.text)
 
 
 def new_folder(name: str) -> Path:
