@@ -105,6 +105,18 @@ class Buffered(Net):
         return super().forward(x)
 
 
+class Assigning(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.zeros(()))
+        self.register_buffer("offset", torch.tensor([1]))
+
+    def forward(self, x):
+        if self.training:
+            self.n = self.n + 1
+        return super().forward(x)
+
+
 class Chained(Net):
     """Which user is looked up hangs on what the item's row holds."""
 
@@ -609,7 +621,7 @@ def test_rows_that_hang_on_other_rows_are_refused(module):
     assert model.measure(given), "the refusal is over: of a whole table all rows are here"
 
 
-@pytest.mark.parametrize("module", [Buffered, Counter])
+@pytest.mark.parametrize("module", [Buffered, Counter, Assigning])
 def test_a_buffer_that_changes_is_refused(module):
     model = stage(module).build((), 0)
     assert {"offset", "n"} & {*model.tensors()}

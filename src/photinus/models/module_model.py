@@ -24,6 +24,7 @@ from photinus.core.settings import (
 from photinus.models.activations import AUTO, Activations, PeakBytes, fitting
 from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch
+from photinus.models.buffers import Buffers
 from photinus.models.heads import errors_of, head_under
 from photinus.models.losses import (
     Outputs,
@@ -175,12 +176,7 @@ class ModuleModel(PlacedModel):
         self._slopes = [at.slope(name) for name in self._names]
         for name, parameter in zip(self._names, self._trained, strict=True):
             parameter.data = at.view(name).copy_(parameter.detach())
-        for name in self._kept:
-            path, _, last = name.rpartition(".")
-            buffers = self.module.get_submodule(path)._buffers
-            old = buffers[last]
-            assert old is not None
-            buffers[last] = at.view(name).copy_(old)
+        self._buffers = Buffers(self.module, self._kept, at)
         trained = at.tensor(self.parameters.trained)
         self._decayed = _decayed(self.parameters.layout, at.view, self._how.l2)
         decay, p = self._how.average, self.parameters
@@ -299,6 +295,7 @@ class ModuleModel(PlacedModel):
                 at = _Place(is_first=not number, is_last=number == len(some) - 1)
                 self._differentiate(loss if share == 1.0 else loss * share, at)
             total = total + share * loss.detach().to(self._sums)
+        self._buffers.take_back()  # not before: the way back reads what forward has read
         for _, weights, factor in self._decayed:
             squares = torch.dot(weights.ravel(), weights.ravel())
             total = total + factor / 2 * squares.to(self._sums)
@@ -342,6 +339,7 @@ class ModuleModel(PlacedModel):
         try:
             yield
         finally:
+            self._buffers.take_back()
             for buffer, kept in zip(buffers, before, strict=True):
                 buffer.copy_(kept)
 
@@ -442,6 +440,7 @@ class ModuleModel(PlacedModel):
         self.module.eval()
         with torch.no_grad(), self.shown():
             loss, outputs, labels = self._forward(batch)
+        self._buffers.take_back()
         size = examples(batch)
         sums = {"examples": float(size), "loss": float(loss) * size}
         if isinstance(labels, dict) or not isinstance(outputs, Tensor):
