@@ -1,5 +1,7 @@
 """The neighbours of all rows of a DataFrame, as a column."""
 
+import sys
+
 import numpy as np
 import pytest
 from pyspark.ml.linalg import Vectors
@@ -7,7 +9,7 @@ from pyspark.ml.linalg import Vectors
 from photinus.core.errors import UsageError
 from photinus.embeddings.vectors import WordVectors
 from photinus.estimators import vector_models
-from photinus.estimators.vector_models import Item2VecModel, Word2VecModel
+from photinus.estimators.vector_models import Item2VecModel, NodeVectorsModel, Word2VecModel
 
 pytestmark = pytest.mark.spark
 
@@ -65,6 +67,19 @@ def test_words_and_vectors_are_sent_to_a_session_once(spark, vectors, monkeypatc
         assert model.withSynonyms(table, 3).count() == 2
         assert model.copy().withSynonyms(table, 3).count() == 2
     assert len(sent) == 3, "words, vectors, index"
+
+
+@pytest.mark.parametrize("kind", [Word2VecModel, Item2VecModel, NodeVectorsModel])
+def test_a_model_is_saved_loaded_copied_and_explained_without_an_index(
+    spark, vectors, kind, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "usearch.index", None)  # to import it is an error
+    model = kind(vectors)
+    model.write().overwrite().save(f"{tmp_path}/model")
+    loaded = kind.load(f"{tmp_path}/model")
+    for one in (loaded, model.copy(), loaded.copy()):
+        assert "outputCol" in one.explainParams()
+        assert one.most_similar(["5"], count=1) == model.most_similar(["5"], count=1)
 
 
 def test_what_cannot_be_asked_is_one_sentence(spark, vectors):

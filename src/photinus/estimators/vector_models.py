@@ -6,7 +6,6 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -178,7 +177,7 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
         asked, is_vector = asked_column(dataset, column)
         spark = dataset.sparkSession
         words, vectors = self._sent_to(spark, is_unit=exact)
-        index = None if exact else self._once(spark, "index", lambda: sent(spark, self._hnsw))
+        index = None if exact else self._once(spark, "index", lambda: self._indexed(spark))
 
         def load() -> tuple[Any, Vector, Any]:
             return words(), vectors(), index() if index else None
@@ -192,9 +191,9 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
             outputCol, both.cast(f"array<struct<{self.of}:{self._id_type},similarity:double>>")
         )
 
-    @cached_property
-    def _hnsw(self) -> bytes:
-        return index_of(self.vectors.vectors)
+    def _indexed(self, spark: SparkSession) -> _Sent:
+        # no lazy attribute: where Spark looks for Params, it reads all attributes
+        return sent(spark, index_of(self.vectors.vectors))
 
     def most_similar(
         self,
