@@ -393,6 +393,20 @@ def test_a_row_of_another_size_ends_the_query_with_a_sentence(spark, trained):
         trained.transform(wrong.withColumnRenamed("features", "featurs")).collect()
 
 
+def test_a_row_that_is_not_finite_ends_scoring_as_it_ends_measuring(spark, line):
+    rows = [(1.0, 2.0, 1), (1.0, float("nan"), 0)]
+    wrong = spark.createDataFrame(rows, "a double, b double, label int")
+    told = "column features: nan at 1, expected finite numbers; mend the row, or leave it out"
+    assembler = line.stages[0].copy().setHandleInvalid("keep")
+    assembled = assembler.transform(wrong)
+    for ask in (
+        lambda: line.stages[1].transform(assembled).collect(),
+        lambda: line.stages[1].evaluate(assembled),
+    ):
+        with pytest.raises(Exception, match=told):
+            ask()
+
+
 def test_a_layers_features_are_a_column(spark):
     stage = ModuleStage(
         module="photinus.models.cnn:tutorial",

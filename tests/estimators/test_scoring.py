@@ -10,6 +10,7 @@ from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 from photinus.core.errors import DataError
 from photinus.data.columns import InputSpec
 from photinus.data.inputs import cut_by_length
+from photinus.estimators import scoring
 from photinus.estimators.inputs import scored_inputs
 from photinus.estimators.scoring import scorer
 
@@ -38,17 +39,35 @@ def test_arrays_come_back_as_lists_in_their_order_and_batches():
     assert found == [{"x2": [2 * a, 2 * b], "sum": a + b} for a, b in rows]
 
 
+def test_before_spark_4_1_it_is_refused_without_its_number(monkeypatch):
+    asked = []
+    monkeypatch.delattr(F, "arrow_udf")
+    monkeypatch.setattr(
+        scoring, "predict_batch_udf", lambda make, **_: asked.append(make) or double
+    )
+    scorer(lambda: double, FIELDS, 2, 2, "pixels")
+    predict = asked[0]()
+    assert predict(np.ones((1, 2), "f4"))["sum"] == 2
+    with pytest.raises(DataError, match="column pixels: inf at 0, expected finite numbers; mend"):
+        predict(np.array([[0, 0], [np.inf, 0]], "f4"))
+
+
 def test_bytes_are_scored_like_arrays():
     column = pa.array([b"\x09\x09", b"\x01\xff", b"\x03\x04"], pa.binary())[1:]
     due = pa.array([[1, 255], [3, 4]], pa.list_(pa.float32()))
     assert scored([column], None) == scored([due], 2)
 
 
-def test_a_null_in_an_array_is_scored_as_no_number():
-    column = pa.array([[1.0, None]], pa.list_(pa.float32()))
-    found = scored([column], 2)[1][0]
-    assert found["x2"][0] == 2.0
-    assert np.isnan([found["x2"][1], found["sum"]]).all()
+@pytest.mark.parametrize(
+    ("wrong", "said"), [(np.nan, "nan"), (-np.inf, "-inf"), (None, "nan")], ids=str
+)
+def test_a_row_that_is_not_finite_is_refused_with_its_column(wrong, said):
+    rows = [[[1.0, 2.0]] * 3, [[3.0, 4.0], [5.0, wrong]]]
+    columns = [pa.array(some, pa.list_(pa.float32())) for some in rows]
+    told = f"partition 0 row 4 column pixels: {said} at 1, expected finite numbers; mend the row"
+    score = scorer(lambda: double, FIELDS, 2, 2, "pixels").func
+    with pytest.raises(DataError, match=told):
+        list(score(iter(columns)))
 
 
 def test_a_row_of_another_size_is_one_sentence():

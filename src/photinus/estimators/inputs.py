@@ -89,6 +89,12 @@ def input_columns(df: DataFrame, spec: InputSpec) -> Column:
     return F.struct(*columns)
 
 
+def partition() -> int:
+    """Returns which partition this task reads."""
+    task = TaskContext.get()
+    return task.partitionId() if task else 0
+
+
 def scored_inputs(
     columns: Iterator[pa.Array],
     spec: InputSpec,
@@ -108,8 +114,7 @@ def scored_inputs(
     Raises:
         DataError: a row is bad; its number counts the partition's rows that are scored.
     """
-    task = TaskContext.get()
-    checker = RowChecker(RowChecks(), task.partitionId() if task else 0)
+    checker = RowChecker(RowChecks(), partition())
     for column in filter(len, columns):
         predict = opened()  # before the inputs are read: it brings code that was sent by value
         rows = pa.RecordBatch.from_struct_array(_structured(column, spec))

@@ -193,8 +193,9 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
         self, spark: SparkSession, names: list[str], layer: str = "", *, is_bytes: bool = False
     ) -> Callable[..., Any]:
         """Returns the function of columns; the weights are sent once a session."""
-        batch = self.getOrDefault("predictBatchSize")
-        key = (application_of(spark), batch, is_bytes, layer, *names)
+        batch, asked = self.getOrDefault("predictBatchSize"), self.getOrDefault("featuresCol")
+        column = asked if isinstance(asked, str) else ", ".join(asked)
+        key = (application_of(spark), batch, is_bytes, column, layer, *names)
         if key not in self._sent:
             sent, threads = self.network.on(spark), _threads(spark)
             fields = T.StructType([T.StructField(name, self._kind(name)) for name in names])
@@ -203,9 +204,8 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
                 use_threads(threads)
                 return predictor(sent(), names, layer)
 
-            self._sent[key] = scorer(
-                make, fields, batch, self.network.named or (None if is_bytes else self.numFeatures)
-            )
+            width = self.network.named or (None if is_bytes else self.numFeatures)
+            self._sent[key] = scorer(make, fields, batch, width, column)
         return self._sent[key]
 
     def registerFunction(self, name: str, spark: SparkSession) -> None:

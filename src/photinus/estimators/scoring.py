@@ -24,11 +24,11 @@ from photinus.core.settings import from_dict
 from photinus.core.threads import use_threads
 from photinus.data.arrow import arrays
 from photinus.data.base import Array, Batch
-from photinus.data.checks import RowChecker, RowChecks
+from photinus.data.checks import RowChecker, RowChecks, not_finite
 from photinus.data.columns import InputSpec
 from photinus.data.inputs import Inputs
 from photinus.engine.spark.archives import keep_archives
-from photinus.estimators.inputs import scored_inputs
+from photinus.estimators.inputs import partition, scored_inputs
 from photinus.run.evaluate import sums_over
 from photinus.run.job import MODELS
 
@@ -46,33 +46,62 @@ def scorer(
     fields: T.StructType,
     batch: int,
     width: int | InputSpec | None,
+    name: str = "features",
 ) -> Callable[..., Any]:
     """Returns the function from a column of features to a column of `fields`.
+
+    It ends with a DataError at a row that is NaN or infinite: its scores would be of no use.
 
     Args:
         make: on a worker, returns what scores a batch there, by the fields' names.
         fields: arrays or numbers of float64.
         batch: rows that are scored at once.
         width: numbers of a row that is an array; None for bytes; an InputSpec for inputs.
+        name: of the column, for messages; inputs have their own names.
     """
     if isinstance(width, InputSpec):
         return _of_inputs(make, fields, batch, width)
     if not hasattr(F, "arrow_udf"):  # Spark before 4.1 turns each row into a list of Python's
         shapes: list[list[int] | None] | None = None if width is None else [[width]]
         return predict_batch_udf(
-            make, return_type=fields, batch_size=batch, input_tensor_shapes=shapes
+            _checked(make, name), return_type=fields, batch_size=batch, input_tensor_shapes=shapes
         )
     cached = _cached(make)
 
     def score(columns: Iterator[pa.Array]) -> Iterator[pa.Array]:
         opened = functools.cache(cached)  # a task keeps what its worker may forget
+        checker = RowChecker(RowChecks(), partition())
         for column in columns:
             predict = opened()  # here: a partition without rows loads nothing
             for start in range(0, len(column), batch):
-                scores = predict(_features(column[start : start + batch], width))
-                yield _structure(scores, fields.names)
+                features = _features(column[start : start + batch], width)
+                checker.open(len(features))
+                checker.refuse(not_finite(name, features))
+                yield _structure(predict(features), fields.names)
 
     made: Callable[..., Any] = F.arrow_udf(score, fields)
+    return made
+
+
+def _checked(
+    make: Callable[[], Callable[[Array], dict[str, Array]]], name: str
+) -> Callable[[], Callable[[Array], dict[str, Array]]]:
+    """Returns what makes a function that refuses rows with NaN or infinity.
+
+    It does not know which rows of the partition it gets.
+    """
+
+    def made() -> Callable[[Array], dict[str, Array]]:
+        predict = make()
+
+        def predicted(features: Array) -> dict[str, Array]:
+            for finding in not_finite(name, features):
+                row = int(np.argmax(finding.bad))
+                raise DataError(f"column {name}: {finding.describe(row)}", do=finding.cure(row))
+            return predict(features)
+
+        return predicted
+
     return made
 
 
@@ -179,14 +208,12 @@ def measurer(
     """
 
     def measured(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
         use_threads(threads)
-        network, context = load(), TaskContext.get()
+        network = load()
         settings: Any = from_dict(MODELS[network.kind], network.settings)
         model = network.model()
         sums: dict[str, float] = {}
-        checker = RowChecker(checks, partition=0 if context is None else context.partitionId())
+        checker = RowChecker(checks, partition())
         for block in (arrays(batch, spec, checker) for batch in batches if batch.num_rows):
             for start in range(0, len(block.features), _MEASURED_ROWS):
                 part = block.part(slice(start, start + _MEASURED_ROWS))
