@@ -239,6 +239,33 @@ def test_an_error_in_the_user_s_module_is_told_with_its_line():
         ModuleModel(Mistaken(4, 3), "cross_entropy").learn(batch(), 0)
 
 
+class Late(nn.Module):
+    """Makes a layer at the first call, or at the first one in training."""
+
+    def __init__(self, is_tried):
+        super().__init__()
+        self.line, self.last, self.is_tried = nn.Linear(4, 3), None, is_tried
+
+    def forward(self, features):
+        if self.last is None and (self.training or self.is_tried):
+            self.last = nn.Linear(3, 3)
+        return self.line(features) if self.last is None else self.last(self.line(features))
+
+
+@pytest.mark.parametrize("ask", ["learn", "measure", "outputs", "learn after a measurement"])
+def test_layers_that_are_made_in_forward_are_refused(ask):
+    model = ModuleModel(Late(ask != "learn after a measurement"), "cross_entropy")
+    wrong = "Late makes layers in forward; got last.weight, last.bias; make them in __init__"
+    if ask == "learn after a measurement":
+        model.measure(batch())
+    asked = {
+        "measure": lambda: model.measure(batch()),
+        "outputs": lambda: model.outputs(batch().features),
+    }
+    with pytest.raises(UsageError, match=wrong):
+        asked.get(ask, lambda: model.learn(batch(), 0))()
+
+
 def stage(**settings):
     arguments = {"in_features": 4, "out_features": 3}
     return ModuleStage(**{"module": "torch.nn:Linear", "arguments": arguments, **settings})

@@ -13,6 +13,17 @@ from photinus.run.module_check import classes_tried
 from photinus.run.train import resume, train
 
 OWN = """
+from torch import nn
+
+class Late(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line, self.last = nn.Linear(6, 3), None
+
+    def forward(self, x):
+        self.last = self.last or nn.Linear(3, 3)
+        return self.last(self.line(x))
+
 def each(outputs, labels):
     return (outputs - labels[:, None]) ** 2
 
@@ -65,6 +76,13 @@ def test_a_label_that_is_met_in_training_is_named_too():
 def test_a_loss_that_returns_a_vector_is_refused_before_there_is_a_run_folder(small, tmp_path):
     job = small.job(model=stage(loss="tried_losses:each"))
     with pytest.raises(UsageError, match="must return one number; got a tensor of shape"):
+        train(job, small.data(), folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_layer_that_forward_makes_is_refused_before_there_is_a_run_folder(small, tmp_path):
+    job = small.job(model=ModuleStage(module="tried_losses:Late"))
+    with pytest.raises(UsageError, match=r"Late makes layers in forward; got last\.weight"):
         train(job, small.data(), folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -161,6 +161,8 @@ class ModuleModel(PlacedModel):
         self._tables = frozenset(tables)
         self._norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm1d)]
         self._is_learning = False
+        self._made, self._tried = {n for n, _ in module.named_parameters()}, set[bool]()
+        """The parameters that it was made with, and the modes in which it was seen to add none."""
         self._classes = 0
         """The outputs of a row, where the last batch's had two dimensions."""
         self.frozen: dict[str, Vector] = {}
@@ -498,7 +500,17 @@ class ModuleModel(PlacedModel):
     def _pass(self, x: Read) -> Outputs:
         with autocast(self._at.device.type, self._how.precision):
             outputs = self.module(**x) if isinstance(x, dict) else self.module(x)
+        if self.module.training not in self._tried:
+            self._check_made()
+            self._tried.add(self.module.training)
         return in_type(outputs, self._dtype)  # [B, ...]
+
+    def _check_made(self) -> None:
+        """Refuses layers that the first call makes: they are not among what is trained."""
+        late = [name for name, _ in self.module.named_parameters() if name not in self._made]
+        if late:
+            wrong = f"{type(self.module).__name__} makes layers in forward"
+            raise UsageError(wrong, got=", ".join(late), do="make them in __init__")
 
     def _target(self, features: Read) -> Read:
         """Returns what outputs are compared with where there are no labels.
