@@ -3,16 +3,22 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from pyspark.ml.model_cache import ModelCache
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
+from torch import nn
 
 from photinus.core.errors import DataError
+from photinus.core.settings import to_dict
+from photinus.data.base import Batch
 from photinus.data.columns import InputSpec
 from photinus.data.inputs import cut_by_length
 from photinus.estimators import scoring
 from photinus.estimators.inputs import scored_inputs
+from photinus.estimators.network import Network, predictor
 from photinus.estimators.scoring import scorer
+from photinus.models.module import ModuleStage
 
 FIELDS = T.StructType(
     [T.StructField("x2", T.ArrayType(T.DoubleType())), T.StructField("sum", T.DoubleType())]
@@ -121,6 +127,39 @@ def test_a_partition_without_rows_makes_no_network():
     assert list(scorer(make, FIELDS, 2, 1).func(iter([]))) == []
     inputs = InputSpec(columns={"x": "numbers"})
     assert list(scorer(make, FIELDS, 2, inputs).func(iter([]))) == []
+
+
+class Slopes(nn.Module):
+    """Returns a number and its slopes by the row, as networks of physics do."""
+
+    def __init__(self, is_within=True):
+        super().__init__()
+        self.line, self.is_within = nn.Linear(2, 1), is_within
+
+    def forward(self, x):
+        with torch.enable_grad():
+            x = x.clone().requires_grad_()
+            u = torch.tanh(self.line(x))
+            made = torch.cat([u, *torch.autograd.grad(u.sum(), x, create_graph=True)], 1)
+            if self.is_within:
+                return made
+        return made.clone()
+
+
+@pytest.mark.parametrize("is_within", [True, False])
+def test_a_module_that_differentiates_in_forward_is_scored_and_measured(is_within):
+    stage = ModuleStage(module=f"{__name__}:Slopes", arguments={"is_within": is_within}, loss="mse")
+    model, x = stage.build((), 1), np.array([[1, 2], [3, 4]], "f4")
+    tensors = model.parameters.tensors()
+    network = Network(
+        kind="module", settings=to_dict(stage), tensors=tensors, shape=(2,), classes=3
+    )
+    raw = predictor(network, ["raw"])(x)["raw"]
+    expected = model.module(torch.from_numpy(x)).detach().numpy()
+    np.testing.assert_allclose(raw, expected, rtol=1e-6)
+    np.testing.assert_array_equal(model.outputs(x), expected)
+    found = model.measure(Batch(x, np.zeros((2, 3))))
+    assert found["loss"] == pytest.approx(2 * (expected**2).mean(), rel=1e-5)
 
 
 def ragged(rows):

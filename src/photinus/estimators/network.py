@@ -222,9 +222,11 @@ class Network:
             x = read(
                 rows.reshape(len(rows), -1).astype(np.float32, copy=False) if is_flat else rows
             )
-            with torch.inference_mode():
+            # no inference_mode: in it `enable_grad` has no effect, of which a module may make use
+            with torch.no_grad():
                 out = module(**x) if isinstance(x, dict) else module(x)
-            outputs: Vector = (kept.pop() if layer else output_of("", out)).float().numpy()
+            made = kept.pop() if layer else output_of("", out)
+            outputs: Vector = made.detach().float().numpy()
             return outputs
 
         return run

@@ -447,6 +447,7 @@ class ModuleModel(PlacedModel):
         sums = {"examples": float(size), "loss": float(loss) * size}
         if isinstance(labels, dict) or not isinstance(outputs, Tensor):
             return sums
+        outputs = outputs.detach()  # as of `outputs`
         head = head_under(self._name, outputs, labels, self._how.metrics)
         errors = errors_of(head, outputs, labels)
         return {
@@ -473,7 +474,8 @@ class ModuleModel(PlacedModel):
         made: list[Tensor] = []
 
         def keep(_: nn.Module, __: tuple[Any, ...], out: object) -> None:
-            made.append(output_of(layer, out).to(CPU, self._dtype))
+            # detached: what is made under `enable_grad` has a graph
+            made.append(output_of(layer, out).detach().to(CPU, self._dtype))
 
         self.module.eval()
         hook = found.register_forward_hook(keep)
