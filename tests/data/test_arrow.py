@@ -142,6 +142,16 @@ def test_a_null_label_is_named():
         taken(given, kind="list", shape=(1,), label="y")
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"), [(-2.0, "weight -2, expected at least 0"), (np.nan, "nan, expected finite")]
+)
+def test_a_wrong_weight_is_named_by_its_own_column(wrong, said):
+    table = pa.RecordBatch.from_pydict({"x": [1.0, 2.0], "importance": [1.0, wrong]})
+    spec = ColumnSpec(features=("x",), weight="importance", kind="numeric", shape=(1,))
+    with pytest.raises(DataError, match=f"row 1 column importance: {said}"):
+        arrays(table, spec, RowChecker(RowChecks()))
+
+
 def test_the_row_number_counts_all_batches():
     checker = RowChecker(RowChecks(), 3)
     taken(batch(pa.array([[1.0, 2.0]] * 4)), checker=checker, kind="list", shape=(2,))

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from photinus.core.errors import CheckpointError, UsageError
+from photinus.core.errors import CheckpointError, DataError, UsageError
 from photinus.estimators.item2vec import Item2Vec
 from photinus.estimators.vector_models import Item2VecModel, Word2VecModel
 
@@ -85,6 +85,28 @@ def test_with_no_window_every_pair_of_a_basket_is_learnt_from():
     drawn = plain.centres(basket, chances_of(np.ones(40), job.model.sample, 1), rule, 7)
     assert [len(context) for context, _, _ in drawn] == [39] * 40
     assert Item2Vec(windowSize=3)._job(np.full(40, 25), 1).model.window == 3
+
+
+def test_a_text_is_no_basket_and_is_told_how_to_become_one(spark, model):
+    table = spark.createDataFrame([("SKU 1,SKU 2",)] * 9, "items string")
+    said = r'column items holds no baskets; got string; F\.split\("items", ","\) makes arrays'
+    for ask in (lambda: Item2Vec(**SMALL).fit(table), lambda: model.transform(table)):
+        with pytest.raises(UsageError, match=said):
+            ask()
+
+
+def test_baskets_of_one_item_each_are_refused_before_training(spark):
+    table = spark.createDataFrame([([n % 3],) for n in range(30)], "items array<bigint>")
+    with pytest.raises(DataError, match="no basket has two items: there is no pair to learn from"):
+        Item2Vec(**SMALL).fit(table)
+
+
+def test_an_item_without_a_vector_is_called_so_and_told_where_the_others_are(model):
+    said = r"the item has no vector; got '7'; `getVectors\(\)` has all that have one"
+    for ask in (lambda: model.findSynonyms(7, 3), lambda: model.most_similar([101], [7])):
+        with pytest.raises(UsageError, match=said):
+            ask()
+    assert callable(model.getVectors)
 
 
 def test_what_holds_no_baskets_is_one_sentence(spark):

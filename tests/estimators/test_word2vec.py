@@ -354,6 +354,12 @@ def test_what_holds_no_sentences_is_one_sentence(spark, row, kind, said):
     assert said in str(caught.value)
 
 
+def test_sentences_of_one_word_each_are_refused_before_training(spark):
+    table = spark.createDataFrame([("ab"[n % 2],) for n in range(30)], "text string")
+    with pytest.raises(DataError, match="no sentence has two words: there is no pair to learn"):
+        Word2Vec(numWorkers=1).fit(table)
+
+
 def test_a_column_that_is_missing_is_named(sentences):
     with pytest.raises(UsageError, match="unknown column; got 'words'; known: text"):
         Word2Vec(inputCol="words", numWorkers=1).fit(sentences)

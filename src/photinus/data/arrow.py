@@ -102,7 +102,7 @@ def arrays(batch: pa.RecordBatch, spec: ColumnSpec, checker: RowChecker) -> Bloc
     labels = None if spec.label is None else _labels(batch.column(spec.label), spec.label)
     names = (", ".join(spec.features), spec.label or "label")
     block = Block(features, labels, _weights(batch, spec.weight))
-    return checker.checked(block, names, spec.scale)
+    return checker.checked(block, names, spec.scale, spec.weight or "weight")
 
 
 def _findings(batch: pa.RecordBatch, spec: ColumnSpec) -> Iterator[Finding]:

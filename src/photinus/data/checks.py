@@ -130,12 +130,12 @@ def _too_large(
     yield Finding(column, np.asarray(lost.any(axis=1)), describe)
 
 
-def _of_weights(weights: Array | None) -> Iterator[Finding]:
+def _of_weights(weights: Array | None, column: str) -> Iterator[Finding]:
     if weights is None:
         return
-    yield from not_finite("weight", weights)
+    yield from not_finite(column, weights)
     describe = "weight {:g}, expected at least 0".format
-    yield Finding("weight", weights < 0, lambda row: describe(weights[row]))
+    yield Finding(column, weights < 0, lambda row: describe(weights[row]))
 
 
 def _in_float64() -> str:
@@ -191,6 +191,7 @@ class RowChecker:
         block: Block,
         columns: Columns = ("features", "label"),
         scale: float | None = None,
+        weight: str = "weight",
     ) -> Block:
         """Returns the block; class labels come out as int64. Its inputs are checked already.
 
@@ -198,6 +199,7 @@ class RowChecker:
             block: features [n, ...], labels [n, ...] or None, and weights.
             columns: the names of features and labels, for messages.
             scale: features are trained on as float32(features) · scale.
+            weight: the name of the column of weights, likewise.
 
         Raises:
             DataError: as `refuse`; or the shape or the type of a column is wrong.
@@ -206,7 +208,7 @@ class RowChecker:
         features = np.empty((len(block.features), 0)) if inputs is not None else block.features
         self._check_kinds(features, block.labels, columns)
         found = self._findings(features, block.labels, columns, scale)
-        self.refuse(chain(found, _of_weights(block.weights)))
+        self.refuse(chain(found, _of_weights(block.weights, weight)))
         if block.labels is not None and self.checks.classes is not None:
             block = block._replace(labels=block.labels.astype(np.int64, copy=False))
         return block

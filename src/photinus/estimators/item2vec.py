@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from photinus.embeddings.vectors import WordVectors
 from photinus.estimators.param_table import RUN_ROWS
 from photinus.estimators.params import keyword_params, with_params
-from photinus.estimators.sentences import sentences_of
+from photinus.estimators.sentences import baskets_of
 from photinus.estimators.vector_models import ITEM_ROWS, Item2VecModel, id_type
 from photinus.estimators.word2vec import COUNTED_ROWS, TRAINING_ROWS, VectorEstimator
 from photinus.strategies.custom import CustomStrategy
@@ -61,6 +61,7 @@ class Item2Vec(VectorEstimator):
 
     _rows = _ROWS
     _usual = {"window": _WHOLE_BASKET, "sample": 0.0}  # noqa: RUF012
+    _sequence = "basket", "items", "collect the items of a basket into one array"
 
     @keyword_params
     def __init__(
@@ -99,8 +100,8 @@ class Item2Vec(VectorEstimator):
         super().__init__()
 
     def _sentences(self, dataset: DataFrame) -> DataFrame:
-        baskets = sentences_of(dataset, self.getOrDefault("inputCol"), 1)
-        return baskets.select(_ordered(F.col("words"), self.getOrDefault("seed")).alias("words"))
+        items = baskets_of(dataset, self.getOrDefault("inputCol"))
+        return dataset.select(_ordered(items, self.getOrDefault("seed")).alias("words"))
 
     def _model(self, dataset: DataFrame, vectors: WordVectors) -> Item2VecModel:
         kind = id_type(dataset.schema[self.getOrDefault("inputCol")].dataType)

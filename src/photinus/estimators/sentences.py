@@ -104,6 +104,20 @@ def words_of(dataset: DataFrame, column: str) -> Column:
     return F.filter(words, lambda word: word.isNotNull() & (word != ""))
 
 
+def baskets_of(dataset: DataFrame, column: str) -> Column:
+    """Returns a column's baskets as arrays of texts, without nulls and empty ones.
+
+    Raises:
+        UsageError: there is no such column, or it holds something else. A text is no basket: what
+            is between its items, only the user knows.
+    """
+    kind = kind_of(dataset, column)
+    if not isinstance(kind, T.ArrayType):
+        do = f'F.split("{column}", ",") makes arrays of texts, F.collect_list of rows'
+        raise UsageError(f"column {column} holds no baskets", got=kind.simpleString(), do=do)
+    return words_of(dataset, column)
+
+
 def id_of(dataset: DataFrame, column: str) -> Column:
     """Returns a column of ids, texts or whole numbers, as texts.
 

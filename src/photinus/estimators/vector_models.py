@@ -33,7 +33,7 @@ from photinus.estimators.neighbours import asked_column, neighbours_udf
 from photinus.estimators.param_table import Row
 from photinus.estimators.params import defaults, with_params
 from photinus.estimators.persist import ParamsReader, write_head
-from photinus.estimators.sentences import id_of, words_of
+from photinus.estimators.sentences import baskets_of, id_of, words_of
 from photinus.estimators.summary import TrainingSummary
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ WORD_ROWS = rows_of_model(
 )
 ITEM_ROWS = rows_of_model(
     "items",
-    "the column of baskets: arrays of texts or of whole numbers, or text",
+    "the column of baskets: arrays of texts or of whole numbers",
     "the new column of a basket's mean vector",
 )
 NODE_ROWS = rows_of_model("node", "the column of nodes", "the new column of a node's vector")
@@ -207,8 +207,20 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
             side if isinstance(side, str) else [_text(one) for one in side]
             for side in (positive, negative)
         ]
+        for one in (one for side in sides if not isinstance(side, str) for one in side):
+            self._check_known(one)
         found = self.vectors.most_similar(*sides, count=count)
         return list(zip(self._ids([word for word, _ in found]), [x for _, x in found], strict=True))
+
+    def _check_known(self, one: str | Vector) -> None:
+        """Refuses a word without a vector by what this model calls it."""
+        if isinstance(one, np.ndarray):
+            return
+        try:
+            self.vectors.vector(one)
+        except UsageError as error:
+            do = "`getVectors()` has all that have one"
+            raise UsageError(f"the {self.of} has no vector", got=repr(one), do=do) from error
 
     def _sent_to(self, spark: SparkSession, *, is_unit: bool = False) -> tuple[_Sent, _Sent]:
         """Returns what gives the words and their vectors [V, D] in a task of this session."""
@@ -278,6 +290,9 @@ class Item2VecModel(VectorsModel):
 
     _rows = (*ITEM_ROWS, ID_ROW)
     of = "item"
+
+    def _words(self, dataset: DataFrame) -> Column:
+        return baskets_of(dataset, self.getOrDefault("inputCol"))
 
 
 @with_params((*NODE_ROWS, ID_ROW))

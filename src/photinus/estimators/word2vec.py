@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pyspark.ml.param import TypeConverters
 from pyspark.ml.param.shared import HasInputCol, HasOutputCol
+from pyspark.sql.functions import size
 
 from photinus.core.clock import Steps
-from photinus.core.errors import UsageError
+from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
 from photinus.data.spark import once
 from photinus.data.wikipedia import is_dump
@@ -125,6 +126,12 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
     """Settings of the stage that are others than its own defaults."""
     _reads_twice = True
     """The sequences cost little: they are counted, and read once more."""
+    _sequence: ClassVar[tuple[str, str, str]] = (
+        "sentence",
+        "words",
+        "put the words of a sentence into one row",
+    )
+    """One of them, what it is made of, and what to do where each is of one alone."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +148,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
 
         Raises:
             UsageError: the sentences or a Param are wrong.
-            DataError: fewer than two words are frequent enough.
+            DataError: fewer than two words are frequent enough, or no sentence has two.
             NotReadyError: the cluster lacks slots, or numba is missing.
         """
         if isinstance(dataset, (str, Path)) and is_dump(dataset):
@@ -172,6 +179,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         with self._seats(spark, workers), once(sentences, always=not self._reads_twice) as kept:
             vocabulary = counted(kept, *self._limits(), self._only())
             words, counts = vocabulary.words, vocabulary.counts
+            self._check_pairs(kept)
             job = self._job(counts, workers)
             length = tokens_in_block(int(counts.sum()), workers)
             rows = rows_of(kept, vocabulary, length)
@@ -190,6 +198,17 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         )
         made.summary = summary
         return made
+
+    def _check_pairs(self, sentences: DataFrame) -> None:
+        """Refuses sequences of one word each: nothing is learnt from them.
+
+        Raises:
+            DataError: no sequence has two.
+        """
+        some = sentences.where(size("words") > 1).limit(1)
+        if not queried(sentences.sparkSession, some.collect):
+            one, parts, do = self._sequence
+            raise DataError(f"no {one} has two {parts}: there is no pair to learn from", do=do)
 
     @abstractmethod
     def _sentences(self, dataset: DataFrame) -> DataFrame:
