@@ -9,6 +9,7 @@ from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.coordinator import Coordinator
 from photinus.core.clock import Clock, Steps
 from photinus.core.errors import FencedError, RunFailedError, UsageError
+from photinus.core.events import Warned
 from photinus.core.parameters import Layout, Parameters
 from photinus.models.logistic import LogisticStage
 from photinus.protocol.messages import Seat, grant_of
@@ -92,6 +93,23 @@ def test_where_an_owner_holds_the_parameters_nobody_is_told_who_is_there():
     said.coordinator.leases.gone(1, 1, 0.5)
     out += said.coordinator.tick(1.6) + said.push(0, now=1.7, position=2, version=1)[1]
     assert [f.kind for f in out] == ["grant", "grant", "agreed", "agreed", "agreed"]
+
+
+@pytest.mark.parametrize("loss", [np.nan, np.inf])
+def test_a_loss_that_is_not_finite_is_warned_of_once(loss):
+    said = Said()
+    said.all_come()
+    for version in range(3):
+        for slot in (0, 1):
+            said.voices[slot].stepped(StepDone(1, {"loss": loss if version else 1.0}))
+            _, out = said.push(slot, position=version + 1, version=version)
+        for frame in out:
+            said.voices[frame.slot].understood(frame, 0.0)
+    (warned,) = (event for event in said.events if isinstance(event, Warned))
+    assert warned.text == (
+        f"logistic: the loss is not finite, though the gradients are; got {loss:g} in round 2; "
+        "look for a log, a root or a quotient of 0 in it; the model may be of no use"
+    )
 
 
 def test_few_that_came_are_told_once_after_thirty_seconds():

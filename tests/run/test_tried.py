@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import DataError, UsageError
+from photinus.core.events import Warned
 from photinus.data.base import Batch
 from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData
@@ -26,6 +27,9 @@ class Late(nn.Module):
 
 def each(outputs, labels):
     return (outputs - labels[:, None]) ** 2
+
+def no_number(outputs, labels):
+    return (outputs - labels[:, None]).square().mean() + (-outputs.detach().abs() - 1).log().mean()
 
 def picky(outputs, labels):
     if not (abs(labels) == 1).all():
@@ -85,6 +89,15 @@ def test_a_layer_that_forward_makes_is_refused_before_there_is_a_run_folder(smal
     with pytest.raises(UsageError, match=r"Late makes layers in forward; got last\.weight"):
         train(job, small.data(), folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_loss_that_is_no_number_is_warned_of_once_and_trains_on(small, tmp_path, workers):
+    job, events = small.job(model=stage(loss="tried_losses:no_number"), workers=workers), []
+    outcome = train(job, small.data(), folder=tmp_path / "run", callbacks=[events.append])
+    told = [event.text for event in events if isinstance(event, Warned)]
+    assert len([text for text in told if "the loss is not finite" in text]) == 1
+    assert np.isfinite(outcome.vector).all()
 
 
 def test_trying_changes_no_row_and_reads_only_two(small):

@@ -343,6 +343,7 @@ class Coordinator(LeaseServer):
     def _answered(self, answers: Sequence[Answer], now: float) -> list[Frame]:
         agreed = frozenset(a.seat.slot for a in answers if a.is_applied)
         members, progress = agreed & self.leases.members, self._phases.progress
+        self._phases.look_at_loss()
         is_cut = bool(agreed) and self._cuts.begin(members, progress, now)
         out = [self._answer(answer, is_cut=is_cut) for answer in answers]
         for seat, _, message in answers:
