@@ -119,6 +119,8 @@ def test_a_bad_row_is_named_by_the_task(spark):
             "column blob: a label must be a number, or an array of numbers; got binary",
         ),
         (["a", "vector"], None, UsageError, "of several feature columns each must hold numbers"),
+        ("time", None, DataError, "column time holds times; got timestamp; make numbers of them"),
+        (["a", "day"], None, DataError, 'e.g. by F.hour("day") or F.unix_timestamp("day")'),
         ("a", "a", UsageError, "a column cannot be taken twice; got 'a'"),
         ([], "a", UsageError, "no feature column is named"),
         (
@@ -132,6 +134,7 @@ def test_a_bad_row_is_named_by_the_task(spark):
 )
 def test_a_wrong_column_is_named(table, features, label, error, said):
     nested = table.withColumn("nested", array(array(lit(1))))
+    nested = nested.selectExpr("*", "now() time", "current_date() day")
     with pytest.raises(error) as caught:
         columns(nested, features, label)
     assert said in str(caught.value)

@@ -6,6 +6,7 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.estimators.dbn import DBNClassifier
+from photinus.estimators.item2vec import Item2Vec
 from photinus.estimators.module import (
     TorchClassificationModel,
     TorchClassifier,
@@ -202,16 +203,42 @@ def test_a_copy_has_its_own_values():
         (DBNClassifier(hiddenSizes=[]), "hiddenSizes must be one or more whole numbers"),
         (DBNClassifier(numWorkers=2, hiddenSizes=[8, 0]), "hiddenSizes must be one or more"),
         (DBNClassifier(batchSize=0), "batchSize must be a whole number of at least 1; got 0"),
-        (DBNClassifier(numWorkers=-1), "numWorkers must be a whole number of at least 1; got -1"),
         (DBNClassifier(preTrainBatchSize=0), "preTrainBatchSize must be a whole number"),
         (DBNClassifier(visibleUnits="poisson"), "visibleUnits must be one of"),
         (TorchClassifier(module="torch.nn:Linear", loss="entropy"), "loss: unknown loss; got"),
+        (
+            TorchClassifier(module="torch.nn:Linear", learningRate=0.1, optimizerArgs={"lr": 0.01}),
+            "optimizerArgs: two learning rates are set; got learningRate=0.1, and optimizerArgs",
+        ),
     ],
 )
 def test_a_value_that_no_job_takes_is_told_of_its_param(estimator, said):
     with pytest.raises(UsageError) as caught:
         estimator._job({"inputs": 4, "classes": 3} if "DBN" in estimator.uid else {})
     assert str(caught.value).startswith(said)
+
+
+def test_no_fewer_workers_than_none_can_be_asked_for():
+    said = "numWorkers must be at least 0; got -1; name how many tasks shall train, or 0 for"
+    for make in (DBNClassifier, TorchClassifier, Item2Vec):
+        with pytest.raises(UsageError, match=said):
+            make(numWorkers=-1)
+
+
+@pytest.mark.parametrize(
+    ("params", "columns", "said"),
+    [
+        ({}, ["features"], "unknown column; got 'label'; known: features; set labelCol=\"\" wh"),
+        (
+            {"labelCol": "x", "featuresCol": "x"},
+            ["x"],
+            "taken twice; got 'x'; set labelCol=\"\" wh",
+        ),
+    ],
+)
+def test_who_has_no_labels_is_told_how_to_say_so(params, columns, said):
+    with pytest.raises(UsageError, match=said):
+        TorchEstimator(module="torch.nn:Linear", **params)._check_label(columns)
 
 
 def test_models_share_the_columns():

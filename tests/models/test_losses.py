@@ -108,6 +108,15 @@ def test_soft_labels_are_taken_as_they_are():
     assert torch.isfinite(loss_named("cross_entropy")(outputs, targets, None))
 
 
+@pytest.mark.parametrize("name", ["mse", "huber", "poisson", "binary_cross_entropy"])
+def test_a_module_that_returns_more_numbers_than_a_label_has_is_told_both(name):
+    with pytest.raises(UsageError, match="the module returns 3 numbers a row, and a label has 1"):
+        target_for(name, torch.zeros(2, 3), torch.zeros(2))
+    with pytest.raises(UsageError, match="returns 1 number a row, and its target has 4; got loss"):
+        target_for(name, torch.zeros(2, 1), torch.zeros(2, 2, 2), of="its target")
+    assert target_for(name, torch.zeros(2, 1), torch.zeros(2)).shape == (2, 1)
+
+
 def test_half_a_class_is_refused():
     with pytest.raises(DataError, match=r"cross_entropy needs whole numbers as labels; got 0\.5"):
         target_for("cross_entropy", torch.zeros(2, 3), torch.tensor([1.0, 0.5]))

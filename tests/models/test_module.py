@@ -500,6 +500,8 @@ def test_frozen_parameters_are_not_trained():
     np.testing.assert_array_equal(other.module.weight.detach().numpy().reshape(-1), given)
     with pytest.raises(UsageError, match="unknown parameter in frozen; got 'weights'; did you"):
         ModuleStage(**SMALL_STAGE, frozen=("weights",)).build((), 0)
+    with pytest.raises(UsageError, match=r"frozen leaves nothing to train; got \*; name fewer"):
+        ModuleStage(**SMALL_STAGE, frozen=("*",)).build((), 0)
 
 
 def test_a_named_metric_is_measured_beside_the_loss():

@@ -103,6 +103,13 @@ def test_a_module_for_a_model_is_told_how_to_be_given(model):
     assert isinstance(stage.build((), 0).module, torch.nn.Linear), "the name that is told works"
 
 
+@pytest.mark.parametrize("model", [torch.nn.Sequential(), torch.nn.ModuleList])
+def test_layers_in_a_container_must_be_made_by_a_function(model):
+    said = r'put a function that returns it into a file .*: ModuleStage\(module="mynets:make"\)$'
+    with pytest.raises(UsageError, match=said):
+        Job(model=model)
+
+
 def test_a_module_typed_in_a_notebook_must_go_into_a_file(monkeypatch):
     class Net(torch.nn.Module):
         pass

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 ONE_PROCESS = r"local(\[|$)"
 """A master that is this very process; local-cluster has executors."""
 _VECTORS = ("VectorUDT",)
+_TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 _IMAGE_PARTS = ("height", "width", "nChannels", "data")
 
 
@@ -178,7 +179,9 @@ def input_column(df: DataFrame, inputs: InputSpec, name: str) -> Column:
         return _quoted(column)
     while isinstance(kind, T.ArrayType):
         kind = kind.elementType
-    if isinstance(kind, (T.StringType, T.MapType, T.DateType, T.TimestampType)):
+    if isinstance(kind, _TIMES):
+        raise _holds_times(column, kind)
+    if isinstance(kind, (T.StringType, T.MapType)):
         raise holds_text(column)
     is_alone = kind is df.schema[column].dataType
     if isinstance(kind, T.DecimalType) and is_alone:
@@ -578,10 +581,17 @@ def _number(df: DataFrame, name: str, *, several: bool) -> Column:
     if several and not _is_number(kind):
         if isinstance(kind, T.StringType):
             raise _text(name)
+        if isinstance(kind, _TIMES):
+            raise _holds_times(name, kind)
         do = "join them first, e.g. with VectorAssembler"
         wrong = f"column {name}: of several feature columns each must hold numbers"
         raise UsageError(wrong, got=kind.simpleString(), do=do)
     return _quoted(name).cast("float").alias(_plain(name))
+
+
+def _holds_times(name: str, kind: T.DataType) -> DataError:
+    do = f'make numbers of them first, e.g. by F.hour("{name}") or F.unix_timestamp("{name}")'
+    return DataError(f"column {name} holds times", got=kind.simpleString(), do=do)
 
 
 def _text(name: str) -> DataError:
@@ -620,6 +630,8 @@ def _feature(df: DataFrame, name: str) -> tuple[Column, str, list[Column]]:
         return whole, IMAGE, [column[part] for part in _IMAGE_PARTS[:3]]
     if isinstance(kind, T.StringType):
         raise holds_text(name)
+    if isinstance(kind, _TIMES):
+        raise _holds_times(name, kind)
     do = "use ML vectors, arrays of numbers, bytes, images or columns of numbers"
     if isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.ArrayType):
         do = f"the estimators of modules read it by inputs={{'parameter of forward': {name!r}}}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -86,6 +86,7 @@ class NetworkEstimator(TrainingEstimator):
         else:
             workers = min(free_slots(spark), _batch_size(job.model))
         source = job.data
+        self._check_label(dataset.columns)
         frame, spec = selected(
             dataset,
             features,
@@ -114,6 +115,9 @@ class NetworkEstimator(TrainingEstimator):
         made = self._copyValues((plan.makes or self._model)(network))
         made.summary = summary
         return made
+
+    def _check_label(self, columns: Sequence[str]) -> None:
+        """Refuses a label's column where an estimator knows more to do than is said of any."""
 
     def _known(self, dataset: DataFrame) -> int | None:  # noqa: ARG002 - some look at it
         """Returns how many outputs there are by the columns; None: all labels must be read.

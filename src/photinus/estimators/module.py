@@ -11,6 +11,7 @@ from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError, PhotinusError, UsageError
 from photinus.core.factories import code_named
+from photinus.core.settings import unknown_column
 from photinus.data.arrow import unequal_rows
 from photinus.data.base import Array, Batch
 from photinus.data.spark import classes_in
@@ -83,6 +84,10 @@ class _TrainsModule(NetworkEstimator):
         if not values.get("module"):
             do = "module='mynets:Net' names a class, or a function that returns a torch module"
             raise UsageError(f"{type(self).__name__} needs a module", do=do)
+        rate, settings = values.get("learningRate"), values.get("optimizerArgs") or {}
+        if rate is not None and "lr" in settings:
+            got = f"learningRate={rate}, and optimizerArgs with lr={settings['lr']}"
+            raise UsageError("two learning rates are set", got=got, do="leave one of them out")
         return super()._made(values, sizes)
 
     def _drafted(self, rows: SelectedRows, workers: int) -> tuple[Draft, tuple[int, ...]]:
@@ -224,6 +229,14 @@ class TorchEstimator(_TrainsModule):
         phase: str = "train",
     ) -> None:
         super().__init__()
+
+    def _check_label(self, columns: Sequence[str]) -> None:
+        label, features = self.getOrDefault("labelCol"), self.getOrDefault("featuresCol")
+        do = 'set labelCol="" where the features are the target'
+        if label and isinstance(label, str) and label not in columns:
+            raise UsageError(str(unknown_column(label, columns)), do=do)
+        if label and label == features and not self.getOrDefault("inputs"):
+            raise UsageError("a column cannot be taken twice", got=repr(label), do=do)
 
     def _plan(self, rows: SelectedRows, workers: int, known: int | None) -> Plan:
         draft, shape = self._drafted(rows, workers)

@@ -9,6 +9,7 @@ from typing import Any
 
 from pyspark.ml.param import TypeConverters
 
+from photinus.core.errors import UsageError
 from photinus.core.settings import to_dict
 from photinus.estimators.converters import (
     to_encoders,
@@ -64,6 +65,16 @@ def _cosine(rate: Any) -> Any:  # noqa: ANN401 - a number, or a Schedule's plain
 
 
 _Text, _Whole, _Number = TypeConverters.toString, TypeConverters.toInt, TypeConverters.toFloat
+
+
+def _workers(value: Any) -> int:  # noqa: ANN401 - what a user may give
+    """Returns how many workers; 0 for as many as slots are free."""
+    count: int = _Whole(value)
+    if count < 0:
+        do = "name how many tasks shall train, or 0 for as many as slots are free"
+        raise UsageError("numWorkers must be at least 0", got=count, do=do)
+    return count
+
 
 _FEATURES = Row(
     name="featuresCol",
@@ -162,7 +173,7 @@ _JOB_ROWS = (
         name="numWorkers",
         meaning="tasks of Spark that train at the same time; 0: as many as slots are free, at most "
         "one for each row of a batch",
-        convert=_Whole,
+        convert=_workers,
         place="workers",
         default=0,
         shape=int,

@@ -153,21 +153,34 @@ def _own(name: str, function: _Each) -> Loss:
     return loss
 
 
-def target_for(name: str, outputs: Tensor, labels: Any) -> Any:  # noqa: ANN401 - of own losses
+def target_for(
+    name: str,
+    outputs: Tensor,
+    labels: Any,  # noqa: ANN401 - of own losses
+    of: str = "a label",
+) -> Any:  # noqa: ANN401
     """Returns labels in the type and shape that the loss compares with outputs [B, ...].
 
     Args:
         name: of the loss.
         outputs: [B, ...].
         labels: [B, ...]; a loss of the user's own may have several, by name.
+        of: what an error calls one of them.
 
     Raises:
         DataError: a class is no whole number.
+        UsageError: a row has more or fewer outputs than the loss compares.
     """
     if ":" in name or name == "in_batch":
         return labels
     if name in CLASSES:
         return whole_target(name, labels)
+    rows = len(outputs) if outputs.ndim else 0
+    if rows and len(labels) == rows and labels.numel() != outputs.numel():
+        given, wanted = outputs.numel() // rows, labels.numel() // rows
+        wrong = f"the module returns {given} number{'s' * (given != 1)} a row, and {of} has "
+        do = f"let it return {wanted}, or take a loss of your own"
+        raise UsageError(f"{wrong}{wanted}", got=f"loss {name}", do=do)
     return labels.to(outputs.dtype).reshape(outputs.shape)
 
 

@@ -79,6 +79,9 @@ def _freeze(module: nn.Module, patterns: tuple[str, ...], tables: set[str]) -> d
         for name, parameter in found.items():
             parameter.requires_grad = False
             frozen[name] = parameter.detach().numpy()
+    if patterns and not tables and not any(p.requires_grad for p in module.parameters()):
+        wrong, do = "frozen leaves nothing to train", "name fewer parameters in it"
+        raise UsageError(wrong, got=", ".join(patterns), do=do)
     return frozen
 
 

@@ -546,8 +546,9 @@ class ModuleModel(PlacedModel):
             weights = getattr(batch, "weights", None)
             if weights is not None and not isinstance(batch, _Sent):
                 weights = self._at.sent(tensor_of(weights))
+            of = "its target" if given is None else "a label"
             try:
-                loss = self._loss(outputs, target_for(self._name, outputs, labels), weights)
+                loss = self._loss(outputs, target_for(self._name, outputs, labels, of), weights)
             except (RuntimeError, IndexError):
                 if given is not None and not self._at.is_apart:
                     self._checked(given)

@@ -162,10 +162,14 @@ def _check_named(model: object) -> None:
     home, before = kind.__module__, ""
     if home.startswith("torch.nn.") and getattr(nn, kind.__name__, None) is kind:
         home = "torch.nn"
+    name, arguments = kind.__name__, ", arguments={...}"
     if home == "__main__":
         home, before = "mynets", "put its class into a file that every worker can import: "
+    if kind in (nn.Sequential, nn.ModuleList, nn.ModuleDict):  # layers are no plain arguments
+        home, name, arguments = "mynets", "make", ""
+        before = "put a function that returns it into a file that every worker can import: "
     wrong = "model of Job must say how a module is made, since every worker makes its own"
-    do = f'{before}ModuleStage(module="{home}:{kind.__name__}", arguments={{...}})'
+    do = f'{before}ModuleStage(module="{home}:{name}"{arguments})'
     raise UsageError(wrong, got=f"the torch module {kind.__name__}", do=do)
 
 
