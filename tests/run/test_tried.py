@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from photinus.core.clock import Steps
 from photinus.core.errors import DataError, UsageError
-from photinus.core.events import Warned
+from photinus.core.events import PhaseStarted, Warned
 from photinus.data.base import Batch
 from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData
@@ -12,6 +13,7 @@ from photinus.models.module import ModuleStage
 from photinus.run.evaluate import Draft
 from photinus.run.module_check import classes_tried
 from photinus.run.train import resume, train
+from photinus.strategies.recipes import averaging
 
 OWN = """
 from torch import nn
@@ -93,10 +95,13 @@ def test_a_layer_that_forward_makes_is_refused_before_there_is_a_run_folder(smal
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_loss_that_is_no_number_is_warned_of_once_and_trains_on(small, tmp_path, workers):
-    job, events = small.job(model=stage(loss="tried_losses:no_number"), workers=workers), []
+    events, strategy = [], averaging(every=Steps(3), gradients_until=0.5)
+    model = stage(loss="tried_losses:no_number")
+    job = small.job(model=model, workers=workers, strategy=strategy)
     outcome = train(job, small.data(), folder=tmp_path / "run", callbacks=[events.append])
     told = [event.text for event in events if isinstance(event, Warned)]
-    assert len([text for text in told if "the loss is not finite" in text]) == 1
+    assert len([text for text in told if "train: the loss is not finite" in text]) == 1
+    assert len([event for event in events if isinstance(event, PhaseStarted)]) == workers
     assert np.isfinite(outcome.vector).all()
 
 

@@ -69,8 +69,8 @@ class Phases:
         self.span, self.keep = (0.0, 1.0), frozenset[int]()
         self.has_begun, self.is_between_passes, self._is_tried = False, False, False
         self._begun, self._is_shuffled, self.wants_shuffle = -1, False, False
-        self._wrong_losses = set[int]()
-        """The phases that were warned of."""
+        self._wrong_losses = set[str]()
+        """The stages that were warned of."""
         self.enter(cut.phase if cut else 0)
 
     @property
@@ -366,12 +366,12 @@ class Phases:
     # -- validation ------------------------------------------------------------------------------
 
     def look_at_loss(self) -> None:
-        """Warns, once a phase, of a loss that is not finite: a push is looked at by its numbers."""
-        number, loss = self.owner.phase, self.owner.metrics.get("loss", 0.0)
-        if math.isfinite(loss) or number in self._wrong_losses:
+        """Warns, once a stage, of a loss that is not finite: a push is looked at by its numbers."""
+        name, loss = self.phase.stage.name, self.owner.metrics.get("loss", 0.0)
+        if math.isfinite(loss) or name in self._wrong_losses:
             return
-        self._wrong_losses.add(number)
-        wrong = f"{self.phase.name}: the loss is not finite, though the gradients are"
+        self._wrong_losses.add(name)
+        wrong = f"{name}: the loss is not finite, though the gradients are"
         do = "look for a log, a root or a quotient of 0 in it; the model may be of no use"
         self._callbacks.warn(wrong, got=f"{loss:g} in round {self.owner.version}", do=do)
 
