@@ -207,10 +207,27 @@ def test_a_transformer_with_dropout_is_recorded():
     assert np.isfinite(learned(stage, "cuda", width=32, seeds=range(8, 80, 8))).all()
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_recorded_run_on_a_card_has_the_plain_ones_bits(precision, trained):
+class Assigning(nn.Module):
+    """Assigns its running mean, and does not write into it."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(6, 3)
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.mean(0)
+        return self.line(x - self.mean)
+
+
+@pytest.mark.parametrize(
+    ("module", "precision"),
+    [("chancy", "float32"), ("chancy", "bfloat16"), ("Assigning", "float32")],
+)
+def test_a_recorded_run_on_a_card_has_the_plain_ones_bits(module, precision, trained):
     stage = replace(
-        STAGE, module=f"{__name__}:chancy", precision=precision, l2={}, epochs=6.0, clip=1.0
+        STAGE, module=f"{__name__}:{module}", precision=precision, l2={}, epochs=6.0, clip=1.0
     )
     made = []
     for recorded in (False, True):
