@@ -120,3 +120,11 @@ def test_a_cache_that_is_not_saved_may_have_any_shape():
     model.move("stand-in")
     model.learn(batch(), 1)
     assert model.module.last.shape == (16, 4)
+
+
+def test_running_statistics_of_float64_are_refused():
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
+    with pytest.raises(
+        UsageError, match=r"must be float32: 1\.running_mean; got float64; make the"
+    ):
+        ModuleModel(module, "cross_entropy", Learning())

@@ -151,6 +151,7 @@ class ModuleModel(PlacedModel):
         trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
         dtype = _common_type(trained) if trained or not _has_tables(module) else "float32"
         kept = {n: b for n, b in module.named_buffers() if b.dtype in _SECTIONS}
+        _check_statistics(module)
         self._names, self._kept = list(trained), list(kept)
         entries = [(n, tuple(p.shape), TRAINED) for n, p in trained.items()]
         tensors = entries + [(n, tuple(b.shape), _SECTIONS[b.dtype]) for n, b in kept.items()]
@@ -636,6 +637,15 @@ def _shape(tensor: Read) -> str:
     if isinstance(tensor, dict):
         return ", ".join(f"{name} {_shape(x)}" for name, x in tensor.items())
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _check_statistics(module: nn.Module) -> None:
+    """Refuses running statistics that are in no flat vector: the trained model would lack them."""
+    for name, buffer in module.named_buffers():
+        if name.endswith(("running_mean", "running_var")) and buffer.dtype not in _SECTIONS:
+            wrong = f"running statistics must be float32: {name}"
+            got = str(buffer.dtype).removeprefix("torch.")
+            raise UsageError(wrong, got=got, do="make the module in float32, or use LayerNorm")
 
 
 def _has_tables(module: nn.Module) -> bool:
