@@ -124,7 +124,5 @@ def test_a_cache_that_is_not_saved_may_have_any_shape():
 
 def test_running_statistics_of_float64_are_refused():
     module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).double()
-    with pytest.raises(
-        UsageError, match=r"must be float32: 1\.running_mean; got float64"
-    ):
+    with pytest.raises(UsageError, match=r"must be float32: 1\.running_mean; got float64"):
         ModuleModel(module, "cross_entropy", Learning())

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "strategies",
     multiple=True,
     metavar="NAME|JSON",
-    help="A strategy to compare; repeatable [every recipe, with gradients_until=0].",
+    help="A strategy to compare; repeatable [every recipe, from its first step].",
 )
 @click.option(
     "--step-seconds",
@@ -55,8 +55,8 @@ def compare(
 ) -> None:
     """Train one job under several strategies: one table, one chart.
 
-    Without --strategy, recipes have no start by gradients: in the first 7,500 steps they would all
-    do the same.
+    Without --strategy, recipes have no start by gradients (gradients_until=0) but post_local, of
+    which it is a part: in the first 7,500 steps they would all do the same.
 
     In the simulator the seconds are virtual, those of the workers and links that you describe:
     --step-seconds 0.01,0.01,0.01,0.04 --mbit 100. If you give these options, the simulator is used.

@@ -71,6 +71,8 @@ class Cuts:
         """Slot -> what its worker loads, until it has sent a page of its own."""
         self._returns = 0
         """How often in a row the run went back and agreed on nothing in between."""
+        self._applied = -1
+        """The examples that were agreed on before the present round."""
         self._making: Cut | None = None
         self._missing: set[int] = set()
         self._snapshots: dict[int, Snapshot] = {}
@@ -160,14 +162,17 @@ class Cuts:
             now: the time.
         """
         owner, seats = self._owner, self._leases.seats.values()
-        if self._making is not None and len(self._told) < owner.policy.shards:
-            return False  # it will be whole: with a worker that is lost it is given up
-        is_all = bool(members) and not any(seat.closed for seat in seats)
+        has_trained, self._applied = owner.applied != self._applied, owner.applied
+        # after a round of shards without steps workers leave, and others could read no rows of them
+        is_all = bool(members) and (has_trained or not owner.has_shards)
+        is_all = is_all and not any(seat.closed for seat in seats)
         is_all = is_all and (members == self._leases.members or not owner.policy.waits)
         is_trial = is_all and self._early_stopping.begin(
             progress, owner.version, self._leases.members
         )
-        if not is_trial and not self.is_due(now):
+        # an unfinished cut will be whole: with a worker that is lost it is given up
+        is_unfinished = self._making is not None and len(self._told) < owner.policy.shards
+        if not is_trial and (is_unfinished or not self.is_due(now)):
             return False
         # where workers do not wait, no two of them are at the same point: each starts fresh
         asked = members if owner.policy.waits else frozenset[int]()

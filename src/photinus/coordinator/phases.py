@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +25,8 @@ from photinus.training.plan import START, Phase, TrainingPlan
 from photinus.training.snapshots import Cut
 from photinus.transport.frames import Frame
 
-_USUAL = "averaging"
-"""The recipe of a job that names none."""
+_USUAL, _LEFT_OUT = "averaging", ("every", "outer", "codec")
+"""The recipe of a job that names none, and arguments of it that say how its rounds are."""
 _SHUFFLES = "all rows are redistributed by their hash, once; shuffle=False leaves them"
 
 
@@ -284,8 +285,9 @@ class Phases:
         phase = self.phase
         if phase.part != START or phase.until != AUTO or self.span != (0.0, 1.0):
             return
-        recipe = getattr(self._plan.phases[self.owner.phase + 1].strategy, "recipe", "")
-        if recipe != _USUAL:
+        strategy: Any = self._plan.phases[self.owner.phase + 1].strategy
+        recipe, is_named = strategy.recipe, not strategy.usual.issuperset(_LEFT_OUT)
+        if recipe != _USUAL or is_named:
             steps = phase.steps(self._leases.rows)
             self._callbacks.warn(
                 f"{phase.stage.name}: all steps average gradients, and none is of {recipe}",

@@ -234,7 +234,7 @@ class ModuleModel(PlacedModel):
         weights = getattr(two, "weights", None)
         if is_paired(lambda o, y: self._loss(o, y, weights), outputs.to(CPU), labels):
             wrong = f"the loss {self._name} compares each output with every label"
-            do = "let it read outputs[:, 0], or labels[:, None]"
+            do = "let it read outputs[:, 0]; labels[None, :] where each pair is meant"
             raise UsageError(wrong, got="outputs [B, 1] and labels [B]", do=do)
 
     def _begin_learning(self) -> None:

@@ -33,11 +33,13 @@ class _Watch(TorchDispatchMode):
         if outputs and labels:
             shapes = tuple(outputs[0].shape), tuple(labels[0].shape)
             square, flat, column = (self._rows,) * 2, (self._rows,), (self._rows, 1)
-            self.is_paired |= shapes in ((column, flat), (square, square))
-        elif isinstance(made, Tensor) and len(given) == 1 and made.shape == given[0].shape:
-            # such as labels in the outputs' type
-            for known in (self._outputs, self._labels):
-                known |= {_memory(made)} if _memory(given[0]) in known else set()
+            is_loss = "loss" in str(func)  # which torch expands both for
+            self.is_paired |= shapes == (column, flat) or (is_loss and shapes == (square, square))
+        elif isinstance(made, Tensor):  # such as labels in the outputs' type, or less their mean
+            for known, some in ((self._outputs, outputs), (self._labels, labels)):
+                rest = [a for a in given if a.numel() > 1 and _memory(a) not in known]
+                if some and not rest and made.shape == some[0].shape:
+                    known.add(_memory(made))
         return made
 
 

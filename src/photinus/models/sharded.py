@@ -249,6 +249,11 @@ class ShardedModel(Model):
         self._views.update((name, self.table(name)) for name in self.embeddings)
 
     @property
+    def has_statistics(self) -> bool:
+        """True where layers keep running means and variances, which are rows, too."""
+        return bool(self._statistics)
+
+    @property
     def kept_numbers(self) -> int:
         """How many numbers at the end of a row are its optimizer's, which takes roots of them."""
         return self.row_size - max(table.embedding_dim for table in self.embeddings.values())

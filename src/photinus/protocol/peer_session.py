@@ -28,6 +28,8 @@ from photinus.strategies.sparse import gather, scatter, to_dense
 from photinus.transport.frames import Frame
 from photinus.transport.ring import RingMembers
 
+GIVE_UP_SECONDS = 30.0
+"""How long a worker that reads rows waits for an owner's next answer."""
 COORDINATOR = -1
 """The address of a frame that is for no worker."""
 PEERS = ("publish", "part", "whole", "missing", "fetch", "heal")
@@ -214,6 +216,11 @@ class Peers:
         reading = self._table.reading
         told = {"restores": False, "reading": reading.number}
         return [self._told(s, "fetch", {"asks": reading.asks[s]}, told) for s in reading.owing]
+
+    @property
+    def owing(self) -> int:
+        """How many owners have not answered the present question."""
+        return len(self._table.reading.owing)
 
     def numbers_read(self) -> Vector | None:
         """Returns the numbers [r, width] of the rows that are read; None while any are missing."""

@@ -15,7 +15,12 @@ from photinus.protocol.background_thread import BackgroundThread
 from photinus.protocol.early_trial import EarlyTrial
 from photinus.protocol.headers import checked
 from photinus.protocol.messages import Seat
-from photinus.protocol.peer_session import COORDINATOR, OTHERS, AddressedFrame
+from photinus.protocol.peer_session import (
+    COORDINATOR,
+    GIVE_UP_SECONDS,
+    OTHERS,
+    AddressedFrame,
+)
 from photinus.protocol.worker_session import WorkerSession
 from photinus.strategies.base import Message
 from photinus.training.asks import (
@@ -229,12 +234,20 @@ class Worker:
         self._post(self._session.peers.announces(run, size, merge))
         self._background.begin()
 
-    def _read(self, ask: RowsAsked) -> Vector:
-        """Returns rows of a sharded table once their owners have sent them; answers theirs."""
+    def _read(self, ask: RowsAsked) -> Vector | None:
+        """Returns rows of a sharded table once their owners have sent them; answers theirs.
+
+        None where an owner answers nothing for too long.
+        """
         peers, asked = self._session.peers, time.monotonic()
+        heard_at, owing = asked, -1
         self._session.frame(ask, asked)
         self._post(peers.reads(ask.rows))
         while (numbers := peers.numbers_read()) is None:
+            if peers.owing != owing:
+                heard_at, owing = time.monotonic(), peers.owing
+            if time.monotonic() - heard_at > GIVE_UP_SECONDS:
+                break
             self._look_at_mesh(_MEET_SECONDS)
             for heard in self._heard(0.0):
                 if not self._is_of_peers(heard):

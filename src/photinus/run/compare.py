@@ -77,8 +77,8 @@ def compare(
 
     Args:
         job: what to train; its engine decides where, and so whose seconds are compared.
-        strategies: what is compared; left out, every recipe of the table, without a start by
-            gradients: in a short job it would be all that they do.
+        strategies: what is compared; left out, every recipe of the table, without the usual start
+            by gradients: in a short job it would be all that they do.
         folder: where the runs and the comparison are kept.
         cluster: how fast the simulator's workers and links are.
         told: called after each run.

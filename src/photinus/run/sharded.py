@@ -14,7 +14,7 @@ from photinus.models.sharded import ShardedModel
 from photinus.run.evaluate import Draft
 from photinus.strategies.codecs import codec
 from photinus.strategies.custom import CustomStrategy
-from photinus.strategies.outer import Adagrad, RowAdagrad, RowAdam, Sgd
+from photinus.strategies.outer import Adagrad, Outer, RowAdagrad, RowAdam, Sgd
 from photinus.strategies.shards import READS
 from photinus.strategies.spec import StrategySpec
 
@@ -81,9 +81,22 @@ def _among(
         if not takes(value):
             wrong = f"{name} of averaging does not go with sharded tables"
             raise UsageError(wrong, got=str(value), do=f"use {do}")
+    if model.has_statistics:
+        outer = usual.get("outer", strategy.outer)
+        _check_statistics(outer, usual.get("codec", strategy.codec))
     usual |= {"owners": workers, "rows": model.row_size}
     every = usual.get("every", strategy.every)
     usual["every"] = every if every.steps else every | _AHEAD
     if codec(usual.get("codec", strategy.codec)).has_feedback:
         usual["exact"] = model.kept_numbers
     return replace(strategy, **usual, usual=strategy.usual - {*usual})
+
+
+def _check_statistics(outer: Outer, name: str) -> None:
+    """Refuses what would make a running variance wrong, or negative: it is a row of the table."""
+    if codec(name).has_feedback:
+        wrong = "running statistics, as of BatchNorm, need rows in fp32 or bf16"
+        raise UsageError(wrong, got=f"codec {name}", do='use codec="bf16"')
+    if outer != Sgd():
+        wrong = "running statistics, as of BatchNorm, move by the workers' mean"
+        raise UsageError(wrong, got=f"outer {outer!r}", do="use outer=Sgd()")

@@ -62,7 +62,8 @@ class Page(NamedTuple):
 class RowsAsked(NamedTuple):
     """From the loop: rows [r] of a sharded table, as they were last agreed on.
 
-    Answered by their numbers [r · width], once the owners have sent them.
+    Answered by their numbers [r, width], once the owners have sent them; None where one of them
+    does not answer.
     """
 
     rows: Vector

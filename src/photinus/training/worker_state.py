@@ -23,7 +23,7 @@ _PAGES_OF_SECOND, _MOST_PAGES = 8, 64
 """More than one page for each second of a step, and the most: where steps wait for a disk they are
 few."""
 Told = Generator[Snapshot | Measured | Page | RowsAsked, Any, None]
-Read = Generator[RowsAsked, Any, Mapping[str, float]]
+Read = Generator[RowsAsked, Any, Mapping[str, float] | None]
 
 
 def tell(context: PhaseContext, news: News, clock: Clock, state: Any) -> Told:  # noqa: ANN401
@@ -35,14 +35,17 @@ def tell(context: PhaseContext, news: News, clock: Clock, state: Any) -> Told:  
         yield from tell_pages(context, _PAGES_AT_ONCE)
     if news.measure:
         yield from tell_pages(context)  # the point that is measured may be the best one
-        yield Measured((yield from _measured(context, state)))
+        sums = yield from _measured(context, state)
+        if sums is not None:
+            yield Measured(sums)
 
 
 def _measured(context: PhaseContext, state: Any) -> Read:  # noqa: ANN401
     """Returns the model's sums over the rows set aside.
 
     What these read of a sharded table comes from its owners, and makes room for the rows of the
-    next steps. A worker that has none set aside answers the others.
+    next steps. A worker that has none set aside answers the others. None where an owner cannot be
+    reached: the next round will find out.
     """
     table, sums = isinstance(state, ShardState), dict[str, float]()
     if table:
@@ -50,7 +53,11 @@ def _measured(context: PhaseContext, state: Any) -> Read:  # noqa: ANN401
     for batch in context.held():
         if table:
             rows = context.model.measured_rows(batch)
-            _lay(context, rows, (yield RowsAsked(rows)))
+            numbers = yield RowsAsked(rows)
+            if numbers is None:
+                _lay(context, state.rows, state.came)
+                return None
+            _lay(context, rows, numbers)
         for name, value in context.model.measure(batch).items():
             sums[name] = sums.get(name, 0.0) + float(value)
     if table:

@@ -20,7 +20,13 @@ from photinus.core.seeds import backoff
 from photinus.core.threads import threads_held
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.protocol.messages import Seat
-from photinus.protocol.peer_session import COORDINATOR, OTHERS, PEERS, AddressedFrame
+from photinus.protocol.peer_session import (
+    COORDINATOR,
+    GIVE_UP_SECONDS,
+    OTHERS,
+    PEERS,
+    AddressedFrame,
+)
 from photinus.protocol.worker_session import WorkerSession
 from photinus.training.asks import (
     Ask,
@@ -339,17 +345,18 @@ class Simulation:
         return node.session.frame(ask, self.now)
 
     def _reads(self, node: _Node, ask: RowsAsked, tries: int = 0) -> None:
-        """Has a worker ask for rows again and again until they are here."""
-        self._has_read(node)
+        """Has a worker ask for rows again and again until they are here, or it gives up."""
+        self._has_read(node, is_over=tries * self.cluster.resend_seconds > GIVE_UP_SECONDS)
         if node.ask is ask and not node.is_dead:
             if tries:
                 self._post(node, node.session.peers.reads_again())
             self.at(self.cluster.resend_seconds, self._reads, node, ask, tries + 1)
 
-    def _has_read(self, node: _Node) -> None:
-        """Continues a worker that waits for rows, once all of them are here."""
+    def _has_read(self, node: _Node, *, is_over: bool = False) -> None:
+        """Continues a worker that waits for rows, once all of them are here, or none will come."""
         numbers = node.session.peers.numbers_read()
-        if isinstance(node.ask, RowsAsked) and numbers is not None and not node.is_dead:
+        is_done = numbers is not None or is_over
+        if isinstance(node.ask, RowsAsked) and is_done and not node.is_dead:
             node.ask = None
             node.session.goes_on(self.now)
             self._pump(node, numbers)

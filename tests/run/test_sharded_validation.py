@@ -1,0 +1,182 @@
+"""Modules with sharded tables, measured on rows set aside while no worker holds a table."""
+
+import json
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from photinus.checkpoint.store import Store
+from photinus.core.errors import UsageError
+from photinus.data.rows import Rows
+from photinus.engine.base import ArrayData
+from photinus.engine.simulation.cluster import SimulatedCluster
+from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.engine.simulation.simulator import Simulation
+from photinus.models.schedules import Schedule
+from photinus.report.ledger import audit
+from photinus.run.evaluate import Draft
+from photinus.run.job import Job
+from photinus.run.sharded import with_sharded_tables
+from photinus.run.train import train
+from photinus.strategies import recipes
+from photinus.strategies.outer import Adagrad
+from photinus.testing import Faults
+from photinus.training import shard_pages, worker_loop, worker_state
+from tests.run.scores import SHORT, STAGE, events, run, went_back
+
+HELD = 0.2
+
+
+def evaluations(outcome):
+    """Returns what was measured on the rows set aside, in order."""
+    lines = (outcome.folder / "events.jsonl").read_text().splitlines()
+    return [told for told in map(json.loads, lines) if told.get("name") == "validation"]
+
+
+def measured_whole(outcome):
+    """The oracle: what one process measures on the same rows with the whole tables."""
+    held = Rows.of(*events()).parted(HELD)[1]
+    batch = held.batch(held.order)
+    sums = outcome.trained.model().measure(batch)
+    return {"loss": sums["loss"] / len(held), "error": sums["errors"] / len(held)}
+
+
+@pytest.mark.parametrize("module", ["Scores", "Normed"])
+@pytest.mark.parametrize("workers", [1, 3, 7])
+def test_the_point_that_is_measured_is_the_one_that_was_agreed_on(workers, module, tmp_path):
+    model = replace(SHORT, module=f"tests.run.scores:{module}")
+    fields = {"validation": HELD, "patience": 9, "strategy": recipes.averaging(codec="fp32")}
+    outcome = run(tmp_path / "run", workers, model=model, **fields)
+    found = evaluations(outcome)
+    assert len(found) == 3, "once an epoch"
+    assert {told["examples"] for told in found} == {len(Rows.of(*events()).parted(HELD)[1])}
+    best = [told for told in found if told["extra"].get("best")][-1]["metrics"]
+    assert best == pytest.approx(measured_whole(outcome), rel=1e-5)
+
+
+def test_in_fewer_bits_rows_are_measured_as_they_travel(tmp_path):
+    outcome = run(tmp_path / "run", model=SHORT, validation=HELD, patience=9)
+    best = [told for told in evaluations(outcome) if told["extra"].get("best")][-1]["metrics"]
+    assert best["loss"] == pytest.approx(measured_whole(outcome)["loss"], rel=0.01)
+
+
+def test_patience_ends_a_run_over_tables_at_its_best_point(tmp_path):
+    model = replace(STAGE, epochs=60.0, lr=Schedule.constant(0.05))
+    fields = {"validation": HELD, "patience": 2, "strategy": recipes.averaging(codec="fp32")}
+    outcome = run(tmp_path / "run", model=model, **fields)
+    found = evaluations(outcome)
+    assert 2 < len(found) < 60
+    assert [bool(told["extra"].get("best")) for told in found[-3:]] == [True, False, False]
+    assert found[-3]["metrics"] == pytest.approx(measured_whole(outcome), rel=1e-5)
+    last = Store(tmp_path / "run/checkpoints").latest()
+    assert last.files["shard-00000"]
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    """The rows set aside are measured in five batches or so of each worker."""
+    monkeypatch.setattr(worker_loop, "CHUNK_ROWS", 50)
+
+
+def run_that_reads(folder, faults=None, cut_at=None):
+    """Returns the outcome of a run that measures, and when rows were read, in virtual seconds.
+
+    Args:
+        folder: of the run.
+        faults: of its workers.
+        cut_at: when the link between two workers is cut, for 40 s.
+    """
+    engine = SimulatedEngine(SimulatedCluster(faults=faults or Faults(), latency_seconds=0.05))
+    job = Job(model=replace(STAGE, epochs=2.0), workers=3, engine="simulate", validation=HELD)
+    reads, read = [], Simulation._reads
+    with pytest.MonkeyPatch.context() as patched:
+
+        def noted(simulation, node, ask, tries=0):
+            if cut_at is not None and not any(at >= cut_at for at in reads):
+                simulation.cut(0, 1, 40.0)
+            reads.append(simulation.now)
+            read(simulation, node, ask, tries)
+
+        patched.setattr(Simulation, "_reads", noted)
+        outcome = train(job, ArrayData(*events()), folder=folder, engine=engine, verbose=False)
+    return outcome, reads
+
+
+def test_a_worker_that_is_lost_while_rows_are_read_changes_no_bit(small_batches, tmp_path):
+    first, reads = run_that_reads(tmp_path / "first")
+    found = [told["metrics"] for told in evaluations(first)]
+    assert len(found) == 2
+    begins = min(reads)
+    ends = max(at for at in reads if at < begins + 1.5)
+    assert ends > begins + 0.4, "a round trip for each batch"
+    for part in range(9):
+        faults = Faults().kill(part % 3, at_seconds=begins + (ends - begins) * (part - 1) / 6)
+        outcome, _ = run_that_reads(tmp_path / f"{part}", faults)
+        assert went_back(outcome) == 0
+        made = [one.trained.model().parameters.trained for one in (first, outcome)]
+        np.testing.assert_array_equal(*made)
+        assert evaluations(outcome)[-1]["metrics"] == found[-1]
+        kept = audit(outcome.folder / "ledger.jsonl")
+        assert kept.is_exact, kept.offences
+
+
+def test_rows_that_are_lost_on_their_way_are_asked_for_again(small_batches, tmp_path):
+    first, reads = run_that_reads(tmp_path / "first")
+    lossy, more = run_that_reads(tmp_path / "lossy", Faults().lose(0.05).double(0.05))
+    assert len(more) > len(reads)
+    made = [one.trained.model().parameters.trained for one in (first, lossy)]
+    np.testing.assert_array_equal(*made)
+    found = [[told["metrics"] for told in evaluations(one)] for one in (first, lossy)]
+    assert found[0] == found[1]
+
+
+def test_no_measurement_waits_for_a_worker_that_has_left(monkeypatch, tmp_path):
+    monkeypatch.setattr(worker_loop, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(shard_pages, "PAGE_NUMBERS", 5)  # a checkpoint takes many rounds
+    for name in ("_PAGES_AT_ONCE", "_MOST_PAGES"):
+        monkeypatch.setattr(worker_state, name, 1)
+    batches, parts = worker_loop.Part.held_batches, []
+
+    def fewer(part, *given):  # the first worker has one batch to measure on, and leaves early
+        parts.append(part.held)
+        most = 1 if part.held is parts[0] else None
+        return islice(batches(part, *given), most)
+
+    monkeypatch.setattr(worker_loop.Part, "held_batches", fewer)
+    outcome = run(tmp_path / "run", model=SHORT, validation=HELD, checkpoint_seconds=0.5)
+    assert len(evaluations(outcome)) == 3, "a checkpoint in the making gives way"
+
+
+def test_a_link_that_is_cut_while_rows_are_read_ends_the_measurement_alone(tmp_path):
+    first, reads = run_that_reads(tmp_path / "first")
+    cut, _ = run_that_reads(tmp_path / "cut", cut_at=min(reads) + 0.01)
+    made = [one.trained.model().parameters.trained for one in (first, cut)]
+    np.testing.assert_array_equal(*made)
+    assert len(evaluations(cut)) == 1 < len(evaluations(first))
+
+
+@pytest.mark.parametrize(
+    ("parts", "wrong"),
+    [
+        ({"codec": "int8"}, "need rows in fp32 or bf16; got codec int8"),
+        ({"outer": Adagrad()}, "move by the workers' mean; got outer Adagrad"),
+    ],
+)
+def test_what_would_spoil_running_statistics_is_refused(parts, wrong):
+    strategy = recipes.averaging(**parts)
+    job = Job(model=replace(STAGE, module="tests.run.scores:Normed"), workers=3, strategy=strategy)
+    with pytest.raises(UsageError, match=wrong):
+        with_sharded_tables(Draft(job))
+
+
+@pytest.mark.processes
+def test_processes_measure_as_the_simulator_does(tmp_path):
+    fields = {"model": SHORT, "validation": HELD, "patience": 9}
+    made = [run(tmp_path / name, engine=name, **fields) for name in ("simulate", "local")]
+    one, other = (outcome.trained.model().parameters.trained for outcome in made)
+    np.testing.assert_array_equal(one, other)
+    one, other = ([told["metrics"] for told in evaluations(outcome)] for outcome in made)
+    assert one == other
+    assert len(one) == 3
