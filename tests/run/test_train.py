@@ -272,7 +272,7 @@ def test_a_log_line_that_cannot_be_written_ends_no_run_and_is_told(small, tmp_pa
             return super().run(assignment)
 
     train(small.job(), small.data(), folder=tmp_path / "run", engine=Talking())
-    [warned] = events(tmp_path / "run", "Warned")
+    *_, warned = events(tmp_path / "run", "Warned")
     assert warned.text.endswith("lines of the journal, the ledger or the logs are missing")
 
 
