@@ -397,10 +397,10 @@ def test_a_shard_is_restored_in_pages_and_its_next_backup_is_filled_over_rounds(
 
 
 @pytest.mark.parametrize(
-    ("codec", "module", "last"),
-    [("bf16", "Scores", 20), ("int4", "Scores", 20), ("bf16", "Normed", 9)],
+    ("codec", "module", "first", "last"),
+    [("bf16", "Scores", 4, 20), ("int4", "Scores", 4, 20), ("bf16", "Normed", 2, 9)],
 )
-def test_a_run_that_was_stopped_goes_on_with_the_same_bits(codec, module, last, tmp_path):
+def test_a_run_that_was_stopped_goes_on_with_the_same_bits(codec, module, first, last, tmp_path):
     model = replace(SHORT, module=f"tests.run.scores:{module}")
 
     def stop(event):
@@ -414,7 +414,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bits(codec, module, last, 
     with pytest.raises(InterruptedError):
         train(job, data, folder=tmp_path / "run", callbacks=[stop], verbose=False)
     names = Store(tmp_path / "run/checkpoints").names()
-    assert 2 < int(names[-1][-9:]) < last, "a checkpoint within the phase"
+    assert first < int(names[-1][-9:]) < last, "a checkpoint within the phase"
     made = resume(tmp_path / "run", data, verbose=False)
     one, other = (outcome.trained.model().parameters.trained for outcome in (whole, made))
     np.testing.assert_array_equal(one, other)

@@ -272,7 +272,8 @@ def test_a_log_line_that_cannot_be_written_ends_no_run_and_is_told(small, tmp_pa
             return super().run(assignment)
 
     train(small.job(), small.data(), folder=tmp_path / "run", engine=Talking())
-    *_, warned = events(tmp_path / "run", "Warned")
+    short, warned = events(tmp_path / "run", "Warned")
+    assert "none is of averaging" in short.text
     assert warned.text.endswith("lines of the journal, the ledger or the logs are missing")
 
 

@@ -76,7 +76,7 @@ def compare(
     asked = job_of(job, settings, **options)
     named = [strategy_of(text) for text in strategies]
     usual = [] if named else [recipe.build() for recipe in RECIPES.values()]
-    named = named or [strategy.alone for strategy in usual]
+    named = named or [strategy.without_start for strategy in usual]
     if asked.strategies or asked.strategy not in (*named, *usual):
         click.echo(
             "the job's own strategy is left aside; --strategy names what is compared", err=True

@@ -91,7 +91,7 @@ def compare(
     if cluster is not None and job.engine != "simulate":
         wrong, got = "speeds are given to the simulator only", f"engine {job.engine!r}"
         raise UsageError(wrong, got=got, do="name the engine simulate, or no speeds")
-    asked = list(strategies) or [recipe.build().alone for recipe in RECIPES.values()]
+    asked = list(strategies) or [recipe.build().without_start for recipe in RECIPES.values()]
     data, test = read_train(job), read_test(job.data)
     _check_same(job, folder / "job.json")
     rows, known = [], _compared(folder / "comparison.json")

@@ -283,7 +283,7 @@ class StrategySpec:
         return dataclasses.replace(self, **parts, usual=self.usual - parts.keys())
 
     @property
-    def alone(self) -> StrategySpec:
+    def without_start(self) -> StrategySpec:
         """The same without a start by gradients that the length of a phase decides."""
         return self.with_parts(gradients_until=0.0) if self.gradients_until == AUTO else self
 
