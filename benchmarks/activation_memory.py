@@ -41,9 +41,9 @@ class Transformer(nn.Module):
 
 
 def batch(*shape: int) -> SimpleNamespace:
-    chance = np.random.default_rng(0)
-    features = chance.standard_normal(shape).astype(np.float32)
-    return SimpleNamespace(features=features, labels=chance.integers(0, 10, shape[0]))
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal(shape).astype(np.float32)
+    return SimpleNamespace(features=features, labels=rng.integers(0, 10, shape[0]))
 
 
 def compared(name: str, make, of: SimpleNamespace, steps: int) -> None:

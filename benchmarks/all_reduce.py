@@ -33,7 +33,7 @@ from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.engine.base import SOCKETS, ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.models.base import Batch, Model, Stage
-from photinus.models.optimizers import Inner, TorchInner
+from photinus.models.optimizers import InnerOptimizer, TorchOptimizer
 from photinus.models.schedules import Schedule
 from photinus.strategies.recipes import all_reduce, averaging
 from photinus.strategies.spec import StrategySpec
@@ -72,9 +72,9 @@ class StillStage(Stage):
         """Returns the model."""
         return Still(self.numbers)
 
-    def inner(self, layout: Layout) -> Inner:
+    def inner(self, layout: Layout) -> InnerOptimizer:
         """Returns plain descent."""
-        return TorchInner(layout, "sgd", lr=Schedule.constant(0.1))
+        return TorchOptimizer(layout, "sgd", lr=Schedule.constant(0.1))
 
 
 def ours(

@@ -77,8 +77,8 @@ def pictures(places, part="train"):
     """Returns images [n, 3072] and labels of CIFAR-10, or noise where no folder is named."""
     if places:
         return cifar.load(places[0], part)
-    chance = np.random.default_rng(0)
-    return chance.integers(0, 256, (1200, 3072)).astype(np.uint8), chance.integers(0, 10, 1200)
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 256, (1200, 3072)).astype(np.uint8), rng.integers(0, 10, 1200)
 
 
 def draw(target, files):

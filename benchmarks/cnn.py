@@ -136,9 +136,9 @@ def pictures(folder):
     if folder:
         images, labels = cifar.load(folder)
     else:
-        chance = np.random.default_rng(0)
-        images = chance.integers(0, 256, (5000, 3072)).astype(np.uint8)
-        labels = chance.integers(0, 10, 5000)
+        rng = np.random.default_rng(0)
+        images = rng.integers(0, 256, (5000, 3072)).astype(np.uint8)
+        labels = rng.integers(0, 10, 5000)
     return Rows.of(images, labels.astype(np.int64))
 
 

@@ -88,9 +88,9 @@ def main() -> None:
     asked = parser.parse_args()
     logging.getLogger("photinus").setLevel(logging.ERROR)
     os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))  # tasks import `net`
-    chance = np.random.default_rng(0)
-    images = chance.random((asked.rows, SIDE * SIDE), dtype=np.float32)
-    rows: Any = images, chance.integers(0, CLASSES, asked.rows)
+    rng = np.random.default_rng(0)
+    images = rng.random((asked.rows, SIDE * SIDE), dtype=np.float32)
+    rows: Any = images, rng.integers(0, CLASSES, asked.rows)
     if asked.engine == "spark":
         import pandas as pd
 
@@ -107,7 +107,7 @@ def main() -> None:
     print("| deadline, s | workers | ended after, s | |\n|---|---|---|---|")
     met = accepted = 0
     for _ in range(asked.tries):
-        deadline: float = round(alone.seconds * chance.uniform(0.8, 5.0), 1)
+        deadline: float = round(alone.seconds * rng.uniform(0.8, 5.0), 1)
         watch, refused = tried(asked, rows, deadline)
         if refused:
             print(f"| {deadline} | - | refused after {watch.seconds:.1f} | {refused} |", flush=True)

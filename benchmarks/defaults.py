@@ -105,22 +105,22 @@ def convolutions() -> torch.nn.Module:
 
 def maps(rows: int, tested: int) -> Task:
     """Images of waves in six directions, of any phase, contrast and brightness, under noise."""
-    chance = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     y, x = np.mgrid[:12, :12]
 
     def made(count: int) -> tuple[np.ndarray, np.ndarray]:
-        kinds = chance.integers(0, 6, count)
+        kinds = rng.integers(0, 6, count)
         turn, phase, contrast, brightness = (
             value[:, None, None]
             for value in (
                 kinds * np.pi / 6,
-                chance.uniform(0, 2 * np.pi, count),
-                chance.uniform(0.3, 3, count),
-                chance.uniform(-2, 2, count),
+                rng.uniform(0, 2 * np.pi, count),
+                rng.uniform(0.3, 3, count),
+                rng.uniform(-2, 2, count),
             )
         )
         waves = np.sin(1.2 * (np.cos(turn) * x + np.sin(turn) * y) + phase) * contrast
-        noise = 1.2 * chance.standard_normal(waves.shape)
+        noise = 1.2 * rng.standard_normal(waves.shape)
         return (waves + noise + brightness).reshape(count, -1).astype(np.float32), kinds
 
     return Task(made(rows), made(tested), [144, 6], module="defaults:convolutions")
@@ -128,11 +128,11 @@ def maps(rows: int, tested: int) -> Task:
 
 def images(rows: int, tested: int) -> Task:
     """14x14 images under noise."""
-    digits, chance = mnist.load(), np.random.default_rng(0)
+    digits, rng = mnist.load(), np.random.default_rng(0)
 
     def made(pixels: np.ndarray) -> np.ndarray:
         small = pixels.reshape(-1, 14, 2, 14, 2).mean((2, 4)).reshape(-1, 196) / 255
-        return (small + 0.5 * chance.standard_normal(small.shape)).astype(np.float32)
+        return (small + 0.5 * rng.standard_normal(small.shape)).astype(np.float32)
 
     return Task(
         (made(digits.train_images[:rows]), digits.train_labels[:rows].astype(np.int64)),
@@ -155,24 +155,24 @@ def digits(rows: int, tested: int) -> Task:
 
 def table(rows: int, tested: int) -> Task:
     """40 numbers in six classes, which a network with noise tells apart."""
-    chance = np.random.default_rng(7)
-    first = chance.standard_normal((40, 60)) / 40**0.5
-    second = chance.standard_normal((60, 6))
+    rng = np.random.default_rng(7)
+    first = rng.standard_normal((40, 60)) / 40**0.5
+    second = rng.standard_normal((60, 6))
 
     def made(count: int) -> tuple[np.ndarray, np.ndarray]:
-        features = chance.standard_normal((count, 40)).astype(np.float32)
+        features = rng.standard_normal((count, 40)).astype(np.float32)
         scores = np.tanh(2 * features @ first) @ second
-        return features, (scores + 0.3 * chance.gumbel(size=scores.shape)).argmax(1)
+        return features, (scores + 0.3 * rng.gumbel(size=scores.shape)).argmax(1)
 
     return Task(made(rows), made(tested), [40, 64, 6])
 
 
 def curved(rows: int, tested: int) -> Task:
     """16 numbers in four classes with curved borders: a short training is far from its end."""
-    chance = np.random.default_rng(4)
+    rng = np.random.default_rng(4)
 
     def made(count: int) -> tuple[np.ndarray, np.ndarray]:
-        x = chance.standard_normal((count, 16)).astype(np.float32)
+        x = rng.standard_normal((count, 16)).astype(np.float32)
         is_far = (x[:, :3] ** 2).sum(1) + 2 * x[:, 4] * x[:, 5] > 3
         return x, is_far.astype(np.int64) + 2 * (x[:, 6] > 0)
 
@@ -219,12 +219,12 @@ def plain(task: Task, seed: int, schedule: Schedule | None = None) -> float:
     model = stage.build((), seed)
     inner = stage.inner(model.parameters.layout)
     features, labels = map(torch.from_numpy, task.train)
-    module, chance, done = model.module, np.random.default_rng(seed), 0
+    module, rng, done = model.module, np.random.default_rng(seed), 0
     optimizer = inner._optimizers[-1].__class__(module.parameters(), lr=0.1, **stage.settings)
     schedule, total = schedule or stage.rate(), stage.epochs * len(features)
     module.train()
     for _ in range(int(stage.epochs)):
-        for index in torch.from_numpy(chance.permutation(len(features))).split(stage.batch_size):
+        for index in torch.from_numpy(rng.permutation(len(features))).split(stage.batch_size):
             for group in optimizer.param_groups:
                 group["lr"] = schedule.at(done / total)
             optimizer.zero_grad()

@@ -46,8 +46,8 @@ from photinus.models.base import Stage
 from photinus.models.dbn import DBN
 from photinus.models.low_precision import LOW
 from photinus.models.module import ModuleStage
-from photinus.models.optimizers import InPlace
-from photinus.models.placement import DeviceInner, torch_device
+from photinus.models.optimizers import InPlaceOptimizer
+from photinus.models.placement import DeviceOptimizer, torch_device
 from photinus.strategies.recipes import averaging
 from photinus.training.ahead import AheadFeed
 from photinus.training.placement import fresh
@@ -233,7 +233,7 @@ def ours(case: Case, device: str) -> ROUND:
     trained = model.parameters.trained
 
     def run(steps: int) -> tuple[int, int]:
-        placed = inner.placed if isinstance(inner, DeviceInner) else None
+        placed = inner.placed if isinstance(inner, DeviceOptimizer) else None
         before = (placed.bytes_to_host, placed.bytes_to_device) if placed else (0, 0)
         feed: Any = Same(case.batch, steps)
         feed = feed if model.send is None else AheadFeed(feed, model.send)
@@ -343,7 +343,7 @@ def words_a_second(dims: int, device: str, kernel: str, rows: int) -> float:
     text = CHANCE.choice(len(shares), (8 * rows, 1000), p=shares / shares.sum()).astype("<i4")
     stage = Word2VecStage(words=len(shares), dims=dims, kernel=kernel, batch_size=rows)
     model, inner = fresh(stage, (), 0, device)
-    assert isinstance(inner, InPlace)
+    assert isinstance(inner, InPlaceOptimizer)
     model.parameters.view("counts")[:] = np.maximum(1, np.bincount(text.ravel(), None, 50_000))
     began = 0.0
     for number, some in enumerate(np.split(text, 8)):

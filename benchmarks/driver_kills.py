@@ -33,7 +33,7 @@ from machine import begin
 from photinus.checkpoint.export import load_model
 from photinus.checkpoint.store import Store
 from photinus.coordinator import leases, reachability
-from photinus.coordinator.phases import Result
+from photinus.coordinator.phases import RunResult
 from photinus.core.clock import Steps
 from photinus.core.errors import CheckpointError
 from photinus.core.events import Event, RoundClosed, RunStarted, WorkerJoined
@@ -123,7 +123,7 @@ class Hasty(Engine):
     def __init__(self, engine: Engine) -> None:
         self.name, self._engine = engine.name, engine
 
-    def run(self, assignment: RunSpec) -> Result:
+    def run(self, assignment: RunSpec) -> RunResult:
         """See `Engine.run`."""
         return self._engine.run(replace(assignment, reconnect_seconds=LOST_SECONDS))
 
@@ -149,9 +149,9 @@ def job(name: str) -> Job:
 
 
 def data() -> ArrayData:
-    chance = np.random.default_rng(0)
-    labels = chance.integers(0, 3, 90)
-    features = chance.normal(size=(90, 6)) + 2 * np.tile(np.eye(3)[labels], 2)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 90)
+    features = rng.normal(size=(90, 6)) + 2 * np.tile(np.eye(3)[labels], 2)
     return ArrayData(features.astype("f4"), labels)
 
 
@@ -208,13 +208,13 @@ def until(heard: int, word: bytes, seconds: float) -> bool:
     return False
 
 
-def killed(folder: Path, name: str, chance: np.random.Generator) -> str:
+def killed(folder: Path, name: str, rng: np.random.Generator) -> str:
     """Lets a driver live for a while; returns where the kill fell, or nothing: it was done."""
     pid, heard = born(folder, name)
-    word = b"u" if chance.random() < 0.15 else b"o"
+    word = b"u" if rng.random() < 0.15 else b"o"
     if not until(heard, word, 120.0):
         os.kill(pid, signal.SIGKILL)
-    time.sleep(chance.uniform(0.0, MOST_SECONDS))  # the kill falls where chance will
+    time.sleep(rng.uniform(0.0, MOST_SECONDS))  # the kill falls where chance will
     os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     os.close(heard)
@@ -252,11 +252,11 @@ def newest(folder: Path) -> tuple[str, int]:
     return ("" if found is None else found.name), len(store.refusals)
 
 
-def chain(name: str, kills: int, chance: np.random.Generator, found: Counter[str]) -> int:
+def chain(name: str, kills: int, rng: np.random.Generator, found: Counter[str]) -> int:
     """One run in so many lives, or as many as it needs, and one more; returns the kills."""
     with tempfile.TemporaryDirectory(prefix="kills-") as place:
         folder, names = Path(place) / "run", list[str]()
-        while len(names) < kills and (where := killed(folder, name, chance)):
+        while len(names) < kills and (where := killed(folder, name, rng)):
             found[where] += 1
             whole, refused = newest(folder)
             names.append(whole)
@@ -296,10 +296,10 @@ def judge(folder: Path, name: str, names: list[str], found: Counter[str]) -> Non
 
 def main(name: str, kills: int, seed: int) -> None:
     jobs.LEASE_SECONDS = leases.RETURN_SECONDS = reachability.LATE_SECONDS = PATIENT_SECONDS
-    chance, found, done = np.random.default_rng(seed), Counter[str](), 0
+    rng, found, done = np.random.default_rng(seed), Counter[str](), 0
     while done < kills:
         here = min(LIVES if name == "local" else 5, kills - done)
-        done += chain(name, here, chance, found)
+        done += chain(name, here, rng, found)
         print(json.dumps({"kills": done, **found}), flush=True)
 
 

@@ -83,9 +83,9 @@ def plan() -> TrainingPlan:
 
 
 def data() -> ArrayData:
-    chance = np.random.default_rng(0)
-    features = chance.random((ROWS, FEATURES), dtype=np.float32)
-    return ArrayData(features, chance.integers(0, CLASSES, ROWS))
+    rng = np.random.default_rng(0)
+    features = rng.random((ROWS, FEATURES), dtype=np.float32)
+    return ArrayData(features, rng.integers(0, CLASSES, ROWS))
 
 
 def cost(make: Callable[[Faults], Engine], faults: Faults, folder: Path) -> Cost:

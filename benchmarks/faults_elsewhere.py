@@ -152,9 +152,9 @@ def elephas(diary: Diary, *, is_synchronous: bool) -> str:
     (diary.place / "began").write_text(str(time.time()))
 
     def rows(slot: int) -> object:
-        chance = np.random.default_rng(slot)
-        features = chance.random((ROWS, FEATURES), dtype=np.float32)
-        return zip(features, chance.integers(0, CLASSES, ROWS), strict=True)
+        rng = np.random.default_rng(slot)
+        features = rng.random((ROWS, FEATURES), dtype=np.float32)
+        return zip(features, rng.integers(0, CLASSES, ROWS), strict=True)
 
     keras.utils.set_random_seed(0)
     layers = [keras.Input((FEATURES,)), keras.layers.Dense(CLASSES, activation="softmax")]

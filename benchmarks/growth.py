@@ -159,8 +159,8 @@ def main() -> None:
     words = sys.argv[1:]
     seconds = float(words[0]) if words else SECONDS
     kind = words[1] if words[1:] else "plain"
-    chance = np.random.default_rng(0)
-    rows = chance.random((2_000, 64), dtype=np.float32), chance.integers(0, 10, 2_000)
+    rng = np.random.default_rng(0)
+    rows = rng.random((2_000, 64), dtype=np.float32), rng.integers(0, 10, 2_000)
     watch = Watch(seconds)
     data: Any = ArrayData(*rows)
     engine: Engine = LocalEngine(faults_of(seconds) if kind == "faults" else None)

@@ -102,10 +102,8 @@ def shaped(rate: str) -> None:
 def plan(
     way: StrategySpec, *, features: int, rows: int, steps: int
 ) -> tuple[TrainingPlan, ArrayData]:
-    chance = np.random.default_rng(0)
-    data = ArrayData(
-        chance.random((rows, features), dtype=np.float32), chance.integers(0, 10, rows)
-    )
+    rng = np.random.default_rng(0)
+    data = ArrayData(rng.random((rows, features), dtype=np.float32), rng.integers(0, 10, rows))
     epochs = steps * 20 * HOSTS / rows
     batch = 20 * HOSTS
     stage = LogisticStage(features=features, classes=10, epochs=epochs, batch_size=batch, lr=0.01)

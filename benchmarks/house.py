@@ -86,8 +86,8 @@ def calls(epochs: float, every: int) -> Counter[tuple[str, str]]:
     import photinus as ph
 
     home = os.path.join(os.path.dirname(ph.__file__), "")
-    chance = np.random.default_rng(0)
-    data = ph.ArrayData(chance.standard_normal((ROWS, 8), np.float32), np.arange(ROWS) % 3)
+    rng = np.random.default_rng(0)
+    data = ph.ArrayData(rng.standard_normal((ROWS, 8), np.float32), np.arange(ROWS) % 3)
     stage = ph.LogisticStage(features=8, classes=3, epochs=epochs, batch_size=ROWS // STEPS)
     try:
         strategy = ph.averaging(every=ph.Steps(every), gradients_until=0)

@@ -251,9 +251,9 @@ def images(spark, rows, times):
 
 def texts(spark, rows, times):
     network = of_texts()
-    chance = np.random.default_rng(0)
-    lengths = np.clip(chance.lognormal(2.9, 0.6, rows), 4, 128).astype(int)
-    ids = [chance.integers(1, WORDS, length) for length in lengths]
+    rng = np.random.default_rng(0)
+    lengths = np.clip(rng.lognormal(2.9, 0.6, rows), 4, 128).astype(int)
+    ids = [rng.integers(1, WORDS, length) for length in lengths]
     frame = spark.createDataFrame(pd.DataFrame({"ids": ids}), "ids array<long>").repartition(TASKS)
     frame = table_of(frame, times)
     model = TorchClassificationModel(network)

@@ -46,7 +46,7 @@ from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.models.base import Batch, Model, Stage
-from photinus.models.optimizers import Inner
+from photinus.models.optimizers import InnerOptimizer
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging
 from photinus.training.plan import Phase, TrainingPlan
@@ -101,7 +101,7 @@ class Large(Model):
         return {"examples": float(len(batch.features)), "loss": 0.0}
 
 
-class Descent(Inner):
+class Descent(InnerOptimizer):
     """Plain gradient descent on such a model."""
 
     def step(self, trained: Vector, gradient: Vector, progress: float) -> None:  # noqa: ARG002

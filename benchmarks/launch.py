@@ -52,12 +52,12 @@ class Watch:
 
 
 def main(workers: int, *, is_local: bool) -> None:
-    chance = np.random.default_rng(0)
-    pixels = chance.integers(0, 256, (ROWS, FEATURES)).astype(np.uint8)
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (ROWS, FEATURES)).astype(np.uint8)
     stage = LogisticStage(features=FEATURES, classes=CLASSES, batch_size=100 * workers)
     strategy = averaging(every=Steps(5), codec="fp32")
     plan = TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=workers)
-    data = ArrayData(pixels, chance.integers(0, CLASSES, ROWS))
+    data = ArrayData(pixels, rng.integers(0, CLASSES, ROWS))
     if is_local:
         runs(LocalEngine(), data, plan)
         return

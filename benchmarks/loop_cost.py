@@ -31,7 +31,7 @@ from photinus.protocol.worker_client import Worker
 from photinus.strategies.recipes import averaging
 from photinus.testing.memory_link import MemoryListener
 from photinus.training.plan import Phase, TrainingPlan
-from photinus.training.worker_loop import Part, live
+from photinus.training.worker_loop import WorkerData, live
 
 ROWS, FEATURES, CLASSES = 20_000, 784, 10
 
@@ -86,7 +86,7 @@ def ours(size: tuple[int, int], rows: Rows, steps: int) -> float:
 
     coordinator = Coordinator(plan, now=time.monotonic())
     service = Service(coordinator, listen)
-    part = Part(ROWS, lambda order: PartitionFeed(rows, order))
+    part = WorkerData(ROWS, lambda order: PartitionFeed(rows, order))
     worker = Worker(live(plan, 0, part), hub[0].link, Seat(bytes(16), 1), about={"attempt": "1"})
     began = time.perf_counter()
     worker.run()
@@ -104,9 +104,9 @@ def per_step(run: Callable[[int], float], steps: int) -> float:
 def main(tries: int = 5) -> None:
     """Prints a line for each size."""
     use_threads(1)
-    chance = np.random.default_rng(0)
-    features = chance.random((ROWS, FEATURES), np.float32)
-    labels = chance.integers(0, CLASSES, ROWS)
+    rng = np.random.default_rng(0)
+    features = rng.random((ROWS, FEATURES), np.float32)
+    labels = rng.integers(0, CLASSES, ROWS)
     rows = Rows.of(features, labels)
     x, y = torch.from_numpy(features), torch.from_numpy(labels)
     print("hidden | batch | bare, ms a step | photinus, ms a step | added")

@@ -23,9 +23,9 @@ from machine import begin, cannot
 from photinus.core.errors import NotReadyError
 from photinus.core.parameters import Vector
 from photinus.devices.opencl.engine import OpenCLEngine
-from photinus.devices.opencl.known import check
 from photinus.devices.opencl.offload import Offload
 from photinus.devices.opencl.platforms import devices
+from photinus.devices.opencl.self_test import check
 from photinus.models.base import Model
 from photinus.models.mlp import MLP, Dense
 from photinus.models.module import ModuleStage

@@ -46,8 +46,8 @@ def seconds_of_a_step(early: bool, codec: str, mbits: float, a: argparse.Namespa
         if isinstance(event, RoundClosed):
             at.append(monotonic())
 
-    chance = np.random.default_rng(0)
-    images = chance.random((WORKERS * a.batch, 3, 24, 24), dtype=np.float32)
+    rng = np.random.default_rng(0)
+    images = rng.random((WORKERS * a.batch, 3, 24, 24), dtype=np.float32)
     LocalEngine().run(
         RunSpec(
             plan=TrainingPlan(
@@ -55,7 +55,7 @@ def seconds_of_a_step(early: bool, codec: str, mbits: float, a: argparse.Namespa
                 workers=WORKERS,
                 limits=WorkerLimits(bandwidth=mbits * 1e6 / 8 or None),
             ),
-            data=ArrayData(images, chance.integers(0, 10, len(images))),
+            data=ArrayData(images, rng.integers(0, 10, len(images))),
             run=secrets.token_bytes(16),
             emit=emit,
             security=a.security,

@@ -51,10 +51,8 @@ class Run:
         self.thread.start()
 
     def _run(self) -> None:
-        chance = np.random.default_rng(0)
-        rows = ArrayData(
-            chance.random((ROWS, WIDTH), dtype=np.float32), chance.integers(0, 3, ROWS)
-        )
+        rng = np.random.default_rng(0)
+        rows = ArrayData(rng.random((ROWS, WIDTH), dtype=np.float32), rng.integers(0, 3, ROWS))
         stage = LogisticStage(features=WIDTH, classes=3, epochs=self.epochs, batch_size=32)
         recipe = averaging(every=Steps(25), gradients_until=0.0)
         plan = TrainingPlan(phases=(Phase(stage=stage, strategy=recipe),), workers=self.workers)

@@ -51,8 +51,8 @@ from photinus.strategies.recipes import (
 )
 from photinus.strategies.spec import StrategySpec
 from photinus.testing import Faults
-from photinus.training.asks import Ask
 from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.requests import Request
 from photinus.transport.frames import Frame
 
 ROWS, FEATURES, CLASSES, BATCH, WORKERS = 480, 6, 3, 8, 4
@@ -156,14 +156,14 @@ def gaps(entries: list[dict[str, Any]]) -> list[str]:
     return offences
 
 
-def planned(chance: np.random.Generator, steps: int, *, is_real: bool) -> Faults:
+def planned(rng: np.random.Generator, steps: int, *, is_real: bool) -> Faults:
     """Returns faults at random steps of the first lives of every worker."""
-    faults = Faults().slow(slot=int(chance.integers(WORKERS)), factor=3.0, step=1 + steps // 2)
+    faults = Faults().slow(slot=int(rng.integers(WORKERS)), factor=3.0, step=1 + steps // 2)
     for slot in range(WORKERS):
         for lease in range(1, 3 if is_real else 9):
-            step = 1 + int(chance.integers(max(1, steps // 4)))
-            when, seconds = {"slot": slot, "lease": lease}, float(chance.uniform(0.0, 8.0))
-            kind = chance.choice(["kill", "freeze", "cut"] + ["copy"] * (not is_real))
+            step = 1 + int(rng.integers(max(1, steps // 4)))
+            when, seconds = {"slot": slot, "lease": lease}, float(rng.uniform(0.0, 8.0))
+            kind = rng.choice(["kill", "freeze", "cut"] + ["copy"] * (not is_real))
             if kind == "freeze":
                 faults = faults.freeze(step=step, seconds=seconds, **when)
             elif kind == "cut":
@@ -187,9 +187,9 @@ def plan(way: StrategySpec, epochs: float) -> TrainingPlan:
 
 
 def data() -> ArrayData:
-    chance = np.random.default_rng(0)
-    labels = chance.integers(0, CLASSES, ROWS)
-    features = chance.normal(size=(ROWS, FEATURES)) + 2 * np.tile(np.eye(CLASSES)[labels], 2)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, CLASSES, ROWS)
+    features = rng.normal(size=(ROWS, FEATURES)) + 2 * np.tile(np.eye(CLASSES)[labels], 2)
     return ArrayData(features.astype("f4"), labels)
 
 
@@ -217,7 +217,7 @@ def telling(told: set[tuple[int, int, int]]) -> Iterator[None]:
     """Notes which pushes workers of this process are told of as agreed."""
     plain = WorkerSession.answers
 
-    def answers(self: WorkerSession, ask: Ask | None, said: Frame | None, heard: Frame) -> bool:
+    def answers(self: WorkerSession, ask: Request | None, said: Frame | None, heard: Frame) -> bool:
         meant = self.under_way.get(heard.sequence, said)
         is_answer = plain(self, ask, said, heard)
         is_push = meant is not None and meant.kind == "push" and meant.sequence == heard.sequence
@@ -232,7 +232,7 @@ def telling(told: set[tuple[int, int, int]]) -> Iterator[None]:
         WorkerSession.answers = plain
 
 
-def many(name: str, wanted: int, chance: np.random.Generator, *, is_real: bool) -> Found:
+def many(name: str, wanted: int, rng: np.random.Generator, *, is_real: bool) -> Found:
     """Runs one strategy until so many pushes and publications were made."""
     way, probe, found = WAYS[name], Found(), Found()
     one(way, 20.0, SimulatedEngine(), probe)
@@ -240,14 +240,14 @@ def many(name: str, wanted: int, chance: np.random.Generator, *, is_real: bool) 
     while (left := wanted - found.counts["applied"] - found.counts["published"]) > 0:
         epochs = float(np.ceil(min(MOST, left) / per_epoch))
         steps = int(epochs) * (1 if name == "full_gradient" else ROWS // WORKERS // BATCH)
-        faults = planned(chance, steps, is_real=is_real)
+        faults = planned(rng, steps, is_real=is_real)
         if is_real:
             with tempfile.NamedTemporaryFile() as diary:
                 one(way, epochs, LocalEngine(faults.noted_in(diary.name)), found)
                 notes = Path(diary.name).read_text().splitlines()
                 found.happened.update(json.loads(note)["kind"] for note in notes)
             continue
-        again = float(chance.choice([0.05, 0.6]))
+        again = float(rng.choice([0.05, 0.6]))
         cluster = SimulatedCluster(
             step_seconds=(0.01, 0.02, 0.01, 0.03), resend_seconds=again, faults=faults
         )
@@ -261,8 +261,8 @@ def main(kind: str, pushes: int, seed: int, names: list[str]) -> None:
     print(HEAD, flush=True)
     totals, offences = Found(), list[str]()
     for name in names or WAYS:
-        chance = np.random.default_rng((seed, list(WAYS).index(name)))
-        found = many(name, pushes, chance, is_real=kind == "local")
+        rng = np.random.default_rng((seed, list(WAYS).index(name)))
+        found = many(name, pushes, rng, is_real=kind == "local")
         print(found.line(name), flush=True)
         totals.counts += found.counts
         totals.happened += found.happened

@@ -30,7 +30,7 @@ from photinus.strategies.outer import DelayedNesterov
 from photinus.strategies.recipes import averaging, diloco, downpour, elastic, gossip, publish
 from photinus.strategies.spec import StrategySpec
 from photinus.training.plan import Phase, TrainingPlan
-from photinus.training.snapshots import Cut
+from photinus.training.snapshots import RunSnapshot
 
 WORKERS, ROWS, FEATURES, CLASSES, EPOCHS, HELD = 4, 2_000, 20, 10, 12, 4_000
 WAYS = {
@@ -56,10 +56,10 @@ def stage() -> LogisticStage:
 
 def rows(seed: int, count: int) -> tuple[Vector, Vector]:
     """Returns rows of ten classes that overlap."""
-    chance = np.random.default_rng((1, seed))
+    rng = np.random.default_rng((1, seed))
     centres = np.random.default_rng(0).normal(size=(CLASSES, FEATURES))
-    labels = chance.integers(0, CLASSES, count)
-    return (centres[labels] + 1.5 * chance.normal(size=(count, FEATURES))), labels
+    labels = rng.integers(0, CLASSES, count)
+    return (centres[labels] + 1.5 * rng.normal(size=(count, FEATURES))), labels
 
 
 def loss(vector: Vector) -> float:
@@ -73,15 +73,15 @@ def loss(vector: Vector) -> float:
 
 
 def run(
-    way: StrategySpec, seed: int, cut: Cut | None, term: int, share: str
-) -> tuple[Vector, list[Cut]]:
+    way: StrategySpec, seed: int, cut: RunSnapshot | None, term: int, share: str
+) -> tuple[Vector, list[RunSnapshot]]:
     """Trains from the beginning, or from a cut; returns the end and the cuts on the way."""
-    cuts: list[Cut] = []
+    cuts: list[RunSnapshot] = []
     features, labels = rows(seed, ROWS)
     phases = (Phase(stage=stage(), strategy=way),)
     plan = TrainingPlan(phases=phases, workers=WORKERS, seed=seed, share=share)
-    chance = np.random.default_rng((seed, term))
-    speeds = tuple(float(s) for s in chance.uniform(0.01, 0.03, WORKERS))
+    rng = np.random.default_rng((seed, term))
+    speeds = tuple(float(s) for s in rng.uniform(0.01, 0.03, WORKERS))
     assignment = RunSpec(
         plan=plan,
         data=ArrayData(features, labels),
@@ -95,7 +95,7 @@ def run(
     return vector, cuts
 
 
-def read_again(cut: Cut) -> Cut:
+def read_again(cut: RunSnapshot) -> RunSnapshot:
     """Returns a cut as a checkpoint brings it back."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))

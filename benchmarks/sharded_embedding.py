@@ -56,10 +56,8 @@ class Scores(nn.Module):
 
 def events(count: int, users: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns users and items [n, 2], and whether the two are of one kind."""
-    chance = np.random.default_rng(seed)
-    drawn = np.stack(
-        [users ** chance.random(count), ITEMS ** chance.random(count)], 1
-    )  # p ~ 1/rank
+    rng = np.random.default_rng(seed)
+    drawn = np.stack([users ** rng.random(count), ITEMS ** rng.random(count)], 1)  # p ~ 1/rank
     pairs = drawn.astype(np.int64) - 1
     return pairs, (pairs[:, 0] % KINDS == pairs[:, 1] % KINDS).astype(np.int64)
 

@@ -36,7 +36,7 @@ from photinus.embeddings.word2vec import Word2VecStage
 from photinus.engine.base import ArrayData
 from photinus.engine.local.engine import LocalEngine
 from photinus.report.ledger import audit
-from photinus.run.evaluate import Draft
+from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
 from photinus.run.train import train_draft
 from photinus.strategies.outer import Sgd
@@ -47,8 +47,8 @@ LENGTH, STEP_ROWS = 500, 4
 
 
 def text(vocabulary, words):
-    chance = np.random.default_rng(0)
-    numbers = (vocabulary ** chance.random(words)).astype(np.int32) - 1  # p ~ 1/rank
+    rng = np.random.default_rng(0)
+    numbers = (vocabulary ** rng.random(words)).astype(np.int32) - 1  # p ~ 1/rank
     numbers[19::20] = -1
     return numbers[: words // LENGTH * LENGTH].reshape(-1, LENGTH)
 
@@ -174,7 +174,7 @@ def draft_of(asked, counts):
         strategy=strategy,
         checkpoint_seconds=asked.every,
     )
-    draft = Draft(job)
+    draft = LazyModel(job)
     draft.model().parameters.view("counts")[:] = np.maximum(1, counts)
     return draft
 

@@ -41,7 +41,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 def job(kind: str, share: float) -> None:
     """One job, in a program of its own: prints its worker's process, then seconds and bytes."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     if kind == "bandwidth":
         width, every, threads = 5_000, 4, 1
         stage = LogisticStage(features=width, classes=10, epochs=1e6, batch_size=8)
@@ -51,7 +51,7 @@ def job(kind: str, share: float) -> None:
         stage = ModuleStage(
             module="torch.nn:Linear", arguments=arguments, epochs=1e6, batch_size=128
         )
-    rows = ArrayData(chance.random((256, width), dtype=np.float32), chance.integers(0, 10, 256))
+    rows = ArrayData(rng.random((256, width), dtype=np.float32), rng.integers(0, 10, 256))
     phase = Phase(stage=stage, strategy=averaging(every=Steps(every), codec="fp32"))
     plan = TrainingPlan(
         phases=(phase,), workers=1, limits=WorkerLimits(threads=threads, **{kind: share})

@@ -50,9 +50,9 @@ class Scores(nn.Module):
 
 def events(count: int, rows: int) -> ArrayData:
     """Returns users and items, and whether the item was taken."""
-    chance = np.random.default_rng(0)
-    pairs = np.stack([chance.integers(0, rows, count), chance.integers(0, rows // 10, count)], 1)
-    return ArrayData(pairs.astype(np.float32), chance.integers(0, 2, count))
+    rng = np.random.default_rng(0)
+    pairs = np.stack([rng.integers(0, rows, count), rng.integers(0, rows // 10, count)], 1)
+    return ArrayData(pairs.astype(np.float32), rng.integers(0, 2, count))
 
 
 def stage(asked: argparse.Namespace, optimizer: str, *, sparse: bool) -> ModuleStage:

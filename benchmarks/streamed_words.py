@@ -70,8 +70,8 @@ def sentences_of(lines, words):
 
 
 def made_up(path, words):
-    chance = np.random.default_rng(0)
-    drawn = chance.integers(0, len(words), (MADE_UP_LINES, 10))
+    rng = np.random.default_rng(0)
+    drawn = rng.integers(0, len(words), (MADE_UP_LINES, 10))
     path.write_text("\n".join(" ".join(words[n] for n in line) for line in drawn) + "\n")
     return path
 

@@ -17,17 +17,17 @@ from photinus.data.columns import InputSpec
 from photinus.data.spool import Budget, gather
 
 LENGTHS = {
-    "sentences": lambda chance, rows: chance.lognormal(2.9, 0.55, rows),
-    "documents": lambda chance, rows: chance.lognormal(5.0, 1.0, rows),
-    "1 to 256": lambda chance, rows: chance.integers(1, 257, rows),
+    "sentences": lambda rng, rows: rng.lognormal(2.9, 0.55, rows),
+    "documents": lambda rng, rows: rng.lognormal(5.0, 1.0, rows),
+    "1 to 256": lambda rng, rows: rng.integers(1, 257, rows),
 }
 """How many tokens the rows have, cut to 1..512."""
 SPEC = ColumnSpec(features=("tokens",), inputs=InputSpec(columns={"tokens": "ids"}), label="y")
 
 
-def column(lengths, chance):
+def column(lengths, rng):
     """Returns record batches of 10,000 rows."""
-    tokens = pa.array(chance.integers(1, 30_000, int(lengths.sum())).astype(np.int32))
+    tokens = pa.array(rng.integers(1, 30_000, int(lengths.sum())).astype(np.int32))
     ends = np.cumsum(lengths, dtype=np.int64)
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
     rows = pa.ListArray.from_arrays(offsets, tokens)
@@ -57,9 +57,9 @@ def main():
     head = ("padding", "at random", "of 4", "Mtokens/s", "first pass")
     print(f"{'lengths':12}" + "".join(f"{name:>12}" for name in head))
     for name, draw in LENGTHS.items():
-        chance = np.random.default_rng(0)
-        lengths = np.clip(draw(chance, given.rows), 1, 512).astype(np.int64)
-        batches = column(lengths, chance)
+        rng = np.random.default_rng(0)
+        lengths = np.clip(draw(rng, given.rows), 1, 512).astype(np.int64)
+        batches = column(lengths, rng)
         begun = time.perf_counter()
         rows = gather(batches, SPEC, RowChecker(RowChecks()), Budget())
         first = lengths.sum() / (time.perf_counter() - begun) / 1e6

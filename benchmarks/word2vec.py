@@ -45,7 +45,7 @@ from photinus.embeddings.vectors import WordVectors
 from photinus.embeddings.word2vec import RowDescent, Word2VecStage
 from photinus.engine.base import ArrayData
 from photinus.engine.local.engine import LocalEngine
-from photinus.run.evaluate import Draft
+from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
 from photinus.run.train import train_draft
 from photinus.strategies.codecs import CODECS
@@ -76,9 +76,9 @@ def lines(path):
 
 
 def made_up():
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for _ in range(2000):
-        yield " ".join(f"w{int(n)}" for n in chance.zipf(1.3, 20) if n < 3000)
+        yield " ".join(f"w{int(n)}" for n in rng.zipf(1.3, 20) if n < 3000)
 
 
 def rows_of(sentences, index, length):
@@ -141,8 +141,8 @@ def ours(rows, index, counts, dims, ngrams=None, *, cbow=False):
 
 def cut(sentences):
     """Returns the same words in sentences of 3 to 8."""
-    words, chance = [word for sentence in sentences for word in sentence], np.random.default_rng(0)
-    ends = np.cumsum(chance.integers(3, 9, len(words) // 3 + 1))
+    words, rng = [word for sentence in sentences for word in sentence], np.random.default_rng(0)
+    ends = np.cumsum(rng.integers(3, 9, len(words) // 3 + 1))
     return [
         words[end - length : end]
         for end, length in zip(ends, np.diff(ends, prepend=0), strict=True)
@@ -209,7 +209,7 @@ def trained(text, asked, workers, *, is_plain=False, codec="", seed=0, **setting
     if codec:
         strategy = replace(strategy, codec=codec, owners=workers, rows=asked.dims[0])
     job = Job(model=stage, workers=workers, engine="local", strategy=strategy, seed=seed)
-    draft = Draft(job)
+    draft = LazyModel(job)
     draft.model().parameters.view("counts")[:] = counts
     events, began, spent = [], time.monotonic(), used()
     with tempfile.TemporaryDirectory() as folder:

@@ -22,11 +22,11 @@ APART = (
 
 def problem(rows: int) -> ph.ArrayData:
     """Labels that a linear rule gives, with a tenth of them wrong."""
-    chance = np.random.default_rng(0)
-    features = chance.standard_normal((rows, FEATURES)).astype(np.float32)
-    labels = (features @ chance.standard_normal((FEATURES, CLASSES))).argmax(axis=1)
-    wrong = chance.random(rows) < 0.1
-    labels[wrong] = chance.integers(0, CLASSES, wrong.sum())
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((rows, FEATURES)).astype(np.float32)
+    labels = (features @ rng.standard_normal((FEATURES, CLASSES))).argmax(axis=1)
+    wrong = rng.random(rows) < 0.1
+    labels[wrong] = rng.integers(0, CLASSES, wrong.sum())
     return ph.ArrayData(features, labels)
 
 

@@ -29,10 +29,10 @@ class Net(nn.Module):
 
 def draw(folder, images):
     """Writes images of stripes, across or down, and of squares."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for n in range(images):
-        kind, at = ("across", "down", "square")[n % 3], int(chance.integers(2, 12))
-        pixels = chance.integers(0, 120, (24, 24, 3)).astype(np.uint8)
+        kind, at = ("across", "down", "square")[n % 3], int(rng.integers(2, 12))
+        pixels = rng.integers(0, 120, (24, 24, 3)).astype(np.uint8)
         if kind == "square":
             pixels[at : at + 9, at : at + 9] += 120
         else:

@@ -27,10 +27,10 @@ class Coder(nn.Module):
 
 def images(rows, seed):
     """Yields a number, the kind, and the pixels of a bar, a cross, a frame or a disc."""
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     y, x = np.mgrid[:SIDE, :SIDE]
     for n in range(rows):
-        kind, (top, left), size = n % KINDS, chance.integers(5, 11, 2), chance.integers(3, 6)
+        kind, (top, left), size = n % KINDS, rng.integers(5, 11, 2), rng.integers(3, 6)
         down, across = abs(y - top), abs(x - left)
         shape = (
             (down <= 1) & (across <= size),
@@ -38,7 +38,7 @@ def images(rows, seed):
             np.maximum(down, across) == size,
             down**2 + across**2 <= size**2,
         )[kind]
-        pixels = shape + chance.normal(0, 0.1, shape.shape)
+        pixels = shape + rng.normal(0, 0.1, shape.shape)
         yield n, kind, pixels.reshape(-1).tolist()
 
 

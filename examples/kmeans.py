@@ -30,9 +30,9 @@ def update(state, total):
 
 
 def blobs(rows, clusters, seed=0):
-    chance = np.random.default_rng(seed)
-    centres = chance.normal(scale=5, size=(clusters, 2))
-    return centres[chance.integers(0, clusters, rows)] + chance.normal(size=(rows, 2))
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(scale=5, size=(clusters, 2))
+    return centres[rng.integers(0, clusters, rows)] + rng.normal(size=(rows, 2))
 
 
 def main(spark=None, rows=4_000, clusters=5, partitions=2):

@@ -33,9 +33,9 @@ def update(w, total):
 
 
 def flowers(rows, seed=0):
-    chance = np.random.default_rng(seed)
-    labels = chance.integers(0, 2, rows)
-    features = chance.normal(size=(rows, 4)) + labels[:, None] * [1.0, 0.5, 0.0, -0.5]
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, rows)
+    features = rng.normal(size=(rows, 4)) + labels[:, None] * [1.0, 0.5, 0.0, -0.5]
     return features.astype(np.float32), labels
 
 

@@ -35,10 +35,10 @@ class Counts(ph.Model):
 
 
 def main(rows=8_000, epochs=5.0):
-    chance = np.random.default_rng(0)
-    features = chance.standard_normal((rows, 8)).astype(np.float32)
-    truth = 0.3 * chance.standard_normal(8).astype(np.float32)
-    counts = chance.poisson(np.exp(features @ truth + 0.5)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((rows, 8)).astype(np.float32)
+    truth = 0.3 * rng.standard_normal(8).astype(np.float32)
+    counts = rng.poisson(np.exp(features @ truth + 0.5)).astype(np.float32)
     check_model(lambda: Counts(8), ph.Batch(features[:16], counts[:16]))
     given = {"module": "own_model:Counts", "arguments": {"features": 8}}
     model = ph.ModuleStage(**given, epochs=epochs, lr=0.01)

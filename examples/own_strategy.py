@@ -39,9 +39,9 @@ class PostLocalSgd:
 
 def main(rows=4_000, epochs=5.0):
     check_strategy(PostLocalSgd())
-    chance = np.random.default_rng(0)
-    features = chance.standard_normal((rows, 20)).astype(np.float32)
-    labels = (features @ chance.standard_normal((20, 3))).argmax(axis=1)
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((rows, 20)).astype(np.float32)
+    labels = (features @ rng.standard_normal((20, 3))).argmax(axis=1)
     stage = ph.LogisticStage(features=20, classes=3, epochs=epochs, batch_size=128)
     own = ph.CustomStrategy("own_strategy:PostLocalSgd")  # by its name, as every worker imports it
     job = ph.Job(model=stage, workers=4, strategy=own, engine="simulate")

@@ -32,9 +32,9 @@ def encode(texts):
 
 
 def questions(templates, rows):
-    chance = np.random.default_rng(rows)
-    for order, asked, meant in chance.choice(templates, rows).tolist():
-        (shown, by), number = chance.choice(NAMES, 2, replace=False).tolist(), chance.integers(99)
+    rng = np.random.default_rng(rows)
+    for order, asked, meant in rng.choice(templates, rows).tolist():
+        (shown, by), number = rng.choice(NAMES, 2, replace=False).tolist(), rng.integers(99)
         text = order.format(asked.format(shown), meant.format(by, number))
         known = ["SELECT", ASKED[asked], f"({shown}) FROM us WHERE", by, MEANT[meant]]
         yield text, [int(piece in known) for piece in PIECES], f"{' '.join(known)} {number}"

@@ -27,12 +27,12 @@ class Payments(nn.Module):
 
 def payments(rows, seed):
     """Yields (words, amount, hour, fraud): word 7 in a large payment is a fraud."""
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     for _ in range(rows):
-        words = chance.integers(8, 100, chance.integers(2, 12)).tolist()
-        amount, hour = chance.random(), chance.random()
-        if has_word := chance.random() < 0.1:
-            words[chance.integers(len(words))] = 7
+        words = rng.integers(8, 100, rng.integers(2, 12)).tolist()
+        amount, hour = rng.random(), rng.random()
+        if has_word := rng.random() < 0.1:
+            words[rng.integers(len(words))] = 7
         yield words, amount, hour, int(has_word and amount > 0.8)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from agreement.trial import Outcome, Scale, Trial, measured
 from photinus.core.clock import Steps
-from photinus.strategies.outer import Outer, Sgd
+from photinus.strategies.outer import OuterOptimizer, Sgd
 from photinus.strategies.recipes import all_reduce, averaging, downpour
 from photinus.strategies.spec import StrategySpec
 
@@ -45,13 +45,13 @@ class Experiment:
         return {name for claim in self.claims if claim.is_short for name in claim.of}
 
 
-def rounds(steps: int = 10, outer: Outer | None = None, **parts: Any) -> StrategySpec:
+def rounds(steps: int = 10, outer: OuterOptimizer | None = None, **parts: Any) -> StrategySpec:
     """Plain averaging, after so many steps, in full precision."""
     usual = {"every": Steps(steps), "merge": "uniform", "codec": "fp32", "gain": "unsafe"}
     return averaging(**{**usual, "outer": outer or Sgd(), **parts})
 
 
-def at_once(steps: int = 10, outer: Outer | None = None, **parts: Any) -> StrategySpec:
+def at_once(steps: int = 10, outer: OuterOptimizer | None = None, **parts: Any) -> StrategySpec:
     """Deltas that are applied as they come, 1/K of each."""
     usual = {"every": Steps(steps), "codec": "fp32", "gain": "unsafe"}
     return downpour(**{**usual, "outer": outer or Sgd(), **parts})

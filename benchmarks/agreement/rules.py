@@ -10,7 +10,7 @@ import numpy as np
 
 from photinus.core.parameters import Layout, Vector
 from photinus.models.module import ModuleStage
-from photinus.models.optimizers import Inner
+from photinus.models.optimizers import InnerOptimizer
 from photinus.strategies.base import Message, Policy, Reply, Strategy
 from photinus.strategies.immediate import ElasticOwner, Immediate, ServerState
 
@@ -107,10 +107,10 @@ class Compensated(Immediate):
         return Immediate.agreed(self, state.served if isinstance(state, _Kept) else state)
 
 
-class Forgets(Inner):
+class Forgets(InnerOptimizer):
     """An inner optimizer that loses its state every so many steps."""
 
-    def __init__(self, inner: Inner, every: int) -> None:
+    def __init__(self, inner: InnerOptimizer, every: int) -> None:
         self._inner, self._every, self._steps = inner, every, 0
 
     def step(self, trained: Vector, gradient: Vector, progress: float) -> None:
@@ -135,7 +135,7 @@ class ForgetfulStage(ModuleStage):
 
     forgets_every: int = 0
 
-    def inner(self, layout: Layout) -> Inner:
+    def inner(self, layout: Layout) -> InnerOptimizer:
         """Returns the optimizer."""
         inner = super().inner(layout)
         return Forgets(inner, self.forgets_every) if self.forgets_every else inner

@@ -26,7 +26,7 @@ from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.simulator import Simulation
 from photinus.models.base import Model
 from photinus.models.schedules import Schedule
-from photinus.training.plan import Halves, Phase, TrainingPlan
+from photinus.training.plan import Phase, StrategyPair, TrainingPlan
 
 STEP_SECONDS = 0.01
 JITTER = 1e-3
@@ -50,7 +50,7 @@ SHORT = Scale(rows=6_000, epochs=4.0)
 class Trial:
     """What is tried: all that is not said is the same in every experiment."""
 
-    strategy: Halves
+    strategy: StrategyPair
     workers: int = 8
     lr: float = 0.05
     falls: bool = True

@@ -42,11 +42,11 @@ def test_a_trial_that_diverges_has_no_error_and_counts_as_untrained(module):
 
 
 def test_the_guard_takes_the_gain_back_that_does_not_train(module):
-    from photinus.strategies.guard import Setting
+    from photinus.strategies.phase_defaults import PhaseFacts
 
     experiments = module("experiments")
     strategy = experiments.rounds(2, experiments.PUBLISHED, gain="safe")
-    settled, (warning,) = strategy.settled(Setting(workers=8, steps=100))
+    settled, (warning,) = strategy.settled(PhaseFacts(workers=8, steps=100))
     assert math.isclose(settled.outer.gain, 1.5, rel_tol=1e-5)
     assert "gain" in warning
 

@@ -45,10 +45,10 @@ def call(capsys, tmp_path, monkeypatch):
 @pytest.fixture
 def job(tmp_path):
     """A job on two clouds of points, as files."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for name, rows in (("train", 400), ("test", 100)):
-        labels = chance.integers(0, 2, rows)
-        points = chance.normal(scale=0.5, size=(rows, 2)) + 2 * labels[:, None] - 1
+        labels = rng.integers(0, 2, rows)
+        points = rng.normal(scale=0.5, size=(rows, 2)) + 2 * labels[:, None] - 1
         columns = {"x": points[:, 0], "y": points[:, 1], "label": labels}
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
     (tmp_path / "job.toml").write_text(JOB)

@@ -84,8 +84,8 @@ def test_what_is_wrong_is_one_sentence(call, vectors, monkeypatch, tmp_path, wor
     ids=["words", "n-grams"],
 )
 def test_text_files_are_trained_on_and_asked(call, spark, tmp_path, more, file):
-    chance = np.random.default_rng(0)
-    lines = [" ".join(chance.choice(["a b c d", "v w x y"][n % 2].split(), 7)) for n in range(400)]
+    rng = np.random.default_rng(0)
+    lines = [" ".join(rng.choice(["a b c d", "v w x y"][n % 2].split(), 7)) for n in range(400)]
     (tmp_path / "text.txt").write_text("\n".join(lines))
     asked = ["--workers", "1", "--set", "vectorSize=20", "--set", "epochs=8", "--set", "sample=0.0"]
     folder = str(tmp_path / "made")

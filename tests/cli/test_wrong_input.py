@@ -114,9 +114,9 @@ def told(tmp_path):
 @pytest.fixture
 def cifar(tmp_path):
     """CIFAR-10's files with four records each."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for name in [name for names in FILES.values() for name in names]:
-        chance.integers(0, 10, (4, RECORD_BYTES)).astype(np.uint8).tofile(tmp_path / name)
+        rng.integers(0, 10, (4, RECORD_BYTES)).astype(np.uint8).tofile(tmp_path / name)
     return tmp_path
 
 

@@ -43,9 +43,9 @@ def refused():
 @pytest.fixture(scope="module")
 def digits(connected):
     """Three classes of 6 numbers in 0..1, as a DataFrame of arrays."""
-    chance = np.random.default_rng(0)
-    labels = chance.integers(0, 3, 300)
-    rows = np.clip(0.2 * chance.random((300, 6)) + np.tile(np.eye(3)[labels], 2), 0, 1)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 300)
+    rows = np.clip(0.2 * rng.random((300, 6)) + np.tile(np.eye(3)[labels], 2), 0, 1)
     made = [(row.tolist(), int(label)) for row, label in zip(rows, labels, strict=True)]
     return connected.createDataFrame(made, "features array<double>, label int").cache()
 

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from photinus.coordinator.advice import Payoff, coding_seconds
+from photinus.coordinator.advice import CodecAdvice, coding_seconds
 from photinus.protocol.messages import Seat, message_to
 from photinus.strategies.base import Message
 from photinus.strategies.codecs import CODECS, encode
@@ -32,7 +32,7 @@ def told(payoff, message, rate, times=6):
 
 def test_where_coding_takes_longer_than_what_it_saves_it_is_told_once_a_phase():
     """262144 numbers of int8 save 785408 bytes: 1 ms at 785 MB/s, and coding takes 2."""
-    payoff = Payoff(ticking(2e-3))
+    payoff = CodecAdvice(ticking(2e-3))
     (text,) = told(payoff, push(), 785.4e6)
     assert text == (
         "codec int8 cannot pay on this link; got encoding and decoding takes 2 ms, "
@@ -47,21 +47,21 @@ def test_of_a_sparse_push_only_what_travels_is_saved():
     vector[COUNT // 2 :] = 0
     said = to_sparse(Message("push", encode("int8", vector), codec="int8"))
     sparse = message_to(Seat(bytes(16)).frame("push"), said)
-    assert told(Payoff(ticking(2e-3)), push(), 300e6) == []
-    [text] = told(Payoff(ticking(2e-3)), sparse, 300e6)
+    assert told(CodecAdvice(ticking(2e-3)), push(), 300e6) == []
+    [text] = told(CodecAdvice(ticking(2e-3)), sparse, 300e6)
     assert "takes 2 ms, it saves 1.3" in text
 
 
 def test_where_it_saves_more_nothing_is_told():
-    assert told(Payoff(ticking(0.9e-3)), push(), 785.4e6) == []
-    assert told(Payoff(), push("int4"), 1.25e6) == [], "on 10 Mbit/s every codec pays"
+    assert told(CodecAdvice(ticking(0.9e-3)), push(), 785.4e6) == []
+    assert told(CodecAdvice(), push("int4"), 1.25e6) == [], "on 10 Mbit/s every codec pays"
 
 
 @pytest.mark.parametrize(
     ("message", "rate"), [(push("fp32"), 1e12), (push(count=999), 1e12), (push(), 0.0)]
 )
 def test_where_nothing_can_be_said_nothing_is(message, rate):
-    assert told(Payoff(ticking(1.0)), message, rate) == []
+    assert told(CodecAdvice(ticking(1.0)), message, rate) == []
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -77,7 +77,7 @@ def worked(seconds, slot=1, phase=0, steps=5):
 
 def test_a_link_on_which_sending_takes_longer_than_the_work_is_told_once_a_phase():
     """1 MB takes 0.84 s at 10 Mbit/s, after work of 0.2 s."""
-    payoff = Payoff()
+    payoff = CodecAdvice()
     texts = [text for _ in range(9) if (text := payoff.sent(worked(0.2), 1.25e6))]
     assert texts == [
         "worker 1 sends for 81% of its time; got 1.05 MB at 1.25 MB/s after every 5 steps; "
@@ -87,7 +87,7 @@ def test_a_link_on_which_sending_takes_longer_than_the_work_is_told_once_a_phase
 
 
 def test_where_sending_is_quick_or_slow_now_and_then_nothing_is_told():
-    payoff = Payoff()
+    payoff = CodecAdvice()
     for seconds in (0.2, 0.2, 0.9) * 4:
         assert payoff.sent(worked(seconds), 1.25e6) == ""
     for seconds, rate in ((0.0, 1.25e6), (0.2, 0.0)) * 4:

@@ -9,7 +9,7 @@ from photinus.checkpoint.store import Store
 from photinus.coordinator.checkpoints import cut_from, files_of, meta_of
 from photinus.core.errors import CheckpointError
 from photinus.strategies.base import Message
-from photinus.training.snapshots import Cut
+from photinus.training.snapshots import RunSnapshot
 
 
 def a_cut():
@@ -21,7 +21,7 @@ def a_cut():
         floats=np.array([0.5], np.float32),
         integers=np.array([3], np.int64),
     )
-    return Cut(
+    return RunSnapshot(
         phase=1,
         version=7,
         applied=700,

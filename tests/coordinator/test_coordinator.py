@@ -17,8 +17,8 @@ from photinus.protocol.worker_session import WorkerSession
 from photinus.strategies.base import Message, Turn
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import all_reduce, averaging
-from photinus.training.asks import Close, Exchange, Hello, StepDone
 from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.requests import Close, Exchange, Hello, StepDone
 
 RUN = bytes(16)
 PLAIN = averaging(every=Steps(1), outer=Sgd(), codec="fp32")
@@ -422,11 +422,11 @@ def test_a_cut_that_was_made_for_nobody_is_made_anew_the_next_time():
     said.all_come()
     coordinator = said.coordinator
     assert not coordinator.prepared_to_yield(), "a cut is asked for"
-    assert coordinator.is_cut_asked
+    assert coordinator.is_snapshot_asked
     coordinator._cuts.is_asked = False  # it was saved
     coordinator.unprepare()
     assert not coordinator.prepared_to_yield()
-    assert coordinator.is_cut_asked
+    assert coordinator.is_snapshot_asked
     coordinator._cuts.is_asked = False
     assert coordinator.prepared_to_yield()
 

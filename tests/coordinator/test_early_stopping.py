@@ -3,14 +3,16 @@ import pytest
 
 from photinus.coordinator.early_stopping import EarlyStopping
 from photinus.strategies.base import Message
-from photinus.training.snapshots import Cut
+from photinus.training.snapshots import RunSnapshot
 
 BOTH = frozenset({0, 1})
 
 
 def cut(version):
     point = Message("heal", np.full(1, version))
-    return Cut(phase=0, version=version, applied=0, budget=1, point=point, positions={}, rows={})
+    return RunSnapshot(
+        phase=0, version=version, applied=0, budget=1, point=point, positions={}, rows={}
+    )
 
 
 def tried(early_stopping, version, errors, slots=BOTH, name="errors"):

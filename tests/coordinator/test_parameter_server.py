@@ -51,8 +51,8 @@ def test_each_number_of_a_round_is_decoded_once(owner, monkeypatch):
         unpack(taken, body, scales, numbers)
 
     monkeypatch.setattr(codecs, "unpack", counting)
-    chance = np.random.default_rng(0)
-    answers = received(owner, [chance.normal(size=COUNT).astype("f4") for _ in range(WORKERS)])
+    rng = np.random.default_rng(0)
+    answers = received(owner, [rng.normal(size=COUNT).astype("f4") for _ in range(WORKERS)])
     assert [a.message.kind for a in answers] == ["agreed"] * WORKERS
     assert sum(decoded) == (WORKERS + 1) * COUNT, "every push, and the mean as workers read it"
     assert owner.metrics["consistency"] > 0

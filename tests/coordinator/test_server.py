@@ -15,8 +15,8 @@ from photinus.protocol.worker_session import WorkerSession
 from photinus.strategies.base import Message, Turn
 from photinus.strategies.recipes import averaging
 from photinus.testing.memory_link import MemoryListener
-from photinus.training.asks import Close, Exchange, Hello
 from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.requests import Close, Exchange, Hello
 from photinus.transport.frames import Frame
 
 SIZE = 8  # numbers of a softmax regression of 3 features and 2 classes

@@ -9,7 +9,7 @@ import pytest
 from photinus.checkpoint.mapped import PagedFile, ScratchFolder, is_mapped
 from photinus.coordinator.sharded_table import ENOUGH, ShardFiles, Table, kinds_of, page_in
 from photinus.core.errors import RunFailedError
-from photinus.training.asks import Page
+from photinus.training.requests import Page
 
 KINDS = {"vector": ("float32", (6,)), "outer.0": ("float32", (2,))}
 

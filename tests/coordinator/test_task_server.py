@@ -18,8 +18,8 @@ from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.base import Message, Turn
 from photinus.testing.memory_link import MemoryListener
-from photinus.training.asks import Exchange, Hello
 from photinus.training.plan import LEASE_SECONDS
+from photinus.training.requests import Exchange, Hello
 
 
 class Sum:

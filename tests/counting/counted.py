@@ -32,12 +32,12 @@ from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.engine.base import ArrayData
 from photinus.models.base import Model, Stage
 from photinus.models.module import ModuleStage
-from photinus.models.optimizers import InPlace
+from photinus.models.optimizers import InPlaceOptimizer
 from photinus.models.schedules import Schedule
 from photinus.strategies.base import GRADIENT
 from photinus.strategies.codecs import decode
-from photinus.strategies.guard import AUTO
-from photinus.strategies.outer import Outer, Sgd
+from photinus.strategies.outer import OuterOptimizer, Sgd
+from photinus.strategies.phase_defaults import AUTO
 from photinus.strategies.rounds import stepped
 from photinus.strategies.spec import StrategySpec
 from photinus.training.plan import START, TrainingPlan, split
@@ -97,7 +97,7 @@ class Rows(Model):
         return {"examples": float(len(batch.features))}
 
 
-class Adds(InPlace):
+class Adds(InPlaceOptimizer):
     """Adds 1 to the weight of each row of a batch."""
 
     def descend(self, model: Any, batch: Any, seed: int, progress: float) -> dict[str, float]:
@@ -349,7 +349,7 @@ class Count:
 class Books:
     """What a file of agreements adds up to; a resume goes back to where it starts."""
 
-    outer: Outer
+    outer: OuterOptimizer
     rounds: dict[int, dict[str, Any]] = field(default_factory=dict)
     stands: dict[int, Vector] = field(default_factory=dict)
     """Version -> the parameters, where the workers hold them."""
@@ -436,7 +436,9 @@ def assert_same(one: Vector, other: Vector, text: str, within: float = 1e-9) -> 
     assert np.allclose(one, other, rtol=0, atol=within), text
 
 
-def counted(path: Path | str, model: Vector, outer: Outer | None = None, shards: int = 1) -> Count:
+def counted(
+    path: Path | str, model: Vector, outer: OuterOptimizer | None = None, shards: int = 1
+) -> Count:
     """Returns how often each row is in a model.
 
     Args:

@@ -20,7 +20,7 @@ from photinus.engine.simulation.simulator import Simulation
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging, downpour, elastic, gossip, publish
 from photinus.testing import Faults
-from photinus.training.worker_loop import Part
+from photinus.training.worker_loop import WorkerData
 
 SHARES = {
     "equal": (40, 40, 40),
@@ -56,7 +56,7 @@ class Partitioned(SimulatedEngine):
         parts = []
         for numbers in self.numbers:
             rows = Rows.of(numbers[:, None].astype(float), None)
-            parts.append(Part(len(rows), lambda order, rows=rows: PartitionFeed(rows, order)))
+            parts.append(WorkerData(len(rows), lambda order, rows=rows: PartitionFeed(rows, order)))
         coordinator = Coordinator(assignment.plan, assignment)
         simulation = Simulation(assignment.plan, parts, self.cluster, coordinator=coordinator)
         return simulation.run()

@@ -11,7 +11,7 @@ from cases import BOTH_PARTS, RECIPES, Trial, simulated
 
 from photinus.core.clock import Steps
 from photinus.engine.seat_sharing import Urgency
-from photinus.engine.seat_table import NEWS, Standing, forget_here, tell_here, told_here
+from photinus.engine.seat_table import NEWS, SeatClaim, forget_here, tell_here, told_here
 from photinus.strategies import recipes
 from photinus.strategies.outer import Sgd
 from photinus.testing import Faults
@@ -179,7 +179,7 @@ def test_processes_that_give_their_seats_up_wait_and_go_on(tmp_path, monkeypatch
     thread.start()
     assert first.begun.wait(200)
     place = {"place": platform.node(), "slots": 2, "workers": 2, "priority": 1}
-    tell_here(Standing(run="urgent", held=2, **place))
+    tell_here(SeatClaim(run="urgent", held=2, **place))
     try:
         with NEWS:
             assert NEWS.wait_for(lambda: told_here()[first.run.hex()].held == 0, 100)

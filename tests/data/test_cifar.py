@@ -11,8 +11,8 @@ TRAIN = cifar.FILES["train"]
 
 
 def records(count, seed=0):
-    chance = np.random.default_rng(seed)
-    made = chance.integers(0, 256, (count, cifar.RECORD_BYTES)).astype(np.uint8)
+    rng = np.random.default_rng(seed)
+    made = rng.integers(0, 256, (count, cifar.RECORD_BYTES)).astype(np.uint8)
     made[:, 0] %= 10
     return made
 

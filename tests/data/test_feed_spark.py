@@ -186,8 +186,8 @@ def test_a_client_of_spark_connect_deals_the_rows_out_anew():
 
 
 def test_cifar_is_read_by_the_executors(spark, tmp_path):
-    chance = np.random.default_rng(0)
-    records = chance.integers(0, 10, (6, 4, cifar.RECORD_BYTES)).astype(np.uint8)
+    rng = np.random.default_rng(0)
+    records = rng.integers(0, 10, (6, 4, cifar.RECORD_BYTES)).astype(np.uint8)
     for part, name in zip(records, (*cifar.FILES["train"], "test_batch.bin"), strict=True):
         part.tofile(tmp_path / name)
     folder = tmp_path.as_uri()

@@ -27,9 +27,9 @@ def ragged(rows, dtype=np.int32):
 
 def texts(rows, seed=0, most=60):
     """Rows whose lengths are spread as those of texts are: a few are very long."""
-    chance = np.random.default_rng(seed)
-    lengths = np.clip(chance.lognormal(2.5, 0.8, rows), 1, most).astype(np.int32)
-    values = chance.integers(1, 1000, lengths.sum()).astype(np.int32)
+    rng = np.random.default_rng(seed)
+    lengths = np.clip(rng.lognormal(2.5, 0.8, rows), 1, most).astype(np.int32)
+    values = rng.integers(1, 1000, lengths.sum()).astype(np.int32)
     numbers = np.arange(rows, dtype=np.float32)
     return Inputs({"tokens": Ragged(lengths, values), "number": numbers}, rows)
 
@@ -96,8 +96,8 @@ def test_equal_hashes_of_other_rows_are_told_apart(monkeypatch):
 @pytest.mark.parametrize("kind", [PartitionFeed, SharedFeed])
 def test_a_feed_of_ragged_rows_keeps_the_contract_of_a_feed(kind):
     def make(*, rows, seed, epochs):
-        chance = np.random.default_rng(7)
-        column = ragged([chance.integers(0, 9, 1 + i % 7) for i in range(rows)])
+        rng = np.random.default_rng(7)
+        column = ragged([rng.integers(0, 9, 1 + i % 7) for i in range(rows)])
         inputs = Inputs({"x": column, "i": np.arange(rows)}, rows)
         order = FeedOrder(batch_size=8, seed=seed, epochs=epochs)
         feed = kind(Rows.of(inputs, np.arange(rows)), order)
@@ -139,9 +139,9 @@ def test_the_order_of_rows_of_one_length_is_that_of_any_others():
 
 
 def batches(rows, size=64):
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     columns = {
-        "tokens": pa.array([chance.integers(0, 9, 1 + i % 5).tolist() for i in range(rows)]),
+        "tokens": pa.array([rng.integers(0, 9, 1 + i % 5).tolist() for i in range(rows)]),
         "number": pa.array(np.arange(rows, dtype=np.float32)),
         "y": pa.array(np.arange(rows) % 3),
         "w": pa.array(np.ones(rows)),

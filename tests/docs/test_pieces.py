@@ -78,8 +78,8 @@ def sent(spark):
 @pytest.fixture(scope="module")
 def table(sent):
     """Features of 4 numbers, labels 0 and 1: the first number tells them apart."""
-    chance = np.random.default_rng(0)
-    rows = [([float(n % 2), *chance.random(3).tolist()], n % 2) for n in range(40)]
+    rng = np.random.default_rng(0)
+    rows = [([float(n % 2), *rng.random(3).tolist()], n % 2) for n in range(40)]
     return sent.createDataFrame(rows, "features array<double>, label int").repartition(2).cache()
 
 

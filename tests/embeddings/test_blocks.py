@@ -13,7 +13,7 @@ from photinus.embeddings.blocks import (
     words_in_sharded_round,
 )
 from photinus.embeddings.kernel import mark
-from photinus.embeddings.plain import Rule
+from photinus.embeddings.reference import Rule
 from photinus.embeddings.vocabulary import chances_of
 
 

@@ -12,10 +12,10 @@ NODES = 40
 
 def edges(weighted):
     """Edges in any order; some come several times, some are loops, and one node has very many."""
-    chance = np.random.default_rng(0)
-    ends = chance.integers(0, NODES - 3, (2, 500))
+    rng = np.random.default_rng(0)
+    ends = rng.integers(0, NODES - 3, (2, 500))
     ends[0, :150] = 7
-    return *ends, chance.random(500) if weighted else np.full(500, 0.5)
+    return *ends, rng.random(500) if weighted else np.full(500, 0.5)
 
 
 @pytest.mark.parametrize("directed", [False, True])

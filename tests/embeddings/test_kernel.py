@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from photinus.embeddings import plain
+from photinus.embeddings import reference
 from photinus.embeddings.draws import DEAD
 from photinus.embeddings.kernel import descent, mark
 from photinus.embeddings.subwords import Ngrams
@@ -20,18 +20,18 @@ GRAMS = Ngrams(3, 4, B).of([f"word{number}" for number in range(V)], first=V)
 
 
 def texts(sentence, seed=0):
-    chance = np.random.default_rng(seed)
-    rows = chance.choice(V, (3, 150), p=COUNTS / COUNTS.sum()).astype(np.int32)
+    rng = np.random.default_rng(seed)
+    rows = rng.choice(V, (3, 150), p=COUNTS / COUNTS.sum()).astype(np.int32)
     rows[:, ::sentence] = -1
     rows[:, 140:] = -1
     return rows
 
 
 def tables(dims=D):
-    chance = np.random.default_rng(1)
-    made = 0.3 * chance.standard_normal((2 * V + B, dims)).astype(np.float32)
-    gains = chance.uniform(0.5, 1.5, 2 * V + B).astype(np.float32)
-    return plain.Tables(made[: V + B], made[V + B :], gains[: V + B], gains[V + B :])
+    rng = np.random.default_rng(1)
+    made = 0.3 * rng.standard_normal((2 * V + B, dims)).astype(np.float32)
+    gains = rng.uniform(0.5, 1.5, 2 * V + B).astype(np.float32)
+    return reference.Tables(made[: V + B], made[V + B :], gains[: V + B], gains[V + B :])
 
 
 @pytest.mark.numerics
@@ -41,12 +41,12 @@ def tables(dims=D):
 @pytest.mark.parametrize("grams", [NO_GRAMS, GRAMS], ids=["words", "n-grams"])
 def test_the_kernel_takes_the_same_steps_as_the_plain_form(cbow, negatives, sentence, grams):
     fast, slow, first = tables(), tables(), tables()
-    chances, rule = chances_of(COUNTS, 1e-2, negatives, grams), plain.Rule(5, negatives, cbow)
+    chances, rule = chances_of(COUNTS, 1e-2, negatives, grams), reference.Rule(5, negatives, cbow)
     rows, seeds = texts(sentence), np.array([5, 6, 7])
     run = descent(D, cbow, has_grams=len(grams.rows) > 0)
     told = run(rows, fast, chances, rule, 0.05, seeds)
     each = [
-        plain.descend(row, slow, chances, rule, 0.05, int(s))
+        reference.descend(row, slow, chances, rule, 0.05, int(s))
         for row, s in zip(rows, seeds, strict=True)
     ]
     assert abs(slow.inputs - first.inputs).max() > 0.05 or sentence == 2
@@ -61,9 +61,9 @@ def test_the_kernel_takes_the_same_steps_as_the_plain_form(cbow, negatives, sent
 @pytest.mark.parametrize("dims", [8, 33])
 def test_vectors_of_any_length_take_the_same_steps_by_short_and_long_instructions(dims, lanes):
     fast, slow = tables(dims), tables(dims)
-    chances, rule, row = chances_of(COUNTS, 1e-2, 5), plain.Rule(5, 5, False), texts(9)[0]
+    chances, rule, row = chances_of(COUNTS, 1e-2, 5), reference.Rule(5, 5, False), texts(9)[0]
     descent(dims, False, lanes=lanes)(row[None], fast, chances, rule, 0.05, np.array([5]))
-    plain.descend(row, slow, chances, rule, 0.05, 5)
+    reference.descend(row, slow, chances, rule, 0.05, 5)
     np.testing.assert_allclose(fast.inputs, slow.inputs, atol=1e-5)
     np.testing.assert_allclose(fast.outputs, slow.outputs, atol=1e-5)
 
@@ -71,13 +71,13 @@ def test_vectors_of_any_length_take_the_same_steps_by_short_and_long_instruction
 @pytest.mark.parametrize("grams", [NO_GRAMS, GRAMS], ids=["words", "n-grams"])
 @pytest.mark.parametrize("cbow", [False, True], ids=["skip-gram", "cbow"])
 def test_the_gradient_is_that_of_torch(cbow, grams):
-    at, rule = tables(), plain.Rule(5, 5, cbow)
+    at, rule = tables(), reference.Rule(5, 5, cbow)
     drawn = [
         tuple(a.copy() for a in one)
-        for one in plain.centres(texts(9)[0], chances_of(COUNTS, 0, 5), rule, 3)
+        for one in reference.centres(texts(9)[0], chances_of(COUNTS, 0, 5), rule, 3)
     ]
     ours = np.zeros((V + B, D), np.float32), np.zeros((V, D), np.float32)
-    loss, _ = plain.add_gradient(drawn, at, ours, grams, rule)
+    loss, _ = reference.add_gradient(drawn, at, ours, grams, rule)
     theirs = [torch.tensor(table, requires_grad=True) for table in (at.inputs, at.outputs)]
     total = torch.zeros(())
     for context, rows, labels in drawn:
@@ -102,16 +102,16 @@ def test_the_gradient_is_that_of_torch(cbow, grams):
 
 
 def test_the_kernel_marks_the_rows_that_the_plain_form_marks():
-    chances, rule, rows = chances_of(COUNTS, 0, 5, GRAMS), plain.Rule(5, 5, False), texts(9)[:1]
+    chances, rule, rows = chances_of(COUNTS, 0, 5, GRAMS), reference.Rule(5, 5, False), texts(9)[:1]
     made = [(np.zeros(V + B, np.bool_), np.zeros(V, np.bool_)) for _ in range(2)]
-    for form, marks in zip((mark, plain.mark), made, strict=True):
+    for form, marks in zip((mark, reference.mark), made, strict=True):
         form(rows[:, :12], chances, rule, np.array([3]), *marks)
     np.testing.assert_array_equal(np.concatenate(made[0]), np.concatenate(made[1]))
     assert 0 < made[0][0][V:].sum() < B
 
 
 def test_a_small_step_follows_the_gradient():
-    before, after, rule = tables(), tables(), plain.Rule(5, 5, False)
+    before, after, rule = tables(), tables(), reference.Rule(5, 5, False)
     ones = np.ones(V + B, np.float32)
     before, after = (
         before._replace(input_gain=ones, output_gain=ones),
@@ -119,8 +119,10 @@ def test_a_small_step_follows_the_gradient():
     )
     chances, text, rate = chances_of(COUNTS, 0, 5), texts(9)[0], 1e-4
     wanted = np.zeros((V + B, D), np.float32), np.zeros((V, D), np.float32)
-    plain.add_gradient(plain.centres(text, chances, rule, 3), before, wanted, NO_GRAMS, rule)
-    plain.descend(text, after, chances, rule, rate, 3)
+    reference.add_gradient(
+        reference.centres(text, chances, rule, 3), before, wanted, NO_GRAMS, rule
+    )
+    reference.descend(text, after, chances, rule, rate, 3)
     for table, old, gradient in zip(after, before, wanted, strict=False):
         np.testing.assert_allclose((old - table) / rate, gradient, atol=2e-2 * abs(gradient).max())
 
@@ -128,12 +130,12 @@ def test_a_small_step_follows_the_gradient():
 CALL = """
 import sys
 import numpy as np
-from photinus.embeddings import plain
+from photinus.embeddings import reference
 from photinus.embeddings.kernel import descent
 from photinus.embeddings.vocabulary import chances_of
 table, ones = np.zeros((9, 20), np.float32), np.ones(9, np.float32)
-chances, rule = chances_of(np.arange(1, 10), 0.0, 5), plain.Rule(5, 5, False)
-tables, run = plain.Tables(table, table.copy(), ones, ones), descent(20, False)
+chances, rule = chances_of(np.arange(1, 10), 0.0, 5), reference.Rule(5, 5, False)
+tables, run = reference.Tables(table, table.copy(), ones, ones), descent(20, False)
 run(np.zeros((1, 64), np.int32), tables, chances, rule, 0.1, np.arange(1))
 print(sum(run.stats.cache_hits.values()))
 """

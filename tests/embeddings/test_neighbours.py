@@ -15,11 +15,11 @@ V, D = 4000, 40
 @pytest.fixture(scope="module", params=["topics", "noise"])
 def vectors(request):
     """Vectors around topics, as words are; and such as have nothing in common, the hardest."""
-    chance = np.random.default_rng(0)
-    noise = chance.standard_normal((V, D)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    noise = rng.standard_normal((V, D)).astype(np.float32)
     if request.param == "noise":
         return noise
-    return noise + 2 * chance.standard_normal((100, D))[chance.integers(0, 100, V)].astype("f4")
+    return noise + 2 * rng.standard_normal((100, D))[rng.integers(0, 100, V)].astype("f4")
 
 
 def unit(vectors):

@@ -9,13 +9,13 @@ import torch
 from photinus.core.errors import UsageError
 from photinus.core.threads import threads_held
 from photinus.data.base import Batch
-from photinus.embeddings import plain, torch_steps
+from photinus.embeddings import reference, torch_steps
 from photinus.embeddings.subwords import Ngrams
 from photinus.embeddings.torch_steps import TorchSteps
 from photinus.embeddings.vocabulary import NO_GRAMS, chances_of
 from photinus.embeddings.word2vec import RowDescent, Word2VecStage
 from photinus.engine.base import ArrayData
-from photinus.run.evaluate import Draft
+from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
 from photinus.run.train import train_draft
 from photinus.strategies.outer import Sgd
@@ -37,8 +37,8 @@ def one_thread():
 
 def texts(rows=12):
     """Sentences of ten words, of which none occurs twice."""
-    chance = np.random.default_rng(0)
-    made = np.array([[chance.permutation(V)[:10] for _ in range(9)] for _ in range(rows)])
+    rng = np.random.default_rng(0)
+    made = np.array([[rng.permutation(V)[:10] for _ in range(9)] for _ in range(rows)])
     return (
         np.pad(made, ((0, 0), (0, 0), (0, 1)), constant_values=-1).astype("<i4").reshape(rows, -1)
     )
@@ -49,15 +49,15 @@ def counts(rows):
 
 
 def tables():
-    chance = np.random.default_rng(1)
-    made = 0.3 * chance.standard_normal((2 * V + B, D)).astype(np.float32)
-    gains = chance.uniform(0.5, 1.5, 2 * V + B).astype(np.float32)
-    return plain.Tables(made[: V + B], made[V + B :], gains[: V + B], gains[V + B :])
+    rng = np.random.default_rng(1)
+    made = 0.3 * rng.standard_normal((2 * V + B, D)).astype(np.float32)
+    gains = rng.uniform(0.5, 1.5, 2 * V + B).astype(np.float32)
+    return reference.Tables(made[: V + B], made[V + B :], gains[: V + B], gains[V + B :])
 
 
 def moved(lr, together=0, rows=20):
     """Returns the largest number of both tables after six passes over a text."""
-    rule, made, read = plain.Rule(5, 5, False), tables(), texts(rows)
+    rule, made, read = reference.Rule(5, 5, False), tables(), texts(rows)
     chances, seeds = chances_of(counts(read), 0, 5, NO_GRAMS), np.arange(rows)
     for _ in range(6):
         TorchSteps(CPU, together).descend(read, made, chances, rule, lr, seeds)
@@ -72,12 +72,12 @@ def test_centres_that_step_alone_take_the_steps_of_the_plain_form(cbow, negative
     ours, theirs, first, rows = tables(), tables(), tables(), texts(3)
     chances, rule = (
         chances_of(counts(rows), 1e-1, negatives, grams),
-        plain.Rule(5, negatives, cbow),
+        reference.Rule(5, negatives, cbow),
     )
     seeds = np.array([5, 6, 7])
     told = TorchSteps(CPU, together=1).descend(rows, ours, chances, rule, 0.05, seeds)
     for row, seed in zip(rows, seeds, strict=True):
-        plain.descend(row, theirs, chances, rule, 0.05, int(seed))
+        reference.descend(row, theirs, chances, rule, 0.05, int(seed))
     assert abs(theirs.inputs - first.inputs).max() > 0.05
     np.testing.assert_allclose(ours.inputs, theirs.inputs, atol=1e-5)
     np.testing.assert_allclose(ours.outputs, theirs.outputs, atol=1e-5)
@@ -92,7 +92,7 @@ def test_frequent_words_stay_in_bounds_at_a_rate_at_which_large_steps_do_not():
 
 @pytest.mark.parametrize("grams", [NO_GRAMS, GRAMS], ids=["words", "n-grams"])
 def test_steps_are_cut_where_their_rows_would_take_much_memory(grams, monkeypatch):
-    rows, rule = texts(3), plain.Rule(5, 5, True)
+    rows, rule = texts(3), reference.Rule(5, 5, True)
     chances, seeds = chances_of(counts(rows), 0, 5, grams), np.arange(3)
     held = []
     for most in (1, torch_steps._MEMBERS):
@@ -106,7 +106,7 @@ def test_steps_are_cut_where_their_rows_would_take_much_memory(grams, monkeypatc
 def test_a_text_without_a_pair_moves_nothing():
     made, rows = tables(), np.array([[3, -1, 5, -1]], "<i4")
     chances, first = chances_of(np.ones(V, np.int64), 0, 5, NO_GRAMS), tables()
-    rule, seeds = plain.Rule(5, 5, False), np.array([1])
+    rule, seeds = reference.Rule(5, 5, False), np.array([1])
     assert TorchSteps(CPU).descend(rows, made, chances, rule, 0.1, seeds) == (0.0, 0)
     assert np.array_equal(made.inputs, first.inputs)
 
@@ -121,7 +121,7 @@ def trained(folder, device="cpu", **of):
         engine="simulate",
         device=device,
     )
-    draft = Draft(job)
+    draft = LazyModel(job)
     draft.model().parameters.view("counts")[:] = counts(rows)
     return train_draft(draft, ArrayData(rows), folder=folder).vector
 

@@ -21,11 +21,11 @@ def vectors():
     lines = Path(QUESTIONS).read_text().splitlines()
     asked = [w.lower() for line in lines if line[0] != ":" for w in line.split()]
     words = [*sorted(set(asked))[::2], "tiger", "cat", "book", "paper", "car", "train", "Tiger"]
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     # few directions, so that chance alone answers some questions
     return WordVectors(
         list(dict.fromkeys(words)),
-        chance.standard_normal((len(set(words)), 4)).astype(np.float32),
+        rng.standard_normal((len(set(words)), 4)).astype(np.float32),
     )
 
 
@@ -68,11 +68,11 @@ def test_similarity_is_gensims_spearman(name, cutoff):
     lines = [line.split("\t") for line in Path(datapath(name)).read_text().splitlines()]
     words = sorted({w for line in lines if line[0][0] != "#" for w in line[:2]})[::-1]
     words = [w for n, w in enumerate(words) if n % 9]  # some have no vector
-    chance = np.random.default_rng(2).standard_normal((len(words), 4)).astype(np.float32)
+    rng = np.random.default_rng(2).standard_normal((len(words), 4)).astype(np.float32)
     theirs = KeyedVectors(4)
-    theirs.add_vectors(words, chance)
+    theirs.add_vectors(words, rng)
     _, spearman, missing = theirs.evaluate_word_pairs(datapath(name), restrict_vocab=cutoff)
-    ours = WordVectors(words, chance).similarity(datapath(name), cutoff=cutoff)
+    ours = WordVectors(words, rng).similarity(datapath(name), cutoff=cutoff)
     assert ours.spearman == pytest.approx(float(spearman[0]), abs=1e-6)
     assert 100 * (1 - ours.covered / ours.pairs) == pytest.approx(missing)
     told = f"on {ours.covered} covered of {ours.pairs} pairs; cut-off: the {ours.cutoff} most"

@@ -20,7 +20,7 @@ from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.simulation.simulator import Simulation
 from photinus.models.base import Model
-from photinus.run.evaluate import Draft, first_parameters, load_trained
+from photinus.run.evaluate import LazyModel, first_parameters, load_trained
 from photinus.run.job import Job
 from photinus.run.remote_resume import saved_job
 from photinus.run.train import resume, train, train_draft
@@ -36,10 +36,10 @@ WITH_GRAMS = replace(STAGE, buckets=30, grams=len(GRAMS.rows))
 
 def pairs_of_words(rows=48, seed=0):
     """Sentences of words from one half of the vocabulary each."""
-    chance = np.random.default_rng(seed)
-    texts = chance.integers(0, V // 2, (rows, 90)).astype(np.int32)
+    rng = np.random.default_rng(seed)
+    texts = rng.integers(0, V // 2, (rows, 90)).astype(np.int32)
     texts[:, ::9] = -1
-    half = np.repeat(chance.integers(0, 2, (rows, 10)), 9, axis=1)
+    half = np.repeat(rng.integers(0, 2, (rows, 10)), 9, axis=1)
     return np.where(texts < 0, -1, texts + half * (V // 2)).astype(np.int32)
 
 
@@ -48,7 +48,7 @@ def counts_of(texts):
 
 
 def draft(job, texts):
-    made = Draft(job)
+    made = LazyModel(job)
     fill(made.model(), texts)
     return made
 
@@ -362,7 +362,7 @@ def test_a_worker_draws_the_rows_that_a_whole_table_would_have(workers, kernel, 
 def test_neither_the_first_nor_the_trained_table_is_in_the_drivers_memory(tmp_path):
     outcome = among(tmp_path, rows=STAGE.dims)
     job = saved_job(outcome.folder, str(outcome.folder), False)[0]
-    [[first, *_]] = first_parameters(Draft(job)).values()
+    [[first, *_]] = first_parameters(LazyModel(job)).values()
     assert first.size == 0
     assert outcome.trained.is_mapped
     assert is_mapped(outcome.vector)

@@ -30,7 +30,7 @@ from photinus.strategies.recipes import (
     streaming,
 )
 from photinus.training.plan import Phase, TrainingPlan, split
-from photinus.training.worker_loop import Part
+from photinus.training.worker_loop import WorkerData
 
 ROWS, WIDTH, CLASSES = 480, 6, 3
 LR, BATCH = 0.2, 8
@@ -153,10 +153,10 @@ class Field:
     small = SMALL
 
     def __post_init__(self):
-        chance = np.random.default_rng(0)
-        self.features = chance.normal(size=(ROWS, WIDTH))
-        logits = self.features @ chance.normal(size=(WIDTH, CLASSES))
-        self.labels = (logits + 0.3 * chance.normal(size=(ROWS, CLASSES))).argmax(1)
+        rng = np.random.default_rng(0)
+        self.features = rng.normal(size=(ROWS, WIDTH))
+        logits = self.features @ rng.normal(size=(WIDTH, CLASSES))
+        self.labels = (logits + 0.3 * rng.normal(size=(ROWS, CLASSES))).argmax(1)
 
     def rows(self, *index, dtype="float64"):
         chosen = index[0] if index else slice(None)
@@ -174,7 +174,7 @@ class Field:
             if slot in bad:
                 features = features + np.nan
             rows = Rows.of(features, self.labels[pick])
-            parts.append(Part(len(rows), lambda order, rows=rows: PartitionFeed(rows, order)))
+            parts.append(WorkerData(len(rows), lambda order, rows=rows: PartitionFeed(rows, order)))
         return parts
 
     def stage(self, name="logistic", **fields):

@@ -17,7 +17,7 @@ from photinus.strategies.codecs import size_bytes
 from photinus.strategies.recipes import all_reduce, diloco
 from photinus.testing.memory_link import MemoryListener, MemoryPeer
 from photinus.training.plan import Phase, TrainingPlan
-from photinus.training.worker_loop import Part, live
+from photinus.training.worker_loop import WorkerData, live
 
 FEATURES, CLASSES, BATCHES, BATCH = 4000, 5, 24, 2
 NUMBERS = FEATURES * CLASSES + CLASSES
@@ -46,14 +46,14 @@ class Meter:
 
 def measured(strategy, events=None):
     """One worker's pushes through the bytes of a real wire, in one thread."""
-    chance = np.random.default_rng(0)
-    features = chance.normal(size=(BATCHES * BATCH, FEATURES)).astype("f4")
-    rows = Rows.of(features, chance.integers(0, CLASSES, BATCHES * BATCH))
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(BATCHES * BATCH, FEATURES)).astype("f4")
+    rows = Rows.of(features, rng.integers(0, CLASSES, BATCHES * BATCH))
     stage = LogisticStage(features=FEATURES, classes=CLASSES, epochs=1, batch_size=BATCH)
     plan = TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=1)
     callbacks = Callbacks(emit=(events if events is not None else []).append)
     service = Service(Coordinator(plan, callbacks), MemoryListener)
-    part = Part(len(rows), lambda order: PartitionFeed(rows, order))
+    part = WorkerData(len(rows), lambda order: PartitionFeed(rows, order))
     meters = []
 
     def connect():

@@ -29,8 +29,8 @@ from photinus.engine.simulation.simulator import Simulation
 from photinus.models.module import ModuleStage
 from photinus.strategies.recipes import averaging
 from photinus.testing import Faults
-from photinus.training.asks import Exchange, Hello, News, StepDone
 from photinus.training.plan import Phase, TrainingPlan, WorkerLimits
+from photinus.training.requests import Exchange, Hello, StepDone, StepReply
 
 
 class Machine:
@@ -62,11 +62,11 @@ def test_the_average_is_the_share_whatever_a_batch_takes(share, batch):
 
 
 def test_in_no_stretch_of_time_is_more_used_than_the_share_a_burst_and_a_batch():
-    chance, machine, most = random.Random(0), Machine(0.5), 0.2
+    rng, machine, most = random.Random(0), Machine(0.5), 0.2
     for _ in range(500):
-        machine.batch(chance.uniform(0, most), chance.choice([1, 2]), chance.uniform(1, 3))
-        if chance.random() < 0.1:
-            machine.idle(chance.expovariate(1.0))
+        machine.batch(rng.uniform(0, most), rng.choice([1, 2]), rng.uniform(1, 3))
+        if rng.random() < 0.1:
+            machine.idle(rng.expovariate(1.0))
     for first, (began, before) in enumerate(machine.looks):
         for ended, after in machine.looks[first + 1 :]:
             assert after - before <= 0.5 * (ended - began + BURST_SECONDS) + most + 1e-9
@@ -115,11 +115,11 @@ def test_a_life_waits_in_its_batches_and_hears_and_says_the_same():
     held = held_to(life(), Counted())
     assert next(held) is said[0]
     assert held.send("grant") is said[1]
-    assert held.send(News(1.0)) is said[2]
+    assert held.send(StepReply(1.0)) is said[2]
     assert held.throw(FencedError("another one")) is said[3]
     with pytest.raises(StopIteration):
-        held.send(News(2.0))
-    assert heard == ["grant", News(1.0), "fenced", News(2.0)]
+        held.send(StepReply(2.0))
+    assert heard == ["grant", StepReply(1.0), "fenced", StepReply(2.0)]
     assert settled == [1, 3], "before a step is told of, so that its wait is a part of it"
 
 
@@ -190,8 +190,8 @@ def test_a_fault_that_slows_a_simulated_worker_comes_on_top_of_its_share(field):
 
 
 def rows_and_stage(epochs):
-    chance = np.random.default_rng(0)
-    data = ArrayData(chance.random((256, 500), dtype=np.float32), chance.integers(0, 10, 256))
+    rng = np.random.default_rng(0)
+    data = ArrayData(rng.random((256, 500), dtype=np.float32), rng.integers(0, 10, 256))
     arguments = {"in_features": 500, "out_features": 500}
     return data, ModuleStage(
         module="torch.nn:Linear", arguments=arguments, epochs=epochs, batch_size=128

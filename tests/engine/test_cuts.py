@@ -48,7 +48,7 @@ def heavy(field):
     class Heavy(type(field.stage())):
         def inner(self, layout):
             lr = Schedule.constant(0.1)
-            return torch_inner.TorchInner(layout, "sgd", {"momentum": 0.9}, lr)
+            return torch_inner.TorchOptimizer(layout, "sgd", {"momentum": 0.9}, lr)
 
     return Heavy(features=6, classes=3, epochs=6, batch_size=8, dtype="float64")
 
@@ -125,12 +125,12 @@ def fields(cut):
 
 
 def test_healing_carries_the_momentum_of_a_survivor(field):
-    from photinus.models.optimizers import TorchInner
+    from photinus.models.optimizers import TorchOptimizer
     from photinus.models.schedules import Schedule
 
     class Heavy(type(field.stage())):
         def inner(self, layout):
-            return TorchInner(layout, "sgd", {"momentum": 0.9}, Schedule.constant(0.1))
+            return TorchOptimizer(layout, "sgd", {"momentum": 0.9}, Schedule.constant(0.1))
 
     stage = Heavy(features=6, classes=3, epochs=6, batch_size=8, dtype="float64")
     played = field.play(all_reduce(), stages=[stage])

@@ -15,8 +15,8 @@ from photinus.engine.driver_session import DriverSession
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.module import ModuleStage
 from photinus.protocol.early_trial import EarlyTrial
-from photinus.protocol.peer_session import Peers
-from photinus.protocol.reduce_scatter import Meeting
+from photinus.protocol.peer_session import PeerSession
+from photinus.protocol.reduce_scatter import ReduceScatter
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.recipes import all_reduce
@@ -43,7 +43,7 @@ def net(hidden=24):
 @pytest.fixture
 def sent(monkeypatch):
     """Has segments of 100 numbers; counts what left early, and the calls that found it here."""
-    counts, announces, opens = Counter(), Peers.announces, Meeting.open
+    counts, announces, opens = Counter(), PeerSession.announces, ReduceScatter.open
 
     def announcing(self, run, size, merge):
         counts[run.fragment] += 1
@@ -56,8 +56,8 @@ def sent(monkeypatch):
 
     monkeypatch.setattr(segments, "SEGMENT", 100)
     monkeypatch.setattr(EarlyTrial, "pays", lambda self: True)
-    monkeypatch.setattr(Peers, "announces", announcing)
-    monkeypatch.setattr(Meeting, "open", opening)
+    monkeypatch.setattr(PeerSession, "announces", announcing)
+    monkeypatch.setattr(ReduceScatter, "open", opening)
     return counts
 
 

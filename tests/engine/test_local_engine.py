@@ -195,11 +195,11 @@ def test_what_stands_before_a_workers_command_is_asked_for_each_slot(tiny, tmp_p
 @pytest.mark.slow
 def test_a_cap_on_bandwidth_holds_for_every_worker_and_changes_no_bit(tiny):
     """Rounds of 200 kB from each of two workers that may send 500 kB a second."""
-    chance = np.random.default_rng(0)
-    features = chance.random((64, 5_000), dtype=np.float32)
+    rng = np.random.default_rng(0)
+    features = rng.random((64, 5_000), dtype=np.float32)
     stage = LogisticStage(features=5_000, classes=10, epochs=16.0, batch_size=8)
     phase = Phase(stage=stage, strategy=averaging(every=Steps(4), codec="fp32"))
-    data = ArrayData(features, chance.integers(0, 10, 64))
+    data = ArrayData(features, rng.integers(0, 10, 64))
     rate, rounds, results = 500e3, [], []
 
     def note(event):
@@ -229,8 +229,8 @@ def used_seconds(pid):
 )
 def test_a_worker_computes_in_as_many_threads_as_it_is_told(tiny):
     """With one thread it never takes more than one processor's time."""
-    chance = np.random.default_rng(0)
-    data = ArrayData(chance.random((256, 500), dtype=np.float32), chance.integers(0, 10, 256))
+    rng = np.random.default_rng(0)
+    data = ArrayData(rng.random((256, 500), dtype=np.float32), rng.integers(0, 10, 256))
     arguments = {"in_features": 500, "out_features": 500}
     stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=30.0, batch_size=128)
     phase = Phase(stage=stage, strategy=averaging(every=Steps(4), codec="fp32"))

@@ -13,8 +13,8 @@ from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.simulator import Simulation
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
-from photinus.strategies.guard import Setting
 from photinus.strategies.outer import DelayedNesterov, Sgd
+from photinus.strategies.phase_defaults import PhaseFacts
 from photinus.strategies.recipes import averaging, downpour, elastic
 from photinus.training.plan import Phase, TrainingPlan
 
@@ -38,7 +38,7 @@ def trained(strategy, workers, speeds=0.01):
         epochs=EPOCHS,
         batch_size=BATCH * workers,
     )
-    strategy, _ = strategy.settled(Setting(workers=workers, steps=TRAIN * EPOCHS // BATCH))
+    strategy, _ = strategy.settled(PhaseFacts(workers=workers, steps=TRAIN * EPOCHS // BATCH))
     plan = TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=workers)
     data = ArrayData(features[:TRAIN], labels[:TRAIN])
     parts = [part_of(Rows.of(*data.part(plan, s)), plan) for s in range(workers)]

@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 
 from photinus.core.clock import Steps
-from photinus.report.wording import line_of
+from photinus.report.event_text import line_of
 from photinus.strategies.recipes import all_reduce, averaging, downpour, publish
 from photinus.testing import Faults
 from photinus.transport.credentials import Credentials

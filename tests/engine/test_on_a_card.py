@@ -19,7 +19,7 @@ from photinus.core.errors import DataError, NotReadyError, UsageError
 from photinus.data.base import Batch
 from photinus.data.checks import RowChecks
 from photinus.devices.discovery import check_memory, found, ready
-from photinus.embeddings import plain
+from photinus.embeddings import reference
 from photinus.embeddings.torch_steps import TorchSteps
 from photinus.embeddings.vocabulary import NO_GRAMS, chances_of
 from photinus.engine.base import ArrayData, RunSpec
@@ -124,8 +124,8 @@ class Scores(nn.Module):
 
 @pytest.mark.parametrize("how", [{}, {"clip": 0.1}, {"precision": "bfloat16"}], ids=str)
 def test_layers_beside_sharded_tables_learn_on_a_card(how, tmp_path):
-    chance = np.random.default_rng(0)
-    pairs = np.stack([chance.integers(0, 60, 3000), chance.integers(0, 40, 3000)], 1)
+    rng = np.random.default_rng(0)
+    pairs = np.stack([rng.integers(0, 60, 3000), rng.integers(0, 40, 3000)], 1)
     rows = ArrayData(pairs.astype(np.float32), (pairs[:, 0] % 2 == pairs[:, 1] % 2).astype(int))
     stage, ends = ModuleStage(module=f"{__name__}:Scores", epochs=1.0, lr=0.01, **how), []
     first = stage.build((), 0).tensors()["items.weight"]
@@ -142,8 +142,8 @@ def test_layers_beside_sharded_tables_learn_on_a_card(how, tmp_path):
 def learned(stage, device, history=(), width=6, seeds=(8,), classes=1):
     """Returns the mean gradient of a batch, over some seeds."""
     model, _ = fresh(stage, history, 0, ready(device))
-    chance = np.random.default_rng(0)
-    batch = Batch(chance.random((64, width), dtype=np.float32), np.arange(64) % classes)
+    rng = np.random.default_rng(0)
+    batch = Batch(rng.random((64, width), dtype=np.float32), np.arange(64) % classes)
     gradients = []
     for seed in seeds:
         gradient, _ = model.learn(batch, seed)
@@ -265,9 +265,9 @@ def test_a_card_prepares_images_as_the_host_does(function, side, recorded):
     sizes = {"out_features": 3, "in_features": 3 * (24 if side == 32 else 224) ** 2}
     how = {"reads": name, "cuda_graph": recorded, "arguments": sizes}
     stage = ModuleStage(module=f"{__name__}:Flat", **how)
-    chance = np.random.default_rng(0)
-    images = chance.integers(0, 256, (16, 3 * side**2)).astype(np.uint8)
-    draws = chance.integers(0, 2**64, 16, dtype=np.uint64)
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (16, 3 * side**2)).astype(np.uint8)
+    draws = rng.integers(0, 2**64, 16, dtype=np.uint64)
     batch, gradients = Batch(images, np.arange(16) % 3, None, draws), []
     for device in ("cpu", CARDS[0]):
         model, _ = fresh(stage, (), 0, ready(device))
@@ -341,16 +341,16 @@ def dropped():
 @pytest.mark.parametrize("together", [1, 0], ids=["alone", "together"])
 @pytest.mark.parametrize("cbow", [False, True], ids=["skip-gram", "cbow"])
 def test_word_vectors_on_a_card_are_the_processors(together, cbow):
-    chance = np.random.default_rng(0)
-    rows = np.pad(chance.integers(0, 60, (6, 90)), ((0, 0), (0, 1)), constant_values=-1)
-    rows, first = rows.astype("<i4"), 0.3 * chance.standard_normal((120, 20)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    rows = np.pad(rng.integers(0, 60, (6, 90)), ((0, 0), (0, 1)), constant_values=-1)
+    rows, first = rows.astype("<i4"), 0.3 * rng.standard_normal((120, 20)).astype(np.float32)
     chances = chances_of(np.bincount(rows[rows >= 0], minlength=60), 0, 5, NO_GRAMS)
     made = []
     for device in ("cpu", ready(CARDS[0])):
         table, gains = first.copy(), np.ones(120, np.float32)
-        tables = plain.Tables(table[:60], table[60:], gains[:60], gains[60:])
+        tables = reference.Tables(table[:60], table[60:], gains[:60], gains[60:])
         steps = TorchSteps(torch_device(device), together)
-        steps.descend(rows, tables, chances, plain.Rule(5, 5, cbow), 0.05, np.arange(6))
+        steps.descend(rows, tables, chances, reference.Rule(5, 5, cbow), 0.05, np.arange(6))
         made.append(table)
     assert np.abs(made[0] - first).max() > 0.05
     assert np.allclose(*made, atol=1e-4)
@@ -361,9 +361,9 @@ def test_word_vectors_on_a_card_are_the_processors(together, cbow):
     "strategy", [averaging(every=Steps(5)), all_reduce()], ids=["rounds", "steps"]
 )
 def test_two_workers_train_on_one_card(strategy, tmp_path):
-    chance = np.random.default_rng(0)
-    rows = chance.standard_normal((2000, 6)).astype(np.float32)
-    labels = (rows @ chance.standard_normal((6, 3))).argmax(1)
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((2000, 6)).astype(np.float32)
+    labels = (rows @ rng.standard_normal((6, 3))).argmax(1)
     line = ModuleStage(module="torch.nn:Linear", arguments={"in_features": 6, "out_features": 3})
     made = []
     for number, device in enumerate(("cpu", CARDS[0], (CARDS[0], "cpu"))):

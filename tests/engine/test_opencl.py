@@ -28,9 +28,9 @@ ROWS = 32
 
 @pytest.fixture
 def data():
-    chance = np.random.default_rng(0)
-    images = chance.integers(0, 256, (ROWS, 3072)).astype(np.uint8)
-    return ArrayData(images, chance.integers(0, 10, ROWS))
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (ROWS, 3072)).astype(np.uint8)
+    return ArrayData(images, rng.integers(0, 10, ROWS))
 
 
 def run(engine, data, device, emit, stages=(CIFAR,)):

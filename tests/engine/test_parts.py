@@ -79,9 +79,9 @@ def cut_in_two(stage, until, strategy=None):
 
 
 def rows_of(shares, seed=1):
-    chance = np.random.default_rng(seed)
-    features = chance.normal(size=(sum(shares), WIDTH)).astype("f4")
-    labels = (features @ chance.normal(size=(WIDTH, CLASSES))).argmax(1)
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(sum(shares), WIDTH)).astype("f4")
+    labels = (features @ rng.normal(size=(WIDTH, CLASSES))).argmax(1)
     picks = np.split(np.arange(len(features)), np.cumsum(shares)[:-1])
     return [Rows.of(features[pick], labels[pick]) for pick in picks]
 
@@ -230,13 +230,13 @@ def test_the_border_belongs_to_as_many_workers_as_before():
 
 
 def test_the_schedule_goes_on_over_the_border(monkeypatch):
-    seen, step = [], inners.TorchInner.step
+    seen, step = [], inners.TorchOptimizer.step
 
     def stepping(self, trained, gradient, progress):
         seen.append(progress)
         step(self, trained, gradient, progress)
 
-    monkeypatch.setattr(inners.TorchInner, "step", stepping)
+    monkeypatch.setattr(inners.TorchOptimizer, "step", stepping)
     told = {}
     for until in (0.4, None):
         seen.clear()

@@ -20,7 +20,7 @@ from photinus.strategies.recipes import (
     full_gradient,
     iterative_reduce,
 )
-from photinus.training.worker_loop import Part
+from photinus.training.worker_loop import WorkerData
 
 RECIPES = {
     "all_reduce": all_reduce(codec="fp32"),
@@ -51,7 +51,7 @@ def streamed(field, workers, passes=1):
         def opened(order, rows=rows):
             return StreamFeed(Stream(blocks(rows)), order, rows=len(rows))
 
-        parts.append(Part(len(rows), opened, passes))
+        parts.append(WorkerData(len(rows), opened, passes))
     return parts
 
 

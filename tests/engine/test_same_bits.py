@@ -10,7 +10,7 @@ from photinus.core.clock import Steps
 from photinus.strategies.base import GRADIENT, Strategy
 from photinus.strategies.outer import Nesterov
 from photinus.strategies.recipes import all_reduce, averaging
-from photinus.training.attached import FINGERPRINT_EVERY
+from photinus.training.offer_accept import FINGERPRINT_EVERY
 
 pytestmark = pytest.mark.numerics
 

@@ -9,8 +9,8 @@ import pytest
 from photinus.core.errors import UsageError
 from photinus.engine.seat_sharing import SeatSharing, Urgency, allotments
 from photinus.engine.seat_table import (
-    FolderStandings,
-    Standing,
+    FolderClaims,
+    SeatClaim,
     announced,
     forget_here,
     tell_here,
@@ -19,7 +19,7 @@ from photinus.engine.seat_table import (
 
 def run_of(name, workers, **fields):
     usual = {"place": "here", "slots": 4, "held": workers, "is_starting": False}
-    return Standing(run=name, workers=workers, **usual | fields)
+    return SeatClaim(run=name, workers=workers, **usual | fields)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_slots_that_are_lent_count_until_another_application_has_them(tmp_path):
     urgency = Urgency(folder=str(tmp_path))
     sharing = SeatSharing(urgency, own, lambda: slots[0], print, now=lambda: next(clock))
     wants = {"place": "far", "priority": 1, "is_starting": True}
-    with sharing.joined(), FolderStandings(str(tmp_path)) as far:
+    with sharing.joined(), FolderClaims(str(tmp_path)) as far:
         far.tell(run_of("far", 2, slots=0, held=0, **wants))
         sharing.look(seats)
         assert seats.slots == {2: False, 3: False}
@@ -178,7 +178,7 @@ def test_slots_that_are_lent_count_until_another_application_has_them(tmp_path):
 
 def test_runs_of_two_applications_tell_each_other_through_a_folder(tmp_path):
     seconds = [0.0]
-    one, other = (FolderStandings(str(tmp_path), now=lambda: seconds[0]) for _ in range(2))
+    one, other = (FolderClaims(str(tmp_path), now=lambda: seconds[0]) for _ in range(2))
     first, second = run_of("first", 4), run_of("second", 2, place="there", weight=2.0, priority=1)
     one.tell(first)
     other.tell(second)
@@ -190,13 +190,13 @@ def test_runs_of_two_applications_tell_each_other_through_a_folder(tmp_path):
 
 def test_a_folder_that_cannot_be_written_to_is_refused_at_the_start_and_borne_later(tmp_path):
     (tmp_path / "jobs").mkdir()
-    one = FolderStandings(str(tmp_path))
+    one = FolderClaims(str(tmp_path))
     one.tell(run_of("first", 4))
     shutil.rmtree(tmp_path / "jobs")
     tmp_path.joinpath("jobs").touch()
     one.tell(run_of("first", 4, held=3))
     with pytest.raises(UsageError, match="jobs_folder cannot be used; got"):
-        FolderStandings(str(tmp_path)).tell(run_of("second", 4))
+        FolderClaims(str(tmp_path)).tell(run_of("second", 4))
 
 
 @pytest.mark.parametrize("is_file", [False, True])
@@ -205,7 +205,7 @@ def test_a_folder_that_is_none_is_one_sentence(is_file, tmp_path):
     if is_file:
         path.touch()
     with pytest.raises(UsageError, match=r"jobs_folder cannot be used; got .*name a folder that"):
-        FolderStandings(str(path)).tell(run_of("first", 4))
+        FolderClaims(str(path)).tell(run_of("first", 4))
 
 
 def test_a_run_that_is_announced_gets_its_seats_and_speaks_for_itself_then(shared):
@@ -239,7 +239,7 @@ def test_processors_are_taken_back_though_an_equal_run_uses_them_too(tmp_path):
 
 def test_an_equal_application_is_not_waited_for(tmp_path):
     own = run_of("own", 2, held=0, slots=0, is_starting=True, place="starting")
-    with FolderStandings(str(tmp_path)) as far:
+    with FolderClaims(str(tmp_path)) as far:
         for priority, is_awaited in ((0, False), (1, True)):
             far.tell(run_of("far", 4, place="far"))
             urgency = Urgency(priority=priority, folder=str(tmp_path))
@@ -249,7 +249,7 @@ def test_an_equal_application_is_not_waited_for(tmp_path):
 
 
 def test_a_file_that_is_replaced_while_it_is_read_leaves_what_was_known(tmp_path, monkeypatch):
-    one, other = (FolderStandings(str(tmp_path)) for _ in range(2))
+    one, other = (FolderClaims(str(tmp_path)) for _ in range(2))
     one.tell(run_of("first", 4))
     assert other.told()["first"].held == 4
     one.tell(run_of("first", 4, held=3))
@@ -261,7 +261,7 @@ def test_a_file_that_is_replaced_while_it_is_read_leaves_what_was_known(tmp_path
 
 def test_a_run_that_signs_no_more_is_taken_for_ended(tmp_path):
     seconds = [0.0]
-    one, other = (FolderStandings(str(tmp_path), now=lambda: seconds[0]) for _ in range(2))
+    one, other = (FolderClaims(str(tmp_path), now=lambda: seconds[0]) for _ in range(2))
     one.tell(run_of("first", 4))
     assert other.told()
     seconds[0] = 19.0
@@ -279,7 +279,7 @@ def test_a_run_that_is_resumed_is_seen_though_its_last_life_left_files(tmp_path)
     for count in (3, 500):
         (jobs / f"first-{count:012d}").write_text("left")
     (jobs / "first-x").write_text("left")
-    one, other = (FolderStandings(str(tmp_path)) for _ in range(2))
+    one, other = (FolderClaims(str(tmp_path)) for _ in range(2))
     one.tell(run_of("first", 4))
     assert other.told()["first"].held == 4
     assert [path.name for path in jobs.iterdir()] == ["first-000000000501"]
@@ -296,7 +296,7 @@ def test_what_was_prepared_is_forgotten_where_no_seat_need_be_given_up(shared):
 
 
 def test_a_run_that_ends_takes_its_file_away(tmp_path):
-    with FolderStandings(str(tmp_path)) as one:
+    with FolderClaims(str(tmp_path)) as one:
         one.tell(run_of("first", 4))
     assert not list((tmp_path / "jobs").iterdir())
 
@@ -323,4 +323,4 @@ def test_a_run_that_ends_takes_its_file_away(tmp_path):
 def test_a_file_that_says_something_else_is_left_alone(text, tmp_path):
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "x-000000000001").write_text(text)
-    assert FolderStandings(str(tmp_path)).told() == {}
+    assert FolderClaims(str(tmp_path)).told() == {}

@@ -9,7 +9,7 @@ from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.strategies.recipes import all_reduce, averaging
 from photinus.testing import Faults
-from photinus.testing.faults.worker import FaultyLife
+from photinus.testing.faults.worker import FaultyWorker
 
 ROUNDS = averaging(every=Steps(5))
 
@@ -120,7 +120,7 @@ def test_an_allocation_fails_in_the_step_that_was_named_and_the_limit_is_taken_b
 def test_what_lasts_is_done_after_every_step_and_the_rest_once(field):
     happened = []
     faults = Faults().slow(slot=1, factor=2.0, step=3).cut(slot=1, step=3, seconds=0.0)
-    life = FaultyLife(faults.of(1), lambda fault, _: happened.append(fault.kind), None)
+    life = FaultyWorker(faults.of(1), lambda fault, _: happened.append(fault.kind), None)
     life.lease = 1
     for _ in range(5):
         life.stepped(0.0)

@@ -20,7 +20,7 @@ from photinus.strategies.recipes import (
 )
 from photinus.testing import Faults
 from photinus.training.plan import WorkerLimits
-from photinus.training.worker_loop import Part
+from photinus.training.worker_loop import WorkerData
 
 BARRIERS = [
     name
@@ -254,7 +254,7 @@ def test_a_joiner_of_a_late_phase_gets_the_history_that_it_lacks(field):
 def test_a_thousand_workers_take_seconds(field):
     workers = 1000
     rows = [field.rows([i % 480, (7 * i) % 480]) for i in range(workers)]
-    parts = [Part(2, lambda order, r=r: PartitionFeed(r, order)) for r in rows]
+    parts = [WorkerData(2, lambda order, r=r: PartitionFeed(r, order)) for r in rows]
     began = time.process_time()
     played = field.play(averaging(every=Steps(2)), workers, parts=parts, epochs=2, batch_size=1)
     played.run()

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from photinus.checkpoint.mapped import ScratchFolder, is_mapped
-from photinus.coordinator.phases import Result
+from photinus.coordinator.phases import RunResult
 from photinus.coordinator.sharded_table import Table
 from photinus.core.errors import AuthenticationError, CheckpointError, LinkLostError, NotReadyError
-from photinus.engine.spark.connect import given
+from photinus.engine.spark.connect import initial_vectors
 from photinus.engine.spark.connect.run_directory import RunDirectory
 from photinus.transport.credentials import Credentials
 
@@ -42,7 +42,7 @@ def test_what_phases_start_from_is_handed_over(tmp_path):
 @pytest.fixture
 def handed_over(tmp_path, monkeypatch):
     """A vector in three pages, sealed."""
-    monkeypatch.setattr(given, "_PAGE_BYTES", 16)
+    monkeypatch.setattr(initial_vectors, "_PAGE_BYTES", 16)
     made = RunDirectory(str(tmp_path), 1)
     made.make({"a phase": (np.arange(10, dtype="f4"),)}, KEY)
     return made
@@ -115,7 +115,7 @@ def test_only_one_coordinator_announces_a_term_and_the_newest_is_found(run_direc
 def test_the_outcome_is_a_result_to_the_bit(run_directory):
     assert not run_directory.has_outcome
     vectors = (np.array([0.1, np.pi], "f4"), np.array([1e-30]))
-    run_directory.say(Result(vectors, np.ones(2, "f4"), np.array([3])))
+    run_directory.say(RunResult(vectors, np.ones(2, "f4"), np.array([3])))
     result, failure, _ = run_directory.outcome()
     assert run_directory.has_outcome
     assert failure == ""
@@ -127,7 +127,7 @@ def test_a_table_in_a_file_is_read_from_one_again(run_directory, tmp_path):
     shards = {slot: {"vector": np.full(2, slot, "f4")} for slot in (0, 1)}
     model = SimpleNamespace(parameters=SimpleNamespace(trained=np.zeros(4, "f4")))
     table = Table(shards, 1, ScratchFolder(tmp_path), lambda: model)
-    run_directory.say(Result((), np.ones(2, "f4"), np.array([3]), table))
+    run_directory.say(RunResult((), np.ones(2, "f4"), np.array([3]), table))
     [vector] = run_directory.outcome()[0].vectors
     run_directory.remove()
     assert is_mapped(vector)

@@ -77,12 +77,12 @@ def test_rows_are_set_aside_and_measured_as_in_the_simulator(spark, tiny):
 @pytest.mark.parametrize("dtype", ["f4", "u1"])
 def test_arrays_of_images_keep_their_shape(spark, dtype):
     """A module with convolutions reads them on Spark as it does here, by the same bits."""
-    chance = np.random.default_rng(0)
-    images = (chance.random((40, 2, 3, 3)) * 9).astype(dtype)
+    rng = np.random.default_rng(0)
+    images = (rng.random((40, 2, 3, 3)) * 9).astype(dtype)
     stage = ModuleStage(module=f"{__name__}:convolutions", epochs=2.0, batch_size=8)
     phase = Phase(stage=stage, strategy=averaging(every=Steps(2)))
     scale = 1 / 9 if dtype == "u1" else 1.0
-    data = ArrayData(images, chance.integers(0, 3, 40), scale, RowChecks(classes=3))
+    data = ArrayData(images, rng.integers(0, 3, 40), scale, RowChecks(classes=3))
     plan = TrainingPlan(phases=(phase,), workers=2)
     spec = RunSpec(plan=plan, data=data, run=os.urandom(16))
     assert same_bits(SparkEngine(spark).run(spec), SimulatedEngine().run(spec))

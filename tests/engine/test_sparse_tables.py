@@ -52,8 +52,8 @@ def nets(monkeypatch):
 
 def texts(rows):
     """Rows of two words each."""
-    chance = np.random.default_rng(0)
-    words, labels = chance.integers(0, rows, (96, 2)), chance.integers(0, 3, 96)
+    rng = np.random.default_rng(0)
+    words, labels = rng.integers(0, rows, (96, 2)), rng.integers(0, 3, 96)
     return ArrayData(words.astype("f4"), labels)
 
 

@@ -24,8 +24,8 @@ FEATURES = {5_000: (32,), 20_000: (8, 32)}
 
 
 def assignment(features):
-    chance = np.random.default_rng(0)
-    rows = chance.standard_normal((128, features), dtype=np.float32)
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((128, features), dtype=np.float32)
     phases = [
         Phase(
             stage=LogisticStage(
@@ -41,7 +41,7 @@ def assignment(features):
         for batch in FEATURES[features]
         for dtype in ("float32", "float64")
     ]
-    data = ArrayData(rows, chance.integers(0, 10, len(rows)))
+    data = ArrayData(rows, rng.integers(0, 10, len(rows)))
     return RunSpec(
         plan=TrainingPlan(phases=tuple(phases), workers=2), data=data, run=os.urandom(16)
     )

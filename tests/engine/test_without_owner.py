@@ -10,12 +10,12 @@ from photinus.coordinator.coordinator import Coordinator
 from photinus.core.clock import Steps
 from photinus.core.parameters import fingerprint
 from photinus.engine.simulation.simulator import Simulation
-from photinus.protocol.peer_session import COORDINATOR, Peers
-from photinus.protocol.reduce_scatter import Meeting
+from photinus.protocol.peer_session import COORDINATOR, PeerSession
+from photinus.protocol.reduce_scatter import ReduceScatter
 from photinus.strategies.recipes import all_reduce, averaging, gossip, publish
 from photinus.testing import Faults
 from photinus.training import segments
-from photinus.training.asks import Grant
+from photinus.training.requests import Grant
 
 WAYS = {
     "publish": publish(every=Steps(3), exact_every=3),
@@ -32,7 +32,7 @@ LOSSY = {"faults": Faults().lose(0.2).double(0.3), "resend_seconds": 0.1}
 @pytest.fixture
 def truth(monkeypatch):
     """What became of publications, counted where they are read."""
-    counts, hear, end, tell = Counter(), Peers.hear, Peers.agreed, Peers.publishes
+    counts, hear, end, tell = Counter(), PeerSession.hear, PeerSession.agreed, PeerSession.publishes
 
     def publishing(self, message):
         counts["published"] += len(message.slots)
@@ -49,9 +49,9 @@ def truth(monkeypatch):
         counts["unread"] += sum(f.header["version"] == self._version for f in self._inbox)
         return end(self, message)
 
-    monkeypatch.setattr(Peers, "publishes", publishing)
-    monkeypatch.setattr(Peers, "hear", hearing)
-    monkeypatch.setattr(Peers, "agreed", agreeing)
+    monkeypatch.setattr(PeerSession, "publishes", publishing)
+    monkeypatch.setattr(PeerSession, "hear", hearing)
+    monkeypatch.setattr(PeerSession, "agreed", agreeing)
     return counts
 
 
@@ -266,9 +266,9 @@ def early(monkeypatch):
         counts["taken"] += (is_taken := opening(self, called, brought))
         return is_taken
 
-    opening = Meeting.open
+    opening = ReduceScatter.open
     monkeypatch.setattr(Simulation, "_pump", pumping)
-    monkeypatch.setattr(Meeting, "open", opened)
+    monkeypatch.setattr(ReduceScatter, "open", opened)
     monkeypatch.setattr(segments, "SEGMENT", 4)
     joined = segments.runs
     monkeypatch.setattr(segments, "runs", lambda at, end: [r for a in at for r in joined([a], end)])

@@ -30,8 +30,8 @@ class Bag(Model):
         tables = [("words", (WORDS, WIDTH), TRAINED), ("W", (WIDTH, CLASSES), TRAINED)]
         self.parameters = Parameters(Layout.of(tables))
         self._gradient = Parameters(self.parameters.layout)
-        chance = np.random.default_rng(0)
-        self.parameters.trained[:] = 0.1 * chance.normal(size=self.parameters.trained.size)
+        rng = np.random.default_rng(0)
+        self.parameters.trained[:] = 0.1 * rng.normal(size=self.parameters.trained.size)
 
     def _forward(self, batch):
         words, labels = batch.features.astype(int), np.asarray(batch.labels).astype(int)
@@ -71,9 +71,9 @@ class BagStage(Stage):
 
 def texts():
     """Rows of words that tell their class, of a long tail of words as in language."""
-    chance = np.random.default_rng(1)
-    labels = chance.integers(0, CLASSES, 240)
-    words = np.minimum(chance.zipf(1.3, (240, LENGTH)), WORDS // CLASSES) * CLASSES - 1
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, CLASSES, 240)
+    words = np.minimum(rng.zipf(1.3, (240, LENGTH)), WORDS // CLASSES) * CLASSES - 1
     return ArrayData((words - labels[:, None]).astype("f4"), labels)
 
 

@@ -327,10 +327,9 @@ def test_what_a_fit_brings_to_the_driver_does_not_grow_with_the_rows(spark, tabl
 
 
 def test_the_tutorials_recipe_trains_by_the_estimator_to_the_bits_of_its_job(spark, tmp_path):
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     rows = [
-        (bytearray(chance.integers(0, 256, 3072, np.uint8).tobytes()), int(i % 10))
-        for i in range(48)
+        (bytearray(rng.integers(0, 256, 3072, np.uint8).tobytes()), int(i % 10)) for i in range(48)
     ]
     frame = spark.createDataFrame(rows, "features binary, label long").repartition(2).cache()
     frame.count()

@@ -93,10 +93,10 @@ def test_an_encoder_may_return_several_inputs(frame):
 
 
 def test_two_inputs_learn_what_neither_tells_alone_and_keep_it_when_saved(sent, tmp_path):
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     rows = []
     for i in range(600):
-        tokens = chance.integers(0, 25, chance.integers(1, 12)) + 25 * (i % 2)
+        tokens = rng.integers(0, 25, rng.integers(1, 12)) + 25 * (i % 2)
         rows.append(([int(t) for t in tokens], float(i // 2 % 2), (i % 2) & (i // 2 % 2)))
     frame = sent.createDataFrame(rows, "ids array<int>, amount double, label int")
     tuned = {"epochs": 15, "learningRate": 0.05, "batchSize": 32, "moduleArgs": {"others": 1}}
@@ -115,8 +115,8 @@ def test_two_inputs_learn_what_neither_tells_alone_and_keep_it_when_saved(sent, 
 def test_an_lstm_on_ragged_sequences_is_as_good_as_a_plain_loop(sent):
     from nets_of_inputs import Sequences
 
-    chance = np.random.default_rng(0)
-    rows = [chance.integers(1, 20, chance.integers(2, 13)) for _ in range(1600)]
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(1, 20, rng.integers(2, 13)) for _ in range(1600)]
     labels = [int(row[0] >= 10) for row in rows]
     pairs = [(row.tolist(), label) for row, label in zip(rows, labels, strict=True)]
     frame = sent.createDataFrame(pairs, "ids array<int>, label int")
@@ -142,7 +142,7 @@ def test_an_lstm_on_ragged_sequences_is_as_good_as_a_plain_loop(sent):
         return net(tokens, tokens > 0), torch.tensor([labels[i] for i in index])
 
     for _ in range(10):
-        order = chance.permutation(1200)
+        order = rng.permutation(1200)
         for start in range(0, 1200, 32):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(*batch(order[start : start + 32])).backward()
@@ -232,8 +232,8 @@ def test_without_labels_a_loss_of_ones_own_gets_all_inputs_by_name(frame):
 
 
 def test_labels_may_be_as_many_as_a_loss_of_ones_own_reads(sent):
-    chance = np.random.default_rng(0)
-    rows = [(row.tolist(), (row * 3).astype(int).tolist()) for row in chance.random((200, 4))]
+    rng = np.random.default_rng(0)
+    rows = [(row.tolist(), (row * 3).astype(int).tolist()) for row in rng.random((200, 4))]
     frame = sent.createDataFrame(rows, "x array<float>, y array<int>")
     settings = QUICK | {"epochs": 60, "learningRate": 0.2, "featuresCol": "x", "labelCol": "y"}
     model = TorchEstimator(module=f"{NETS}:Spots", loss=f"{NETS}:by_spot", **settings).fit(frame)
@@ -242,8 +242,8 @@ def test_labels_may_be_as_many_as_a_loss_of_ones_own_reads(sent):
 
 
 def test_a_module_of_two_heads_is_trained_by_a_loss_of_both(sent):
-    chance = np.random.default_rng(0)
-    rows = [(x.tolist(), [float(x.sum()), float(x[0] > 0.5)]) for x in chance.random((200, 4))]
+    rng = np.random.default_rng(0)
+    rows = [(x.tolist(), [float(x.sum()), float(x[0] > 0.5)]) for x in rng.random((200, 4))]
     frame = sent.createDataFrame(rows, "x array<float>, y array<float>")
     settings = QUICK | {"epochs": 40, "learningRate": 0.1, "featuresCol": "x", "labelCol": "y"}
     model = TorchEstimator(module=f"{NETS}:Heads", loss=f"{NETS}:of_heads", **settings).fit(frame)
@@ -432,8 +432,8 @@ def test_a_layer_of_a_module_of_several_inputs_is_a_column(frame):
 
 
 def test_an_rdd_of_arrays_rows_or_pairs_is_trained_on(sent):
-    chance = np.random.default_rng(0)
-    pairs = [(x, int(x[0] > 0)) for x in chance.standard_normal((60, 3))]
+    rng = np.random.default_rng(0)
+    pairs = [(x, int(x[0] > 0)) for x in rng.standard_normal((60, 3))]
     rdd = sent.sparkContext.parallelize(pairs, 2)
     clf = TorchClassifier(
         module="torch.nn:Linear", moduleArgs={"in_features": 3, "out_features": 2}, **QUICK

@@ -17,8 +17,8 @@ SMALL = {"vectorSize": 16, "minCount": 2, "epochs": 8.0, "numWorkers": 1, "learn
 @pytest.fixture(scope="module")
 def baskets(spark):
     """Item 100 + n and 200 + n never share a basket."""
-    chance = np.random.default_rng(0)
-    rows = [(100 * (1 + n % 2) + chance.choice(12, 6, replace=False),) for n in range(600)]
+    rng = np.random.default_rng(0)
+    rows = [(100 * (1 + n % 2) + rng.choice(12, 6, replace=False),) for n in range(600)]
     return spark.createDataFrame([(row.tolist(),) for (row,) in rows], "items array<bigint>")
 
 
@@ -56,9 +56,9 @@ def test_a_saved_model_is_loaded_with_its_ids(model, tmp_path):
 
 @pytest.mark.parametrize("kind", ["bigint", "string"])
 def test_the_order_of_a_basket_and_what_is_in_it_twice_decide_nothing(spark, kind):
-    chance = random.Random(0)
-    made = [sorted(chance.sample(range(50), 9)) for _ in range(20)]
-    mixed = [chance.sample(items + items[:3], 12) for items in made]
+    rng = random.Random(0)
+    made = [sorted(rng.sample(range(50), 9)) for _ in range(20)]
+    mixed = [rng.sample(items + items[:3], 12) for items in made]
     read = [
         Item2Vec()
         ._sentences(
@@ -76,13 +76,13 @@ def test_the_order_of_a_basket_and_what_is_in_it_twice_decide_nothing(spark, kin
 
 
 def test_with_no_window_every_pair_of_a_basket_is_learnt_from():
-    from photinus.embeddings import plain
+    from photinus.embeddings import reference
     from photinus.embeddings.vocabulary import chances_of
 
     job = Item2Vec()._job(np.full(40, 25), 1)
-    rule = plain.Rule(job.model.window, 1, False)
+    rule = reference.Rule(job.model.window, 1, False)
     basket = np.append(np.arange(40, dtype=np.int32), -1)
-    drawn = plain.centres(basket, chances_of(np.ones(40), job.model.sample, 1), rule, 7)
+    drawn = reference.centres(basket, chances_of(np.ones(40), job.model.sample, 1), rule, 7)
     assert [len(context) for context, _, _ in drawn] == [39] * 40
     assert Item2Vec(windowSize=3)._job(np.full(40, 25), 1).model.window == 3
 

@@ -18,8 +18,8 @@ V = 300
 
 @pytest.fixture(scope="module")
 def vectors():
-    chance = np.random.default_rng(0)
-    return WordVectors([str(n) for n in range(V)], chance.standard_normal((V, 12)).astype("f4"))
+    rng = np.random.default_rng(0)
+    return WordVectors([str(n) for n in range(V)], rng.standard_normal((V, 12)).astype("f4"))
 
 
 @pytest.mark.parametrize("exact", [False, True])

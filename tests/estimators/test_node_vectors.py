@@ -18,12 +18,12 @@ SMALL = {"vectorSize": 16, "numWorkers": 2, "walkLength": 20, "walksPerNode": 30
 
 
 def edges_of_communities():
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     within = [
         (side + a, side + b)
         for side in (0, 1000)
         for a, b in itertools.combinations(range(15), 2)
-        if chance.random() < 0.5
+        if rng.random() < 0.5
     ]
     return [*within, (0, 1000), (7, 1003)]
 

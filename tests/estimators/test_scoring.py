@@ -164,9 +164,9 @@ def test_a_module_that_differentiates_in_forward_is_scored_and_measured(is_withi
 
 def ragged(rows):
     """Rows of tokens, of 1 to 90 of them, as a column of structures."""
-    chance = np.random.default_rng(0)
-    lengths = np.clip(chance.lognormal(2.5, 0.8, rows), 1, 90).astype(int)
-    tokens = pa.array([chance.integers(1, 9, length).tolist() for length in lengths])
+    rng = np.random.default_rng(0)
+    lengths = np.clip(rng.lognormal(2.5, 0.8, rows), 1, 90).astype(int)
+    tokens = pa.array([rng.integers(1, 9, length).tolist() for length in lengths])
     return pa.StructArray.from_arrays([tokens], ["tokens"])
 
 

@@ -19,13 +19,13 @@ pytestmark = pytest.mark.spark
 def table(spark):
     """Events of a user, two items and a price; whether both kinds agree."""
     spark.sparkContext.addPyFile(str(Path(__file__).with_name("nets_of_tables.py")))
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     rows = [
         (int(u), [int(i), int(i)], float(p), int(u % 2 == i % 2))
         for u, i, p in zip(
-            chance.integers(0, 60, 3000),
-            chance.integers(0, 40, 3000),
-            chance.random(3000),
+            rng.integers(0, 60, 3000),
+            rng.integers(0, 40, 3000),
+            rng.random(3000),
             strict=True,
         )
     ]

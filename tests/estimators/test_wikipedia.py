@@ -17,10 +17,10 @@ TOPICS = [["sea", "ship", "wave", "sail", "port"], ["sky", "bird", "wing", "nest
 
 def dump(path, *, wrong=0):
     """A multistream dump of articles on one of two topics, some of them no XML."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     made = []
     for n in range(300):
-        text = " ".join(chance.choice(TOPICS[n % 2], 12)).capitalize()
+        text = " ".join(rng.choice(TOPICS[n % 2], 12)).capitalize()
         end = "</revise>" if n < wrong else "</revision>"
         made.append(f"<page><ns>0</ns><revision><text>'''{text}'''.</text>{end}</page>\n")
     tens = ["".join(made[at : at + 10]) for at in range(0, 300, 10)]

@@ -25,8 +25,8 @@ SMALL = {"vectorSize": 20, "minCount": 2, "epochs": 12.0, "numWorkers": 2, "samp
 
 
 def lines(count=900):
-    chance = np.random.default_rng(0)
-    return [" ".join(chance.choice(TOPICS[n % 2], 8)) for n in range(count)]
+    rng = np.random.default_rng(0)
+    return [" ".join(rng.choice(TOPICS[n % 2], 8)) for n in range(count)]
 
 
 @pytest.fixture(scope="module")
@@ -274,9 +274,9 @@ def test_a_vocabulary_in_a_file_gives_the_words_counts_and_sentences_of_one_in_m
     spark, least, most
 ):
     # words of equal counts, letters of several bytes, a null, an empty sentence, rare words
-    chance = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     words = [*"abcdefg", "\u00e4", "\u4e2d", "\U0001f600", "zz"]
-    texts = [[*chance.choice(words, 5).tolist(), "a", f"rare{n}"] for n in range(60)]
+    texts = [[*rng.choice(words, 5).tolist(), "a", f"rare{n}"] for n in range(60)]
     table = spark.createDataFrame([*((t,) for t in texts), (None,), ([],)], "text array<string>")
     held = sentences_of(table.repartition(3), "text", 1)
     plain, mapped = (counted(held, least, most, n) for n in (MANY, 1))

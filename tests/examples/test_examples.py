@@ -56,11 +56,11 @@ def test_an_example_fits_on_a_screen(path):
 @pytest.fixture
 def cifar(tmp_path):
     """CIFAR-10's files with 40 records of noise each."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     folder = tmp_path / "cifar"
     folder.mkdir()
     for name in [name for names in FILES.values() for name in names]:
-        records = chance.integers(0, 256, (40, RECORD_BYTES)).astype(np.uint8)
+        records = rng.integers(0, 256, (40, RECORD_BYTES)).astype(np.uint8)
         records[:, 0] %= 10
         (folder / name).write_bytes(records.tobytes())
     return str(folder)
@@ -183,9 +183,9 @@ def test_deepdists_first_example_gives_the_numbers_of_gensim_alone(example, spar
     word2vec = pytest.importorskip("gensim.models.word2vec")
     from pyspark import cloudpickle
 
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     topics = [[f"{topic}{n}" for n in range(9)] for topic in ("sea", "city", "list")]
-    lines = [" ".join(["list", *chance.choice(topics[n % 3], 8)]) for n in range(300)]
+    lines = [" ".join(["list", *rng.choice(topics[n % 3], 8)]) for n in range(300)]
     (tmp_path / "text").write_text("\n".join(lines))
     module = example("deepdist_word2vec")
     cloudpickle.register_pickle_by_value(module)  # workers do not see the folder of examples
@@ -209,8 +209,8 @@ def test_deepdists_adagrad_example_gives_the_numbers_of_gensim_alone(example, sp
 
     questions = [["man", "king", "woman", "queen"], ["man", "boy", "woman", "girl"]]
     (tmp_path / "questions").write_text("\n".join(map(" ".join, [[": royal"], *questions])))
-    chance = np.random.default_rng(0)
-    lines = [" ".join(chance.choice(questions[n % 2], 8)) for n in range(60)]
+    rng = np.random.default_rng(0)
+    lines = [" ".join(rng.choice(questions[n % 2], 8)) for n in range(60)]
     (tmp_path / "text").write_text("\n".join([*lines, ""]))
     module = example("deepdist_word2vec_adagrad")
     cloudpickle.register_pickle_by_value(module)  # workers do not see the folder of examples

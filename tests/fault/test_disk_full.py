@@ -108,9 +108,9 @@ class Filled:
 @pytest.mark.parametrize("left", [LINES_FIT, 0], ids=["for lines there is room", "for nothing"])
 def test_a_full_disk_costs_checkpoints_for_a_while_and_no_bit(disk, left, tmp_path, monkeypatch):
     """Both ways the run ends whole, with every line of its journal and its ledger."""
-    chance = np.random.default_rng(0)
-    features = chance.random((ROWS, FEATURES), dtype=np.float32)
-    data = ArrayData(features, chance.integers(0, 10, ROWS))
+    rng = np.random.default_rng(0)
+    features = rng.random((ROWS, FEATURES), dtype=np.float32)
+    data = ArrayData(features, rng.integers(0, 10, ROWS))
     job = Job(
         model=LogisticStage(features=FEATURES, classes=10, epochs=50.0, batch_size=8),
         data=Source(name="given"),

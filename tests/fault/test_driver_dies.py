@@ -15,9 +15,9 @@ from photinus.core.clock import Steps
 from photinus.engine.base import ArrayData
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
+from photinus.report.event_text import line_of
 from photinus.report.journal import read
 from photinus.report.ledger import audit
-from photinus.report.wording import line_of
 from photinus.run import job as jobs
 from photinus.run.job import Job, Source
 from photinus.run.train import resume, train

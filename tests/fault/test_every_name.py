@@ -78,9 +78,9 @@ train(job, ArrayData(held["features"], held["labels"]), folder=folder, engine=en
 @pytest.fixture
 def rows():
     """What all train on: features [300, 6], labels [300]."""
-    chance = np.random.default_rng(0)
-    labels = chance.integers(0, 3, ROWS)
-    noise = chance.normal(size=(ROWS, FEATURES))
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, ROWS)
+    noise = rng.normal(size=(ROWS, FEATURES))
     return (noise + 2 * np.tile(np.eye(3)[labels], 2)).astype("f4"), labels
 
 
@@ -225,9 +225,9 @@ def test_memory_that_runs_out_ends_the_run_with_worker_batch_and_advice(trained,
 @pytest.fixture
 def wide():
     """Rows of a model whose pushes take 72 kB."""
-    chance = np.random.default_rng(0)
-    features = chance.random((ROWS, WIDE), dtype=np.float32)
-    return features, chance.integers(0, 3, ROWS)
+    rng = np.random.default_rng(0)
+    features = rng.random((ROWS, WIDE), dtype=np.float32)
+    return features, rng.integers(0, 3, ROWS)
 
 
 @pytest.mark.parametrize("engine", ENGINES[1:])

@@ -67,9 +67,9 @@ class Container:
 
     def __init__(self, folder):
         self.folder = folder
-        chance = np.random.default_rng(0)
-        labels = chance.integers(0, 2, 400)
-        points = chance.normal(scale=0.5, size=(400, 2)) + 2 * labels[:, None] - 1
+        rng = np.random.default_rng(0)
+        labels = rng.integers(0, 2, 400)
+        points = rng.normal(scale=0.5, size=(400, 2)) + 2 * labels[:, None] - 1
         columns = {"x": points[:, 0], "y": points[:, 1], "label": labels}
         pq.write_table(pa.table(columns), folder / "train.parquet")
 

@@ -224,8 +224,8 @@ def test_a_run_that_is_kept_on_hdfs_goes_on_to_the_same_bits_and_fences_the_olde
     hadoop, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("HADOOP_CONF_DIR", hadoop.environment["HADOOP_CONF_DIR"])
-    chance = np.random.default_rng(0)
-    data = ArrayData(chance.normal(size=(240, 6)).astype("f4"), chance.integers(0, 3, 240))
+    rng = np.random.default_rng(0)
+    data = ArrayData(rng.normal(size=(240, 6)).astype("f4"), rng.integers(0, 3, 240))
     job = Job(
         model=LogisticStage(features=6, classes=3, epochs=4, batch_size=8, dtype="float64"),
         data=Source(name="given"),

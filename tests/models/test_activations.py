@@ -10,7 +10,7 @@ from photinus.core.errors import UsageError
 from photinus.models.activations import ACTIVATIONS, Activations, PeakBytes, fitting
 from photinus.models.module import ModuleStage
 from photinus.models.module_model import Learning, ModuleModel
-from photinus.models.optimizers import TorchInner
+from photinus.models.optimizers import TorchOptimizer
 
 MIB = 2**20
 
@@ -55,10 +55,10 @@ def blocks():
 
 
 def batch(module, rows=512):
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     shape = (rows // 8, 16, 32) if isinstance(module, Transformer) else (rows, 8)
-    features = chance.standard_normal(shape).astype(np.float32)
-    return SimpleNamespace(features=features, labels=chance.integers(0, 3, len(features)))
+    features = rng.standard_normal(shape).astype(np.float32)
+    return SimpleNamespace(features=features, labels=rng.integers(0, 3, len(features)))
 
 
 def model(net, **how):
@@ -78,7 +78,7 @@ def peak(made, of):
 def test_gradients_and_statistics_have_the_same_bits_in_every_way(net, how, device):
     plain, other = model(net), model(net, activation_memory=how)
     if device != "cpu":
-        other.place(device, TorchInner(other.parameters.layout, "sgd", {"lr": 0.1}))
+        other.place(device, TorchOptimizer(other.parameters.layout, "sgd", {"lr": 0.1}))
     for seed in range(3):
         expected = plain.learn(batch(plain.module), seed)[0]
         gradient = other.learn(batch(other.module), seed)[0]

@@ -20,14 +20,14 @@ def model(decay=0.9, dtype=torch.float32):
 
 
 def batch():
-    chance = np.random.default_rng(0)
-    features = chance.standard_normal((8, 4)).astype(np.float32)
-    return SimpleNamespace(features=features, labels=chance.integers(0, 3, 8))
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((8, 4)).astype(np.float32)
+    return SimpleNamespace(features=features, labels=rng.integers(0, 3, 8))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_it_follows_tensorflows_formula(dtype):
-    ours, chance = model(0.4, dtype), np.random.default_rng(1)
+    ours, rng = model(0.4, dtype), np.random.default_rng(1)
     expected = ours.parameters.trained.astype(np.float64)
     for n in range(8):
         ours.learn(batch(), 0)
@@ -36,7 +36,7 @@ def test_it_follows_tensorflows_formula(dtype):
             expected = d * expected + (1 - d) * ours.parameters.trained
         shadow = ours.parameters.floats[-expected.size :]
         np.testing.assert_allclose(shadow, expected, rtol=2e-6)
-        ours.parameters.trained += chance.standard_normal(expected.size).astype("f4")
+        ours.parameters.trained += rng.standard_normal(expected.size).astype("f4")
     assert ours.parameters.integers[-1] == 8
 
 

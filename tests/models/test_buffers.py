@@ -36,9 +36,9 @@ class Running(nn.Module):
 
 
 def batch(number=0):
-    chance = np.random.default_rng(number)
-    x = chance.standard_normal((16, 4)).astype(np.float32) + 3
-    return SimpleNamespace(features=x, labels=chance.integers(0, 3, 16))
+    rng = np.random.default_rng(number)
+    x = rng.standard_normal((16, 4)).astype(np.float32) + 3
+    return SimpleNamespace(features=x, labels=rng.integers(0, 3, 16))
 
 
 def trained(device, **arguments):

@@ -69,9 +69,9 @@ def total_loss(tensors, x, labels):
 
 
 def batch(rows=3, side=8):
-    chance = np.random.default_rng(0)
-    features = chance.standard_normal((rows, 3, side, side))
-    return SimpleNamespace(features=features, labels=chance.integers(0, 10, rows))
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((rows, 3, side, side))
+    return SimpleNamespace(features=features, labels=rng.integers(0, 10, rows))
 
 
 def model(side=8, **how):

@@ -18,10 +18,10 @@ pytestmark = pytest.mark.numerics
 
 def digits(rows=600, seed=0):
     """Three classes: noisy copies of three patterns of 12 bits."""
-    chance = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     patterns = np.random.default_rng(9).random((3, 12)) < 0.5
-    labels = chance.integers(0, 3, rows)
-    noisy = patterns[labels] ^ (chance.random((rows, 12)) < 0.08)
+    labels = rng.integers(0, 3, rows)
+    noisy = patterns[labels] ^ (rng.random((rows, 12)) < 0.08)
     return SimpleNamespace(features=noisy.astype(np.float32), labels=labels)
 
 

@@ -32,8 +32,8 @@ def test_a_loss_tells_of_classes_only_where_its_labels_are_their_numbers():
 
 
 def test_the_counts_of_labels_are_scikit_learns_however_the_rows_are_cut():
-    chance = np.random.default_rng(0)
-    outputs, labels = chance.normal(size=(61, 3)), chance.integers(0, 2, (61, 3))
+    rng = np.random.default_rng(0)
+    outputs, labels = rng.normal(size=(61, 3)), rng.integers(0, 2, (61, 3))
     sums = {"examples": 61.0}
     for some in np.array_split(np.arange(61), 4):
         batch = judged(LABELS, torch.tensor(outputs[some]), torch.tensor(labels[some]))

@@ -33,8 +33,8 @@ def learnt(precision, scale=1.0, make=Net, **how):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = make(scale) if make is Net else make()
-    chance = np.random.default_rng(0)
-    x = chance.random((12, 6) if make is Net else (12, 3, 24, 24), np.float32)
+    rng = np.random.default_rng(0)
+    x = rng.random((12, 6) if make is Net else (12, 3, 24, 24), np.float32)
     model = ModuleModel(net, "cross_entropy", Learning(precision=precision, **how))
     slope, metrics = model.learn(Batch(x, np.arange(12) % 3), 0)
     return slope.copy(), metrics["loss"]
@@ -83,9 +83,9 @@ def test_the_same_step_has_the_same_bits_whatever_was_before():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = ModuleModel(Net(), "cross_entropy", Learning(precision="float16"))
-    chance = np.random.default_rng(1)
-    batch = Batch(chance.random((12, 6), np.float32), np.arange(12) % 3)
-    huge = Batch(1e4 * chance.random((12, 6), np.float32), np.arange(12) % 3)
+    rng = np.random.default_rng(1)
+    batch = Batch(rng.random((12, 6), np.float32), np.arange(12) % 3)
+    huge = Batch(1e4 * rng.random((12, 6), np.float32), np.arange(12) % 3)
     first = model.learn(batch, 0)[0].copy()
     model.learn(huge, 1)
     np.testing.assert_array_equal(model.learn(batch, 0)[0], first)

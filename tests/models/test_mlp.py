@@ -17,9 +17,9 @@ EVERY = [pytest.param(p, marks=needs_onednn if p == "onednn" else ()) for p in P
 
 
 def batch(rows=40):
-    chance = np.random.default_rng(0)
-    features = chance.random((rows, 6), np.float32)
-    return SimpleNamespace(features=features, labels=chance.integers(0, 3, rows))
+    rng = np.random.default_rng(0)
+    features = rng.random((rows, 6), np.float32)
+    return SimpleNamespace(features=features, labels=rng.integers(0, 3, rows))
 
 
 def network(**settings):
@@ -54,9 +54,9 @@ def test_the_backward_pass_is_autograds(kind, rounding):
 def test_dropout_leaves_the_mean_of_the_first_layer_alone():
     model, b = network(dropout=(0.5, 0.0)), batch()
     inputs = torch.from_numpy(np.ones((2000, 6), np.float32))
-    from photinus.models.random import Bits
+    from photinus.models.random import RandomStream
 
-    read, masks = model._forward(inputs, Bits(0))
+    read, masks = model._forward(inputs, RandomStream(0))
     assert masks[0] is not None
     assert masks[1] is None
     assert abs(float(read[0].mean()) - 1) < 0.05

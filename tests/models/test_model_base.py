@@ -17,9 +17,9 @@ pytestmark = pytest.mark.numerics
 
 
 def batch(rows=12, width=6, classes=3):
-    chance = np.random.default_rng(0)
-    features = chance.random((rows, width), np.float32)
-    return SimpleNamespace(features=features, labels=chance.integers(0, classes, rows))
+    rng = np.random.default_rng(0)
+    features = rng.random((rows, width), np.float32)
+    return SimpleNamespace(features=features, labels=rng.integers(0, classes, rows))
 
 
 def network(**settings):

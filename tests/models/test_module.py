@@ -20,9 +20,9 @@ pytestmark = pytest.mark.numerics
 
 
 def batch(rows=16, width=4, classes=3):
-    chance = np.random.default_rng(0)
-    features = chance.standard_normal((rows, width)).astype(np.float32)
-    return SimpleNamespace(features=features, labels=chance.integers(0, classes, rows))
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((rows, width)).astype(np.float32)
+    return SimpleNamespace(features=features, labels=rng.integers(0, classes, rows))
 
 
 def net(seed=0):
@@ -665,9 +665,9 @@ class Frozen(nn.Module):
 
 def learnt(module, sizes, **how):
     model = ModuleModel(module, "cross_entropy", Learning(**how))
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for size in sizes:
-        rows = chance.standard_normal((size, 4)).astype(np.float32)
+        rows = rng.standard_normal((size, 4)).astype(np.float32)
         model.learn(SimpleNamespace(features=rows, labels=np.zeros(size, np.int64)), 0)
     return model
 

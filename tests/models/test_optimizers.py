@@ -10,7 +10,7 @@ from photinus.core.errors import CheckpointError, UsageError
 from photinus.core.parameters import FLOATS, TRAINED, Layout
 from photinus.models.dbn import FineTuning
 from photinus.models.module import ModuleStage
-from photinus.models.optimizers import OPTIMIZERS, Clipped, Momentum, TorchInner
+from photinus.models.optimizers import OPTIMIZERS, Clipped, Momentum, TorchOptimizer
 from photinus.models.schedules import Schedule
 
 pytestmark = pytest.mark.numerics
@@ -23,8 +23,8 @@ PER_TENSOR = ("adafactor",)  # not elementwise: it needs the shapes; so does Muo
 
 
 def gradients(steps, seed=0):
-    chance = np.random.default_rng(seed)
-    return [chance.standard_normal(LAYOUT.size()).astype(np.float32) for _ in range(steps)]
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(LAYOUT.size()).astype(np.float32) for _ in range(steps)]
 
 
 def start():
@@ -67,19 +67,19 @@ def test_an_optimizer_whose_step_needs_a_closure_is_refused(name, made):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "mysteps", SimpleNamespace(Mine=mine))
         with pytest.raises(UsageError, match=said):
-            TorchInner(LAYOUT, "mysteps:Mine", lr=STEADY)
+            TorchOptimizer(LAYOUT, "mysteps:Mine", lr=STEADY)
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "adagrad", "rmsprop", "nadam"])
 def test_the_flat_buffer_trains_as_the_tensors_do(name):
     settings = {"momentum": 0.9} if name == "sgd" else {}
-    ours = run(TorchInner(LAYOUT, name, settings, STEADY), start(), gradients(6))
+    ours = run(TorchOptimizer(LAYOUT, name, settings, STEADY), start(), gradients(6))
     theirs = plain(lambda p: OPTIMIZERS[name](p, lr=0.01, **settings), gradients(6))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
 def test_decay_of_weights_only_is_two_groups():
-    inner = TorchInner(LAYOUT, "adamw", {"weight_decay": 0.5}, STEADY, decays="weights")
+    inner = TorchOptimizer(LAYOUT, "adamw", {"weight_decay": 0.5}, STEADY, decays="weights")
     ours = run(inner, start(), gradients(4))
 
     def grouped(parameters):
@@ -96,7 +96,7 @@ def test_decay_of_weights_only_is_two_groups():
 @pytest.mark.parametrize("per_tensor", [False, True])
 def test_every_optimizer_resumes_bit_for_bit(name, per_tensor):
     def make():
-        return TorchInner(
+        return TorchOptimizer(
             LAYOUT, name, lr=STEADY, decays="weights", per_tensor=per_tensor or name in PER_TENSOR
         )
 
@@ -112,7 +112,7 @@ def test_every_optimizer_resumes_bit_for_bit(name, per_tensor):
 
 
 def test_the_state_has_plain_names_and_a_fresh_one_is_empty():
-    inner = TorchInner(LAYOUT, "adam")
+    inner = TorchOptimizer(LAYOUT, "adam")
     assert inner.state() == {}
     run(inner, start(), gradients(1))
     assert {n: v.shape for n, v in inner.state().items()} == {
@@ -125,14 +125,14 @@ def test_the_state_has_plain_names_and_a_fresh_one_is_empty():
 
 
 def test_anothers_state_is_refused():
-    adam, sgd = TorchInner(LAYOUT, "adam"), TorchInner(LAYOUT, "sgd", {"momentum": 0.9})
+    adam, sgd = TorchOptimizer(LAYOUT, "adam"), TorchOptimizer(LAYOUT, "sgd", {"momentum": 0.9})
     run(adam, start(), gradients(1))
     with pytest.raises(CheckpointError, match="does not fit"):
         sgd.load(adam.state())
 
 
 def test_it_steps_in_place_on_any_buffer_and_leaves_the_gradient():
-    inner, gradient = TorchInner(LAYOUT, "sgd", lr=STEADY), np.ones(50, np.float32)
+    inner, gradient = TorchOptimizer(LAYOUT, "sgd", lr=STEADY), np.ones(50, np.float32)
     gradient.flags.writeable = False
     for _ in range(2):
         trained = np.zeros(50, np.float32)
@@ -141,7 +141,7 @@ def test_it_steps_in_place_on_any_buffer_and_leaves_the_gradient():
 
 
 def test_the_rate_follows_the_progress():
-    inner = TorchInner(LAYOUT, "sgd", lr=Schedule(((0.0, 1.0), (1.0, 0.0))))
+    inner = TorchOptimizer(LAYOUT, "sgd", lr=Schedule(((0.0, 1.0), (1.0, 0.0))))
     trained = np.zeros(50, np.float32)
     inner.step(trained, np.ones(50, np.float32), 0.75)
     np.testing.assert_allclose(trained, -0.25)
@@ -149,7 +149,7 @@ def test_the_rate_follows_the_progress():
 
 def test_float64_stays_exact():
     layout = Layout.of([("w", (4,), TRAINED)], dtype="float64")
-    inner, trained = TorchInner(layout, "adam", lr=STEADY), np.ones(4)
+    inner, trained = TorchOptimizer(layout, "adam", lr=STEADY), np.ones(4)
     inner.step(trained, np.ones(4), 0.0)
     np.testing.assert_allclose(trained, 0.99, atol=1e-9)
 
@@ -196,20 +196,20 @@ def test_momentum_resumes_bit_for_bit_while_the_rate_falls():
 )
 def test_a_wrong_optimizer_is_one_clear_sentence(name, settings, says):
     with pytest.raises(UsageError, match=says):
-        TorchInner(LAYOUT, name, settings)
+        TorchOptimizer(LAYOUT, name, settings)
 
 
 def test_wrong_decay_and_a_wrong_buffer_are_refused():
     with pytest.raises(UsageError, match="unknown decays"):
-        TorchInner(LAYOUT, decays="none")
+        TorchOptimizer(LAYOUT, decays="none")
     with pytest.raises(UsageError, match="another size"):
-        TorchInner(LAYOUT).step(np.zeros(3, np.float32), np.zeros(3, np.float32), 0.0)
+        TorchOptimizer(LAYOUT).step(np.zeros(3, np.float32), np.zeros(3, np.float32), 0.0)
 
 
 def test_ones_own_optimizer_is_imported():
-    inner = TorchInner(LAYOUT, "torch.optim:Adam", {"lr": 0.01})
+    inner = TorchOptimizer(LAYOUT, "torch.optim:Adam", {"lr": 0.01})
     ours = run(inner, start(), gradients(3))
-    theirs = run(TorchInner(LAYOUT, "adam", {"lr": 0.01}), start(), gradients(3))
+    theirs = run(TorchOptimizer(LAYOUT, "adam", {"lr": 0.01}), start(), gradients(3))
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
@@ -218,7 +218,9 @@ def test_a_long_gradient_is_clipped_as_torch_clips_it():
     gradient = np.linspace(-3, 4, 8, dtype=np.float32)
     for norm in (0.5, 100.0):
         mine, plain = np.zeros(8, np.float32), nn.Parameter(torch.zeros(8))
-        inner = Clipped(TorchInner(layout, "sgd", {"momentum": 0.9}, Schedule.constant(1.0)), norm)
+        inner = Clipped(
+            TorchOptimizer(layout, "sgd", {"momentum": 0.9}, Schedule.constant(1.0)), norm
+        )
         optimizer = torch.optim.SGD([plain], 1.0, momentum=0.9)
         for _ in range(2):
             inner.step(mine, gradient, 0.0)

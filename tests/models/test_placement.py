@@ -11,7 +11,7 @@ from photinus.core.parameters import Layout
 from photinus.models.dbn import DBN, Pretraining
 from photinus.models.logistic import LogisticStage
 from photinus.models.module_model import Learning, ModuleModel
-from photinus.models.optimizers import TorchInner
+from photinus.models.optimizers import TorchOptimizer
 from photinus.models.placement import CPU, DeviceParameters
 from photinus.testing import check_model
 
@@ -19,9 +19,9 @@ LAYOUT = Layout.of([("w", (2, 3), "trained"), ("mean", (3,), "floats"), ("n", ()
 
 
 def batch(rows=16):
-    chance = np.random.default_rng(0)
-    features = chance.standard_normal((rows, 4)).astype(np.float32)
-    return SimpleNamespace(features=features, labels=chance.integers(0, 3, rows))
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((rows, 4)).astype(np.float32)
+    return SimpleNamespace(features=features, labels=rng.integers(0, 3, rows))
 
 
 def model():
@@ -32,7 +32,7 @@ def model():
 
 def on_stand_in():
     made = model()
-    made.inner = made.place("stand-in", TorchInner(made.parameters.layout, "adam"))
+    made.inner = made.place("stand-in", TorchOptimizer(made.parameters.layout, "adam"))
     return made
 
 

@@ -20,7 +20,7 @@ CODE = """
 import hashlib, json
 import numpy as np, torch
 from photinus.core.parameters import TRAINED, Layout
-from photinus.models.optimizers import TorchInner
+from photinus.models.optimizers import TorchOptimizer
 from photinus.models.schedules import Schedule
 from photinus.strategies.codecs import CODECS, decode, encode
 
@@ -30,7 +30,7 @@ layout = Layout.of([("w", (numbers,), TRAINED)])
 made = {"held": [torch.backends.cpu.get_cpu_capability()]}
 for name in ("sgd", "adam", "adamw", "rmsprop", "adagrad"):
     chance = np.random.default_rng(0)
-    inner = TorchInner(layout, name, lr=Schedule.constant(0.01))
+    inner = TorchOptimizer(layout, name, lr=Schedule.constant(0.01))
     w = chance.standard_normal(numbers).astype(np.float32)
     for step in range(20):
         inner.step(w, chance.standard_normal(numbers).astype(np.float32), step / 20)

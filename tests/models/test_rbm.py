@@ -9,7 +9,7 @@ from photinus.core.errors import DataError, UsageError
 from photinus.models import matmul
 from photinus.models.matmul import PRODUCTS
 from photinus.models.optimizers import Momentum
-from photinus.models.random import Bits
+from photinus.models.random import RandomStream
 from photinus.models.rbm import RBM, ContrastiveDivergence, first_parameters
 from photinus.models.schedules import Schedule
 
@@ -21,9 +21,9 @@ EVERY = [pytest.param(p, marks=needs_onednn if p == "onednn" else ()) for p in P
 
 def batch(rows=50, width=6, seed=0):
     """Bits with something to learn: the right half repeats the left one, mostly."""
-    chance = np.random.default_rng(seed)
-    left = chance.random((rows, width // 2)) < np.linspace(0.2, 0.8, width // 2)
-    right = left ^ (chance.random(left.shape) < 0.1)
+    rng = np.random.default_rng(seed)
+    left = rng.random((rows, width // 2)) < np.linspace(0.2, 0.8, width // 2)
+    right = left ^ (rng.random(left.shape) < 0.1)
     return SimpleNamespace(features=np.hstack([left, right]).astype(np.float32), labels=None)
 
 
@@ -78,7 +78,7 @@ def test_one_step_is_the_equation(rounding):
     w, a, bias = (rbm.parameters.view(n) for n in "Wab")
     v0 = b.features
     h0 = sigmoid(v0 @ w + bias)
-    sample = Bits(7).draw(torch.from_numpy(h0), torch.empty(50, 4)).numpy()
+    sample = RandomStream(7).draw(torch.from_numpy(h0), torch.empty(50, 4)).numpy()
     v1 = sigmoid(sample @ w.T + a)
     h1 = sigmoid(v1 @ w + bias)
     slope_w = (v1.T @ h1 - v0.T @ h0) / 50
@@ -148,8 +148,8 @@ def sklearns(rbm, rate=0.1):
 def test_the_update_is_sklearns_given_the_same_samples():
     # units that are sure of themselves draw the same samples whatever the source of chance
     rbm, b = machine(persistent=True, samples_visible=True), batch()
-    chance = np.random.default_rng(5)
-    rbm.parameters.trained[:] = 2000 * chance.standard_normal(34)
+    rng = np.random.default_rng(5)
+    rbm.parameters.trained[:] = 2000 * rng.standard_normal(34)
     theirs = sklearns(rbm)
     theirs.h_samples_ = (rbm.up(b.features) > 0.5).astype(np.float32)
     for _ in range(3):
@@ -206,8 +206,8 @@ def test_sampled_inputs_have_the_means_given():
 
 
 def test_a_gaussian_machine_learns_continuous_inputs():
-    chance = np.random.default_rng(0)
-    features = (chance.standard_normal((400, 2)) @ chance.standard_normal((2, 6))).astype("f4")
+    rng = np.random.default_rng(0)
+    features = (rng.standard_normal((400, 2)) @ rng.standard_normal((2, 6))).astype("f4")
     features /= features.std(0)
     rbm = RBM(first_parameters(6, 4, 1, 0.01), ContrastiveDivergence(visible="gaussian"))
     b = SimpleNamespace(features=features)

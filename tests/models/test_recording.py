@@ -126,11 +126,11 @@ class Assigning(nn.Module):
 
 
 def batches(sizes=(16,) * 5 + (7,) * 4 + (16, 7, 1, 16), weights=False):
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     for size in sizes:
-        x = chance.standard_normal((size, 6)).astype(np.float32)
-        given = chance.random(size).astype(np.float32) if weights else None
-        yield Batch(x, chance.integers(0, 3, size).astype(np.float64), weights=given)
+        x = rng.standard_normal((size, 6)).astype(np.float32)
+        given = rng.random(size).astype(np.float32) if weights else None
+        yield Batch(x, rng.integers(0, 3, size).astype(np.float64), weights=given)
 
 
 def trained(stage, device, **of):

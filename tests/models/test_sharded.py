@@ -223,10 +223,10 @@ def stage(module=Net, **fields):
 
 
 def batch(rows=8, seed=0):
-    chance = np.random.default_rng(seed)
-    x = chance.integers(0, [USERS, USERS, ITEMS], (rows, 3)).astype(np.float32)
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, [USERS, USERS, ITEMS], (rows, 3)).astype(np.float32)
     x[0, 1] = 2
-    return Rows.of(x, chance.integers(0, 3, rows)).batch(np.arange(rows))
+    return Rows.of(x, rng.integers(0, 3, rows)).batch(np.arange(rows))
 
 
 def numbers_of(model):
@@ -401,13 +401,13 @@ def test_a_measurement_over_named_rows_alone_is_that_over_the_whole_table():
     ids=["sgd", "adagrad", "adam"],
 )
 def test_rows_of_one_number_are_stepped_as_torch_steps_them(step, beside, theirs):
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     rows = np.zeros((6, 1 + beside), np.float32)
-    rows[:, 0] = chance.standard_normal(6)
+    rows[:, 0] = rng.standard_normal(6)
     weight = nn.Parameter(torch.from_numpy(rows[:, :1].copy()))
     optimizer = theirs([weight])
     for _ in range(20):
-        slopes = chance.standard_normal((6, 1)).astype(np.float32)
+        slopes = rng.standard_normal((6, 1)).astype(np.float32)
         step(rows, slopes, 0.1)
         weight.grad = torch.from_numpy(slopes)
         optimizer.step()
@@ -416,11 +416,11 @@ def test_rows_of_one_number_are_stepped_as_torch_steps_them(step, beside, theirs
 
 @pytest.mark.parametrize("step", [adagrad, adam])
 def test_wider_rows_are_stepped_by_their_formula(step):
-    chance, width, rate = np.random.default_rng(1), 3, 0.05
+    rng, width, rate = np.random.default_rng(1), 3, 0.05
     rows = np.zeros((2, 2 * width + 2 if step is adam else width + 1), np.float32)
     theta, mean, square = np.zeros((2, width)), np.zeros((2, width)), np.zeros((2, 1))
     for at in range(1, 6):
-        slopes = chance.standard_normal((2, width)).astype(np.float32)
+        slopes = rng.standard_normal((2, width)).astype(np.float32)
         step(rows, slopes, rate)
         squares = (slopes.astype(np.float64) ** 2).mean(1, keepdims=True)
         if step is adagrad:

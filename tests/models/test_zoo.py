@@ -202,8 +202,8 @@ def test_the_nets_keep_the_models_contract(make, shape):
         torch.manual_seed(0)
         return ModuleModel(make().double(), "cross_entropy")
 
-    chance = np.random.default_rng(0)
-    check_model(model, Batch(chance.standard_normal((3, *shape)), chance.integers(0, 10, 3)))
+    rng = np.random.default_rng(0)
+    check_model(model, Batch(rng.standard_normal((3, *shape)), rng.integers(0, 10, 3)))
 
 
 def test_a_job_names_a_net_of_the_zoo_and_its_loss():
@@ -215,8 +215,8 @@ def test_a_job_names_a_net_of_the_zoo_and_its_loss():
     )
     job = Job.from_dict(Job(model=stage).to_dict())
     model = job.model.build((), seed=1)
-    chance = np.random.default_rng(0)
-    batch = Batch(chance.standard_normal((2, 150528)).astype(np.float32), np.array([1, 4]))
+    rng = np.random.default_rng(0)
+    batch = Batch(rng.standard_normal((2, 150528)).astype(np.float32), np.array([1, 4]))
     slope, metrics = model.learn(batch, 0)
     assert np.isfinite(slope).all()
     # three heads that know nothing: ln 5 (1 + .3 + .3), for small logits

@@ -10,12 +10,12 @@ from photinus.protocol.messages import (
     grant_to,
     message_of,
     message_to,
-    news_of,
     snapshot_of,
     snapshot_to,
+    step_reply_of,
 )
 from photinus.strategies.base import Message
-from photinus.training.asks import Grant, Snapshot
+from photinus.training.requests import Grant, WorkerSnapshot
 
 SEAT = Seat(bytes(range(16)), term=2, phase=1, slot=3, lease=4)
 BUFFERS = {"floats": np.ones(2, np.float32), "integers": np.array([7])}
@@ -50,14 +50,14 @@ def test_a_message_comes_back_as_it_was(message):
 
 def test_an_answer_is_news():
     frame = message_to(SEAT.frame("agreed"), Message("agreed", np.ones(1)), stop=True, save=True)
-    news = news_of([frame], 2.5)
+    news = step_reply_of([frame], 2.5)
     assert (news.seconds, news.stop, news.save, news.progress) == (2.5, True, True, None)
     assert news.messages[0].kind == "agreed"
 
 
 def test_acks_tell_how_far_all_are_and_bring_no_message():
     acks = [message_to(SEAT.frame("ack"), Message("ack"), progress=p) for p in (0.25, 0.5)]
-    news = news_of(acks, 1.0)
+    news = step_reply_of(acks, 1.0)
     assert (news.messages, news.progress, news.stop) == ((), 0.5, False)
 
 
@@ -86,7 +86,9 @@ def test_a_grant_comes_back_as_it_was(history):
 
 @pytest.mark.parametrize("trained", [None, np.ones(3)])
 def test_a_snapshot_comes_back_as_it_was(trained):
-    snapshot = Snapshot(40, {"m": np.ones(3)}, trained, BUFFERS["floats"], BUFFERS["integers"])
+    snapshot = WorkerSnapshot(
+        40, {"m": np.ones(3)}, trained, BUFFERS["floats"], BUFFERS["integers"]
+    )
     frame = snapshot_to(SEAT.frame("state", {"version": 3}), snapshot)
     assert same(tuple(snapshot), tuple(snapshot_of(frame)))
     assert frame.header["version"] == 3

@@ -9,10 +9,10 @@ from photinus.core.clock import Clock
 from photinus.data.rows import memory
 from photinus.protocol import peer_session as room
 from photinus.protocol.messages import Seat
-from photinus.protocol.peer_session import COORDINATOR, Peers
-from photinus.strategies.backups import Backup
+from photinus.protocol.peer_session import COORDINATOR, PeerSession
 from photinus.strategies.base import Message, OwnedShard
 from photinus.strategies.outer import Sgd
+from photinus.strategies.shard_backups import ShardBackup
 
 RUN = bytes(16)
 
@@ -22,7 +22,7 @@ def here(edition, *slots):
 
 
 def peers(slot=0, version=3):
-    worker = Peers()
+    worker = PeerSession()
     worker.seated(Seat(RUN, 1, 0, slot, 1), version, here(1, (0, 1), (1, 1), (2, 1)))
     worker.news()
     return worker
@@ -339,11 +339,11 @@ def test_publications_that_wait_are_bounded_by_their_bytes(monkeypatch):
 
 def of_table(slot, value, lease=1):
     """A worker of two, which brings a delta of row 0: worker 0 owns it."""
-    worker = Peers()
+    worker = PeerSession()
     told = here(lease, (0, 1), (1, lease))
     worker.seated(Seat(RUN, 1, 0, slot, lease if slot else 1), 3, told)
     own, moved = np.zeros((1, 2)), np.zeros(1, np.int32)
-    backup = Backup(1, np.zeros((0, 2)), Sgd(), memory)
+    backup = ShardBackup(1, np.zeros((0, 2)), Sgd(), memory)
     owned = OwnedShard(own, (), Sgd().update, moved=moved, backup=backup)
     push = Message("push", np.full(2, value), rows=np.array([0]), version=3, owned=owned)
     worker.brings(push._replace(asks=np.array([0])))
@@ -390,7 +390,7 @@ def test_rows_that_came_for_another_question_are_not_taken_for_those_that_were_a
     worker._table.agreed(worker._brought, (0, 1), (1, 1))
     [question] = worker._fetches(Message("fetch", asks=asked))
     assert (question.to, question.frame.header["restores"]) == (1, False)
-    other = Peers()
+    other = PeerSession()
     other.seated(Seat(RUN, 1, 0, 1, 1), 3, here(1, (0, 1), (1, 1)))
     for to, restores, is_taken in ((2, False, False), (1, True, False), (1, False, True)):
         told = other._told(0, "heal", {"vector": np.ones(4)}, {"to": to, "restores": restores})

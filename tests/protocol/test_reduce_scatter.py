@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Clock
-from photinus.protocol.reduce_scatter import Meeting
+from photinus.protocol.reduce_scatter import ReduceScatter
 from photinus.strategies.base import Message
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.merge import coefficients
@@ -18,12 +18,12 @@ WORKS = [Clock(2, 10), Clock(5, 40), Clock(1, 7)]
 
 
 def brought(codec="fp32", numbers=11, buffers=True):
-    chance = np.random.default_rng(4)
+    rng = np.random.default_rng(4)
     pushes = {}
     for slot, since in zip(SLOTS, WORKS, strict=True):
-        floats = chance.normal(size=5).astype("f4") if buffers else None
-        integers = chance.integers(0, 99, 2) if buffers else None
-        vector = encode(codec, chance.normal(size=numbers).astype("f4"))
+        floats = rng.normal(size=5).astype("f4") if buffers else None
+        integers = rng.integers(0, 99, 2) if buffers else None
+        vector = encode(codec, rng.normal(size=numbers).astype("f4"))
         pushes[slot] = Message(
             "push", vector, since=since, codec=codec, floats=floats, integers=integers
         )
@@ -37,7 +37,7 @@ def called(merge="nova"):
 
 def held(pushes, call):
     """Lets all pieces arrive, the last sender first."""
-    meetings = {s: Meeting.called(s, call, p) for s, p in pushes.items()}
+    meetings = {s: ReduceScatter.called(s, call, p) for s, p in pushes.items()}
     for slot in reversed(SLOTS):
         for to in meetings[slot].others:
             meetings[to].take("part", slot, meetings[slot].part(to))
@@ -73,14 +73,14 @@ def test_the_mean_has_the_bits_of_one_owner(codec, merge, numbers):
 
 def test_a_piece_counts_once_and_only_from_members():
     pushes, call = brought(buffers=False), called()
-    meeting = Meeting.called(0, call, pushes[0])
-    other = Meeting.called(2, call, pushes[2])
+    meeting = ReduceScatter.called(0, call, pushes[0])
+    other = ReduceScatter.called(2, call, pushes[2])
     assert not meeting.take("part", 2, other.part(0))
     assert not meeting.take("part", 2, {"vector": np.full(3, 9.0, "f4")})
     assert not meeting.take("part", 1, {"vector": np.full(3, 9.0, "f4")})
     assert meeting.whole_for(2) is None
-    assert meeting.take("part", 3, Meeting.called(3, call, pushes[3]).part(0))
-    assert not meeting.take("part", 3, Meeting.called(3, call, pushes[3]).part(0))
+    assert meeting.take("part", 3, ReduceScatter.called(3, call, pushes[3]).part(0))
+    assert not meeting.take("part", 3, ReduceScatter.called(3, call, pushes[3]).part(0))
     exact = sum(w * pushes[s].vector[:3] for w, s in zip(call.vector, SLOTS, strict=True))
     np.testing.assert_allclose(meeting.whole_for(2)["vector"], exact, rtol=1e-5)
     assert not meeting.is_whole
@@ -89,7 +89,7 @@ def test_a_piece_counts_once_and_only_from_members():
 def test_who_is_alone_holds_the_mean_at_once():
     push = brought(buffers=False)[0]
     one = np.ones(1)
-    meeting = Meeting.called(0, Message("meet", one, floats=one, slots=(0,)), push)
+    meeting = ReduceScatter.called(0, Message("meet", one, floats=one, slots=(0,)), push)
     assert meeting.is_whole
     np.testing.assert_array_equal(meeting.result().vector, push.vector)
 
@@ -101,7 +101,7 @@ SIZE = 23
 def announced(monkeypatch):
     """Has segments of 4 numbers, and meetings to which all members bring 23."""
     monkeypatch.setattr(segments, "SEGMENT", 4)
-    return {s: Meeting(s, SLOTS, p) for s, p in brought("bf16", SIZE, buffers=False).items()}
+    return {s: ReduceScatter(s, SLOTS, p) for s, p in brought("bf16", SIZE, buffers=False).items()}
 
 
 def run_of(push, start, stop):

@@ -5,7 +5,7 @@ import pytest
 
 from photinus.core.clock import Clock
 from photinus.core.errors import FrameError
-from photinus.protocol.row_meeting import RowMeeting, Shares
+from photinus.protocol.row_meeting import RowMeeting, ShardExchange
 from photinus.strategies.base import Message, OwnedShard
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.outer import Adagrad, RowAdagrad, RowAdam, Sgd
@@ -14,14 +14,14 @@ from photinus.strategies.row_codec import RowCodec, answer_codec
 ROWS, WIDTH = 23, 3
 
 
-def pushes(workers, codec, outer, chance):
+def pushes(workers, codec, outer, rng):
     """Returns the table, and of each worker its push: a third of the rows, and another third."""
-    table = chance.normal(size=(ROWS, WIDTH)).astype(np.float32)
+    table = rng.normal(size=(ROWS, WIDTH)).astype(np.float32)
     made = []
     for slot in range(workers):
         own = np.ascontiguousarray(table[slot::workers])
-        rows, asks = (np.flatnonzero(chance.random(ROWS) < 0.4) for _ in range(2))
-        delta = chance.normal(size=(rows.size, WIDTH)).astype(np.float32)
+        rows, asks = (np.flatnonzero(rng.random(ROWS) < 0.4) for _ in range(2))
+        delta = rng.normal(size=(rows.size, WIDTH)).astype(np.float32)
         owned = OwnedShard(own, outer.init(own), outer.update, exact=1)
         sent = RowCodec(codec, WIDTH, 1).encode(delta)
         made.append(Message("push", sent, rows=rows, asks=asks, codec=codec, owned=owned))
@@ -33,13 +33,13 @@ def called(workers, weights=None):
     return Message("meet", weights, slots=tuple(range(workers)))
 
 
-def meet(brought, call, chance, ahead=None):
+def meet(brought, call, rng, ahead=None):
     """Passes parts and wholes on in any order, each of them twice."""
     ahead = [{}] * len(brought) if ahead is None else ahead
     meetings = [RowMeeting(slot, call, p, ahead[slot]) for slot, p in enumerate(brought)]
     line = [(m, to, "part", m.part(to)) for m in meetings for to in m.others] * 2
     while line:
-        sender, to, kind, piece = line.pop(chance.integers(len(line)))
+        sender, to, kind, piece = line.pop(rng.integers(len(line)))
         taker = meetings[to]
         if taker.take(kind, sender.slot, piece):
             line += [(taker, s, "whole", taker.whole_for(s)) for s in taker.others] * 2
@@ -51,14 +51,14 @@ def meet(brought, call, chance, ahead=None):
 @pytest.mark.parametrize("outer", [Sgd(), Adagrad(), RowAdagrad(), RowAdam()], ids=lambda o: o.name)
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_rows_move_and_come_as_of_one_owner(workers, outer, codec):
-    chance = np.random.default_rng(workers)
-    table, brought = pushes(workers, codec, outer, chance)
+    rng = np.random.default_rng(workers)
+    table, brought = pushes(workers, codec, outer, rng)
     total = np.zeros_like(table)
     for push in brought:
         delta = RowCodec(codec, WIDTH, 1).decode(push.vector)
         total[push.rows] += np.float32(1 / workers) * delta
     wanted, _ = outer.update(table, total, outer.init(table))
-    for meeting, push in zip(meet(brought, called(workers), chance), brought, strict=True):
+    for meeting, push in zip(meet(brought, called(workers), rng), brought, strict=True):
         result = meeting.result()
         back = answer_codec(codec)
         sent = decode(back, encode(back, wanted[push.asks].ravel()))
@@ -72,8 +72,8 @@ def test_rows_move_and_come_as_of_one_owner(workers, outer, codec):
 
 
 def test_by_reads_rows_of_few_steps_move_by_the_sum_and_those_of_all_by_the_mean():
-    chance, steps, workers = np.random.default_rng(2), 1000, 3
-    table, brought = pushes(workers, "fp32", Sgd(), chance)
+    rng, steps, workers = np.random.default_rng(2), 1000, 3
+    table, brought = pushes(workers, "fp32", Sgd(), rng)
     for slot, push in enumerate(brought):
         reads = np.where(push.rows < ROWS // 2, 1, steps).astype(np.uint16)
         owned = push.owned._replace(by_reads=True)
@@ -84,7 +84,7 @@ def test_by_reads_rows_of_few_steps_move_by_the_sum_and_those_of_all_by_the_mean
         deltas = [p.vector.reshape(-1, WIDTH)[p.rows == row].sum(0) for p in brought]
         sharers = 1 if row < ROWS // 2 else max(1, sum(row in p.rows for p in brought))
         wanted[row] -= sum(deltas) / sharers
-    for meeting in meet(brought, called(workers), chance):
+    for meeting in meet(brought, called(workers), rng):
         moved = meeting.result().moved
         own = table[meeting.slot :: workers].copy()
         own[moved.at] = moved.rows
@@ -92,9 +92,9 @@ def test_by_reads_rows_of_few_steps_move_by_the_sum_and_those_of_all_by_the_mean
 
 
 def test_nothing_but_deltas_of_rows_and_rows_that_are_asked_for_travels():
-    chance = np.random.default_rng(3)
-    _, brought = pushes(4, "fp32", Sgd(), chance)
-    for meeting, push in zip(meet(brought, called(4), chance), brought, strict=True):
+    rng = np.random.default_rng(3)
+    _, brought = pushes(4, "fp32", Sgd(), rng)
+    for meeting, push in zip(meet(brought, called(4), rng), brought, strict=True):
         parts = [meeting.part(slot) for slot in meeting.slots]
         sent = sum(held.nbytes for part in parts for held in part.values())
         assert sent == push.rows.size * (8 + 4 * WIDTH) + push.asks.size * 8 + 8 * len(parts)
@@ -102,7 +102,7 @@ def test_nothing_but_deltas_of_rows_and_rows_that_are_asked_for_travels():
 
 def shares(brought):
     """Each has agreed on a round, and asks the others for what its push will ask for."""
-    all_of = [Shares() for _ in brought]
+    all_of = [ShardExchange() for _ in brought]
     for slot, (share, push) in enumerate(zip(all_of, brought, strict=True)):
         share.agreed(push, tuple(range(len(brought))), (0, 0))
         share.wants(push.asks, 7, slot)
@@ -111,9 +111,9 @@ def shares(brought):
 
 @pytest.mark.parametrize("codec", ["fp32", "bf16"])
 def test_of_rows_that_came_ahead_only_those_come_again_that_the_round_moved(codec):
-    chance = np.random.default_rng(6)
-    _, brought = pushes(3, codec, Sgd(), chance)
-    plain = [meeting.result() for meeting in meet(brought, called(3), chance)]
+    rng = np.random.default_rng(6)
+    _, brought = pushes(3, codec, Sgd(), rng)
+    plain = [meeting.result() for meeting in meet(brought, called(3), rng)]
     all_of = shares(brought)
     for slot, share in enumerate(all_of):
         for owner, rows in share.wants(brought[slot].asks, 7, slot).items():
@@ -121,7 +121,7 @@ def test_of_rows_that_came_ahead_only_those_come_again_that_the_round_moved(code
     ahead = [s.ahead(push.asks, 7) for s, push in zip(all_of, brought, strict=True)]
     assert [sorted(came) for came in ahead] == [[1, 2], [0, 2], [0, 1]]
     moved = np.unique(np.concatenate([push.rows for push in brought]))
-    for meeting, wanted in zip(meet(brought, called(3), chance, ahead), plain, strict=True):
+    for meeting, wanted in zip(meet(brought, called(3), rng, ahead), plain, strict=True):
         np.testing.assert_array_equal(meeting.result().vector, wanted.vector)
         for slot in meeting.others:
             mine = brought[slot].asks % 3 == meeting.slot
@@ -152,11 +152,11 @@ def test_a_shard_that_is_about_to_move_answers_nobody():
 
 
 def test_where_nobody_worked_nothing_moves_and_the_answer_says_so():
-    chance = np.random.default_rng(4)
-    _, brought = pushes(2, "fp32", Sgd(), chance)
+    rng = np.random.default_rng(4)
+    _, brought = pushes(2, "fp32", Sgd(), rng)
     nothing = {"vector": np.empty(0, np.float32), "rows": np.empty(0, np.int64)}
     brought = [push._replace(**nothing) for push in brought]
-    for meeting in meet(brought, called(2, [0.0, 0.0]), chance):
+    for meeting in meet(brought, called(2, [0.0, 0.0]), rng):
         result = meeting.result()
         assert result.since == Clock()
         assert not result.moved.at.size

@@ -4,33 +4,33 @@ import numpy as np
 import pytest
 
 from photinus.data.rows import memory
-from photinus.protocol.row_meeting import Shares
-from photinus.protocol.shard_restoring import Restoring
-from photinus.strategies.backups import Backup
+from photinus.protocol.row_meeting import ShardExchange
+from photinus.protocol.shard_restoring import ShardRestore
 from photinus.strategies.base import Message, OwnedShard, ShardMove
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.outer import RowAdagrad
+from photinus.strategies.shard_backups import ShardBackup
 
 WORKERS, ROWS, WIDTH, VERSION = 3, 23, 2, 7
 OUTER = RowAdagrad(initial=0.5)
 
 
-def agreed(chance, codec):
+def agreed(rng, codec):
     """A table as it was loaded, as it is now, and what the workers but 0 can tell of it."""
-    loaded = chance.normal(size=(ROWS, WIDTH)).astype(np.float32)
+    loaded = rng.normal(size=(ROWS, WIDTH)).astype(np.float32)
     now, sums = loaded.copy(), np.full((ROWS, 1), 0.5, np.float32)
-    moved = chance.random(ROWS) < 0.6
+    moved = rng.random(ROWS) < 0.6
     now[moved] += 1
     sums[moved] += 3
     told = {}
     for slot in (1, 2):
         mine, before = slice(slot, None, WORKERS), slice(slot - 1, None, WORKERS)
         size = len(loaded[before])
-        backup = Backup(size, np.empty((0, WIDTH), np.float32), OUTER, memory)
+        backup = ShardBackup(size, np.empty((0, WIDTH), np.float32), OUTER, memory)
         at = np.flatnonzero(moved[before])
         backup.take(ShardMove(at, now[before][at], (sums[before][at],), {"m": np.ones(1)}))
         owned = OwnedShard(now[mine].copy(), (sums[mine].copy(),), OUTER.update, backup=backup)
-        told[slot] = Shares()
+        told[slot] = ShardExchange()
         told[slot].agreed(Message("push", codec=codec, owned=owned), (0, 1, 2), (1, 0))
         told[slot].wants(np.empty(0, np.int64), VERSION, slot)
     return loaded, now, sums, told
@@ -39,21 +39,21 @@ def agreed(chance, codec):
 @pytest.mark.parametrize("numbers", [1, 6, 1000])
 @pytest.mark.parametrize("codec", ["fp32", "bf16"])
 def test_the_shard_and_the_rows_are_those_of_the_last_round(codec, numbers, monkeypatch):
-    monkeypatch.setattr("photinus.strategies.backups.PAGE_NUMBERS", numbers)
-    chance = np.random.default_rng(numbers)
-    loaded, now, sums, told = agreed(chance, codec)
+    monkeypatch.setattr("photinus.strategies.shard_backups.PAGE_NUMBERS", numbers)
+    rng = np.random.default_rng(numbers)
+    loaded, now, sums, told = agreed(rng, codec)
     own = loaded[::WORKERS].copy()
     outer, moved = OUTER.init(own), np.zeros(len(own), np.int32)
     owned = OwnedShard(own, outer, OUTER.update, moved=moved)
     asks = np.array([0, 1, 5, 6, 9, 20, 22])
     brought = Message("fetch", np.empty(0), asks=asks, codec=codec, owned=owned)
     called = Message("meet", version=VERSION, slots=(0, 1, 2))
-    restoring = Restoring(0, called, brought)
+    restoring = ShardRestore(0, called, brought)
     line = [(slot, restoring.part(slot)) for slot in restoring.others] * 2
     assert not restoring.is_whole
     assert restoring.lacks == {"parts": [], "wholes": [1, 2], "start": 0}
     while line:
-        slot, asked = line.pop(chance.integers(len(line)))
+        slot, asked = line.pop(rng.integers(len(line)))
         answer = told[slot].rows(VERSION, asked)
         if restoring.take(slot, answer):
             line.append((slot, restoring.part(slot)))

@@ -18,7 +18,7 @@ from photinus.protocol.worker_client import Worker
 from photinus.strategies.recipes import averaging, downpour
 from photinus.testing.memory_link import MemoryLink, MemoryListener
 from photinus.training.plan import Phase, TrainingPlan
-from photinus.training.worker_loop import Part, live
+from photinus.training.worker_loop import WorkerData, live
 
 WORKERS = 2
 
@@ -32,9 +32,9 @@ def plan(strategy, phases=2):
 
 
 def part(slot):
-    chance = np.random.default_rng(slot)
-    rows = Rows.of(chance.normal(size=(16, 3)), chance.integers(0, 2, 16))
-    return Part(len(rows), lambda order: PartitionFeed(rows, order))
+    rng = np.random.default_rng(slot)
+    rows = Rows.of(rng.normal(size=(16, 3)), rng.integers(0, 2, 16))
+    return WorkerData(len(rows), lambda order: PartitionFeed(rows, order))
 
 
 class Team:

@@ -10,10 +10,10 @@ import pytest
 
 from photinus.core import events as e
 from photinus.core.errors import DataError, UsageError
+from photinus.report.glossary import SETTINGS, WORDS
 from photinus.report.journal import Journal
 from photinus.report.markup import Markup, tag
 from photinus.report.page import render, save
-from photinus.report.words import SETTINGS, WORDS
 from photinus.run.presets import PRESETS, preset
 from photinus.strategies.recipes import RECIPES, from_plain
 

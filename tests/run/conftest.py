@@ -19,9 +19,9 @@ class Small:
     """Three classes of points in six dimensions."""
 
     def __init__(self):
-        chance = np.random.default_rng(0)
-        self.labels = chance.integers(0, 3, 240)
-        noise = chance.normal(size=(240, 6))
+        rng = np.random.default_rng(0)
+        self.labels = rng.integers(0, 3, 240)
+        noise = rng.normal(size=(240, 6))
         self.features = (noise + 3 * np.tile(np.eye(3)[self.labels], 2)).astype("f4")
         self.test = TestRows(self.features[:60], self.labels[:60])
 

@@ -47,8 +47,8 @@ class Normed(Scores):
 
 def events(count=3000, seed=0):
     """Returns pairs, and whether the two are of one kind."""
-    chance = np.random.default_rng(seed)
-    pairs = np.stack([chance.integers(0, USERS, count), chance.integers(0, ITEMS, count)], 1)
+    rng = np.random.default_rng(seed)
+    pairs = np.stack([rng.integers(0, USERS, count), rng.integers(0, ITEMS, count)], 1)
     return pairs.astype(np.float32), (pairs[:, 0] % 2 == pairs[:, 1] % 2).astype(np.int64)
 
 

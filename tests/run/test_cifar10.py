@@ -17,12 +17,12 @@ from photinus.strategies.recipes import averaging
 
 def pictures(count):
     """Smooth pictures in sixteen patches of colour, of which the class decides two."""
-    chance = np.random.default_rng(0)
-    labels = chance.integers(0, 10, count).astype(np.uint8)
-    patches = chance.integers(40, 160, (count, 3, 4, 4))
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 10, count).astype(np.uint8)
+    patches = rng.integers(40, 160, (count, 3, 4, 4))
     patches[np.arange(count), labels % 3, labels % 4] += 60
     images = np.kron(patches, np.ones((1, 1, 8, 8), int))
-    images += chance.integers(0, 20, images.shape)
+    images += rng.integers(0, 20, images.shape)
     return images.reshape(count, -1).astype(np.uint8), labels
 
 

@@ -50,10 +50,10 @@ def nets(tmp_path, monkeypatch):
 
 
 def rows(count=240):
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     labels = np.arange(count) % 2
-    tokens = [chance.integers(0, 25, 1 + i % 9) + 25 * int(y) for i, y in enumerate(labels)]
-    return {"tokens": tokens, "price": chance.random(count)}, labels
+    tokens = [rng.integers(0, 25, 1 + i % 9) + 25 * int(y) for i, y in enumerate(labels)]
+    return {"tokens": tokens, "price": rng.random(count)}, labels
 
 
 def job(**how):
@@ -122,9 +122,9 @@ def test_k_workers_with_weights_take_the_step_of_one_process():
     """The mean over workers of the weighed gradients is that of all rows, whatever the weights."""
     from photinus.models.module_model import ModuleModel
 
-    chance = np.random.default_rng(0)
-    x = chance.standard_normal((40, 1)).astype(np.float32)
-    y, w = (3 * x[:, 0]).astype(np.float64), chance.exponential(10, 40).astype(np.float32)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((40, 1)).astype(np.float32)
+    y, w = (3 * x[:, 0]).astype(np.float64), rng.exponential(10, 40).astype(np.float32)
 
     def gradient(some):
         order = FeedOrder(batch_size=len(x[some]), epochs=1.0)

@@ -9,7 +9,7 @@ from photinus.models.dbn import DBN
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
 from photinus.run.batch_norm import LEAST_IMAGES, LEAST_ROWS, with_rows_to_normalize
-from photinus.run.evaluate import Draft
+from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job, Source
 from photinus.run.train import resume, train
 
@@ -40,7 +40,7 @@ def job(workers=8, module="normed", **fields):
 
 
 def settled(made):
-    draft, told = with_rows_to_normalize(Draft(made))
+    draft, told = with_rows_to_normalize(LazyModel(made))
     return draft.job.model, told
 
 
@@ -90,7 +90,7 @@ def test_a_rate_of_ones_own_stays_what_it_says(fields):
     ids=["one worker", "rows enough", "a large batch", "images", "no normalization", "DBN"],
 )
 def test_all_else_stays_as_it_is(made):
-    draft = Draft(made)
+    draft = LazyModel(made)
     assert with_rows_to_normalize(draft) == (draft, "")
 
 

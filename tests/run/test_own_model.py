@@ -29,8 +29,8 @@ def own(monkeypatch):
 
 
 def rows(count=64):
-    chance = np.random.default_rng(0)
-    features = chance.normal(size=(count, 3)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(count, 3)).astype(np.float32)
     return features, features @ np.array([1.0, -2.0, 0.5], np.float32)
 
 

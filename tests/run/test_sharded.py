@@ -22,7 +22,7 @@ from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
 from photinus.nn import ShardedEmbedding
 from photinus.report.ledger import audit
-from photinus.run.evaluate import Draft, load_trained, measure
+from photinus.run.evaluate import LazyModel, load_trained, measure
 from photinus.run.job import Job
 from photinus.run.remote_resume import saved_job
 from photinus.run.sharded import with_sharded_tables
@@ -98,7 +98,7 @@ def test_on_devices_a_run_has_the_bits_of_the_processor(device, faults, tmp_path
 
 
 def test_auto_measures_a_step_over_tables_of_zeros(caplog):
-    with_tables = with_sharded_tables(Draft(Job(model=STAGE, workers=3, device="auto"))).job
+    with_tables = with_sharded_tables(LazyModel(Job(model=STAGE, workers=3, device="auto"))).job
     assert with_tables.device == "auto"
     pairs, labels = events(64)
     batch = Rows.of(pairs, labels).batch(np.arange(64))
@@ -312,7 +312,7 @@ def test_rounds_in_seconds_have_a_most_of_steps():
         (Seconds(2) | Steps(5), Seconds(2) | Steps(5)),
     ):
         job = Job(model=STAGE, workers=3, strategy=recipes.averaging(every=every))
-        assert with_sharded_tables(Draft(job)).job.strategy.every == wanted
+        assert with_sharded_tables(LazyModel(job)).job.strategy.every == wanted
 
 
 @pytest.mark.parametrize(("codec", "most"), [("bf16", 0.003), ("int8", 0.003), ("int4", 0.01)])
@@ -388,7 +388,7 @@ def test_the_audit_is_exact_where_an_owner_is_lost_while_others_are_done(tmp_pat
 def test_a_shard_is_restored_in_pages_and_its_next_backup_is_filled_over_rounds(
     whole, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("photinus.strategies.backups.PAGE_NUMBERS", 11)
+    monkeypatch.setattr("photinus.strategies.shard_backups.PAGE_NUMBERS", 11)
     monkeypatch.setattr("photinus.protocol.row_meeting.BACKLOG_NUMBERS", 22)
     faults = Faults().kill(slot=1, step=40).kill(slot=0, step=200)
     outcome = run(tmp_path / "run", model=SHORT, faults=faults)
@@ -454,7 +454,7 @@ def test_a_process_that_is_killed_is_restored_to_the_bit(whole, tmp_path):
 
 def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
     asked = recipes.averaging(every=Steps(5), codec="fp32")
-    job = with_sharded_tables(Draft(Job(model=STAGE, workers=4, strategy=asked))).job
+    job = with_sharded_tables(LazyModel(Job(model=STAGE, workers=4, strategy=asked))).job
     assert str(job.strategy) == (
         "averaging every 5 steps, sgd(lr=1), merge reads, rows of 5 among 4 workers, fp32"
     )

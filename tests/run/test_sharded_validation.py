@@ -16,7 +16,7 @@ from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.simulation.simulator import Simulation
 from photinus.models.schedules import Schedule
 from photinus.report.ledger import audit
-from photinus.run.evaluate import Draft
+from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
 from photinus.run.sharded import with_sharded_tables
 from photinus.run.train import train
@@ -137,14 +137,14 @@ def test_no_measurement_waits_for_a_worker_that_has_left(monkeypatch, tmp_path):
     monkeypatch.setattr(shard_pages, "PAGE_NUMBERS", 5)  # a checkpoint takes many rounds
     for name in ("_PAGES_AT_ONCE", "_MOST_PAGES"):
         monkeypatch.setattr(worker_state, name, 1)
-    batches, parts = worker_loop.Part.held_batches, []
+    batches, parts = worker_loop.WorkerData.held_batches, []
 
     def fewer(part, *given):  # the first worker has one batch to measure on, and leaves early
         parts.append(part.held)
         most = 1 if part.held is parts[0] else None
         return islice(batches(part, *given), most)
 
-    monkeypatch.setattr(worker_loop.Part, "held_batches", fewer)
+    monkeypatch.setattr(worker_loop.WorkerData, "held_batches", fewer)
     outcome = run(tmp_path / "run", model=SHORT, validation=HELD, checkpoint_seconds=0.5)
     assert len(evaluations(outcome)) == 3, "a checkpoint in the making gives way"
 
@@ -168,7 +168,7 @@ def test_what_would_spoil_running_statistics_is_refused(parts, wrong):
     strategy = recipes.averaging(**parts)
     job = Job(model=replace(STAGE, module="tests.run.scores:Normed"), workers=3, strategy=strategy)
     with pytest.raises(UsageError, match=wrong):
-        with_sharded_tables(Draft(job))
+        with_sharded_tables(LazyModel(job))
 
 
 @pytest.mark.processes

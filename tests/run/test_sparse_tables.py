@@ -64,8 +64,8 @@ def test_sums_by_torch_are_of_whole_vectors():
 def rows(tmp_path, monkeypatch):
     (tmp_path / "net_of_words.py").write_text(NET)
     monkeypatch.syspath_prepend(str(tmp_path))
-    chance = np.random.default_rng(0)
-    return chance.integers(0, 90, (32, 2)).astype("f4"), chance.integers(0, 4, 32)
+    rng = np.random.default_rng(0)
+    return rng.integers(0, 90, (32, 2)).astype("f4"), rng.integers(0, 4, 32)
 
 
 def test_a_run_tells_it_once_before_training(rows, tmp_path):

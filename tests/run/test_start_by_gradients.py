@@ -15,8 +15,8 @@ from photinus.strategies.recipes import averaging, diloco, post_local
 
 
 def test_the_usual_rate_is_as_low_as_a_cosine_where_workers_begin_to_train_alone(tmp_path):
-    chance = np.random.default_rng(0)
-    x = chance.standard_normal((800, 4)).astype(np.float32)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((800, 4)).astype(np.float32)
     rows = ArrayData(x, (x[:, 0] > 0).astype(np.int64))
 
     def trained(lr, workers, until=0.75):

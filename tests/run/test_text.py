@@ -34,10 +34,10 @@ GOOD, BAD = ["lovely", "grand", "funny"], ["dull", "weak", "tired"]
 
 @pytest.fixture(scope="module")
 def sentences():
-    chance = np.random.default_rng(0)
-    labels = chance.integers(0, 2, 320)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 320)
     texts = [
-        f"a {chance.choice([BAD, GOOD][label])} film" + " and a plot" * (n % 3)
+        f"a {rng.choice([BAD, GOOD][label])} film" + " and a plot" * (n % 3)
         for n, label in enumerate(labels)
     ]
     return texts, labels

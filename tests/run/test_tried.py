@@ -10,7 +10,7 @@ from photinus.data.base import Batch
 from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData
 from photinus.models.module import ModuleStage
-from photinus.run.evaluate import Draft
+from photinus.run.evaluate import LazyModel
 from photinus.run.module_check import classes_tried
 from photinus.run.train import resume, train
 from photinus.strategies.recipes import averaging
@@ -114,7 +114,7 @@ def test_trying_changes_no_row_and_reads_only_two(small):
     features = small.features.copy().view(Two)
     data = ArrayData(small.features, small.labels, scale=2.0)
     object.__setattr__(data, "features", features)
-    assert classes_tried(Draft(small.job(model=stage())), data) == 3
+    assert classes_tried(LazyModel(small.job(model=stage())), data) == 3
     assert np.array_equal(np.asarray(features), small.features)
 
 
@@ -123,7 +123,7 @@ def test_a_loss_of_ones_own_is_tried_on_the_labels_of_the_rows(small, tmp_path):
     signs = np.where(small.labels == 0, -1, 1)
     outcome = train(job, ArrayData(small.features, signs), folder=tmp_path / "run")
     assert outcome.folder.is_dir()
-    assert classes_tried(Draft(job), ArrayData(small.features, signs)) is None
+    assert classes_tried(LazyModel(job), ArrayData(small.features, signs)) is None
 
 
 def test_fewer_classes_that_the_job_names_stay_the_limit(small, tmp_path):
@@ -154,7 +154,7 @@ def test_a_table_of_columns_of_numbers_is_tried_without_asking_for_a_row(small, 
     two = ModuleStage(module="torch.nn:Linear", arguments={"in_features": 2, "out_features": 3})
     rows = FrameData(frame=table, features=["a", "b"], label="label")
     before = spark.sparkContext.statusTracker().getJobIdsForGroup(None)
-    assert classes_tried(Draft(small.job(model=two)), rows) == 3
+    assert classes_tried(LazyModel(small.job(model=two)), rows) == 3
     assert spark.sparkContext.statusTracker().getJobIdsForGroup(None) == before
     lists = FrameData(frame=table.selectExpr("array(a, b) features", "label"), label="label")
-    assert classes_tried(Draft(small.job(model=two)), lists) is None, "its width is not known"
+    assert classes_tried(LazyModel(small.job(model=two)), lists) is None, "its width is not known"

@@ -32,8 +32,8 @@ TINY = 2.0**-110
 
 
 def noise(size, seed=0):
-    chance = np.random.default_rng(seed)
-    return (chance.normal(size=size) * 10.0 ** chance.integers(-9, 9, size)).astype(np.float32)
+    rng = np.random.default_rng(seed)
+    return (rng.normal(size=size) * 10.0 ** rng.integers(-9, 9, size)).astype(np.float32)
 
 
 def plain(name, vector):

@@ -71,8 +71,8 @@ def test_combine_of_one_is_a_copy_bit_for_bit():
 
 
 def test_a_sum_by_blocks_has_the_bits_of_the_plain_sum():
-    chance = np.random.default_rng(0)
-    vectors = [chance.standard_normal(150_001, np.float32) for _ in range(3)]
+    rng = np.random.default_rng(0)
+    vectors = [rng.standard_normal(150_001, np.float32) for _ in range(3)]
     weights = [0.25, 0.0, 0.75]
     plain = np.zeros_like(vectors[0])
     for vector, weight in zip(vectors, weights, strict=True):
@@ -84,8 +84,8 @@ def test_a_sum_by_blocks_has_the_bits_of_the_plain_sum():
 @pytest.mark.parametrize("count", [1, 1023, 1024, 1025, 65_536, 65_537, 150_000])
 @pytest.mark.parametrize("name", CODECS)
 def test_a_merge_of_what_travels_has_the_bits_of_the_plain_one(name, count):
-    chance, weights = np.random.default_rng(count), [0.5, 0.25, 0.25]
-    sent = [encode(name, chance.normal(size=count).astype("f4")) for _ in weights]
+    rng, weights = np.random.default_rng(count), [0.5, 0.25, 0.25]
+    sent = [encode(name, rng.normal(size=count).astype("f4")) for _ in weights]
     for dtype in ("f4", "f8"):
         plain = [decode(name, vector).astype(dtype) for vector in sent]
         out = np.empty(count, dtype)

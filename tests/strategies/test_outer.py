@@ -12,7 +12,7 @@ from photinus.strategies.outer import (
     DelayedNesterov,
     Descent,
     Nesterov,
-    Outer,
+    OuterOptimizer,
     RowAdagrad,
     RowAdam,
     Sgd,
@@ -97,12 +97,12 @@ def test_every_outer_optimizer_has_an_oracle():
 @pytest.mark.parametrize("name", OUTERS)
 def test_an_outer_optimizer_steps_as_torch_does(name, dtype, close):
     outer, oracle = ORACLES[name]
-    chance = np.random.default_rng(0)
-    vector = chance.normal(size=31).astype(dtype)
+    rng = np.random.default_rng(0)
+    vector = rng.normal(size=31).astype(dtype)
     tensor = torch.nn.Parameter(torch.from_numpy(vector.copy()))
     optimizer, state = oracle([tensor]), outer.init(vector)
     for _ in range(20):
-        delta = chance.normal(size=31).astype(dtype)
+        delta = rng.normal(size=31).astype(dtype)
         tensor.grad = torch.from_numpy(delta.copy())
         optimizer.step()
         vector, state = outer.update(vector, delta, state)
@@ -112,11 +112,11 @@ def test_an_outer_optimizer_steps_as_torch_does(name, dtype, close):
 
 @pytest.mark.parametrize("outer", [RowAdagrad(lr=0.3), RowAdam(lr=0.3)], ids=lambda o: o.name)
 def test_by_row_each_row_of_a_table_has_a_state_of_its_own(outer):
-    chance = np.random.default_rng(1)
-    table = chance.normal(size=(3, 5))
+    rng = np.random.default_rng(1)
+    table = rng.normal(size=(3, 5))
     state = outer.init(table)
     for _ in range(4):
-        delta = chance.normal(size=(3, 5))
+        delta = rng.normal(size=(3, 5))
         each = [
             outer.update(row, d, states)[0]
             for row, d, *states in zip(table, delta, *state, strict=True)
@@ -127,14 +127,14 @@ def test_by_row_each_row_of_a_table_has_a_state_of_its_own(outer):
 
 
 def test_rows_of_one_number_step_as_torchs_adam_does_on_the_updates_that_each_had():
-    outer, chance = RowAdam(lr=0.05, beta2=0.95), np.random.default_rng(2)
-    table = chance.normal(size=(6, 1))
+    outer, rng = RowAdam(lr=0.05, beta2=0.95), np.random.default_rng(2)
+    table = rng.normal(size=(6, 1))
     params = [torch.nn.Parameter(torch.from_numpy(row.copy())) for row in table]
     adams = [torch.optim.Adam([p], lr=0.05, betas=(0.9, 0.95), eps=1e-6) for p in params]
     state = outer.init(table)
     for _ in range(30):
-        at = np.flatnonzero(chance.random(6) < 0.4)
-        delta = chance.normal(size=(len(at), 1))
+        at = np.flatnonzero(rng.random(6) < 0.4)
+        delta = rng.normal(size=(len(at), 1))
         table[at], moved = outer.update(table[at], delta, tuple(held[at] for held in state))
         for held, some in zip(state, moved, strict=True):
             held[at] = some
@@ -228,7 +228,7 @@ def test_a_wrong_outer_optimizer_is_refused_in_clear_words(values, words):
 
 
 def test_an_outer_optimizer_of_ones_own_may_keep_nothing():
-    class Half(Outer):
+    class Half(OuterOptimizer):
         name = "half"
 
         def update(self, vector, delta, state):

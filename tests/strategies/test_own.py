@@ -41,9 +41,9 @@ def documented(own):
 
 @pytest.fixture
 def data():
-    chance = np.random.default_rng(0)
-    features = chance.standard_normal((400, 6)).astype(np.float32)
-    return ArrayData(features, (features @ chance.standard_normal((6, 3))).argmax(axis=1))
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((400, 6)).astype(np.float32)
+    return ArrayData(features, (features @ rng.standard_normal((6, 3))).argmax(axis=1))
 
 
 def job(strategy):

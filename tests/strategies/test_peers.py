@@ -7,8 +7,8 @@ from photinus.core.clock import Clock, Steps
 from photinus.core.errors import UsageError
 from photinus.strategies.base import Message, Turn
 from photinus.strategies.codecs import decode
-from photinus.strategies.guard import Setting
 from photinus.strategies.peers import GRAPHS, Gossip, Publish, partner
+from photinus.strategies.phase_defaults import PhaseFacts
 from photinus.strategies.recipes import from_plain, gossip, publish
 
 
@@ -164,4 +164,4 @@ def test_there_are_as_many_owners_as_workers_or_one():
         from_plain({"recipe": "all_reduce", "owners": 5}).check_workers(4)
     four = from_plain({"recipe": "all_reduce", "owners": 4})
     four.check_workers(4)
-    assert four.settled(Setting(workers=4, steps=9)) == (four, [])
+    assert four.settled(PhaseFacts(workers=4, steps=9)) == (four, [])

@@ -41,8 +41,8 @@ def test_a_round_closes_when_all_members_pushed():
 
 
 def test_the_sum_does_not_depend_on_the_order_of_arrival():
-    chance = np.random.default_rng(0)
-    pushes = {s: push(chance.normal(size=50).astype(np.float32)) for s in range(7)}
+    rng = np.random.default_rng(0)
+    pushes = {s: push(rng.normal(size=50).astype(np.float32)) for s in range(7)}
     owner = Rounds(merge="uniform")
     sums = []
     for order in (range(7), reversed(range(7))):

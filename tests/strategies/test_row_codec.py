@@ -6,14 +6,14 @@ import pytest
 from photinus.core.errors import FrameError
 from photinus.strategies import row_codec
 from photinus.strategies.codecs import codec, encode
-from photinus.strategies.row_codec import LeftOut, RowCodec, answer_codec
+from photinus.strategies.row_codec import RowCodec, RowErrorFeedback, answer_codec
 
 
 def rows_of(count, width, seed=0):
     """Rows whose sizes differ by ten powers of ten."""
-    chance = np.random.default_rng(seed)
-    sizes = 10.0 ** chance.uniform(-5, 5, (count, 1))
-    return (sizes * chance.standard_normal((count, width))).astype(np.float32)
+    rng = np.random.default_rng(seed)
+    sizes = 10.0 ** rng.uniform(-5, 5, (count, 1))
+    return (sizes * rng.standard_normal((count, width))).astype(np.float32)
 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
@@ -71,7 +71,7 @@ def test_rows_come_from_their_owners_in_a_codec_that_needs_no_feedback():
 
 def test_beyond_its_bound_what_was_left_of_the_oldest_rows_is_dropped(monkeypatch):
     monkeypatch.setattr(row_codec, "MOST_LEFT", 6)
-    held = LeftOut(np.array([9, 1, 4]), np.arange(6.0).reshape(3, 2))
+    held = RowErrorFeedback(np.array([9, 1, 4]), np.arange(6.0).reshape(3, 2))
     after = held.after(np.array([1, 2, 3]), np.array([[7.0, 7.0], [8.0, 0.0], [0.0, 0.0]]))
     assert after.rows.tolist() == [1, 2, 9], "row 3 is whole, and row 4 the oldest"
     assert after.numbers.tolist() == [[7, 7], [8, 0], [0, 1]]

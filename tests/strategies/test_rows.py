@@ -53,12 +53,12 @@ def test_rows_keep_the_contract_of_a_strategy(outer, codec, dtype):
 @pytest.mark.parametrize("codec", ["fp32", "bf16"])
 def test_rows_move_owner_and_worker_to_the_bits_of_whole_vectors(outer, codec):
     size, width = 53, 5
-    chance = np.random.default_rng(0)
-    start = chance.normal(size=size).astype("f4")
+    rng = np.random.default_rng(0)
+    start = rng.normal(size=size).astype("f4")
     ends = []
     for rows in (0, width):
         halves = downpour(every=Steps(1), rows=rows, outer=outer, codec=codec)
-        policy, chance = halves.owner(), np.random.default_rng(1)
+        policy, rng = halves.owner(), np.random.default_rng(1)
         empty = np.zeros(0, "f4"), np.zeros(0, np.int64)
         served = policy.init(Message("heal", start.copy(), floats=empty[0], integers=empty[1]))
         workers = [halves.worker() for _ in range(3)]
@@ -67,8 +67,8 @@ def test_rows_move_owner_and_worker_to_the_bits_of_whole_vectors(outer, codec):
         sent = 0
         for round_ in range(12):
             for n in (0, 1, 2) if round_ % 2 else (2, 0):
-                touched = chance.choice(size, 4)
-                vectors[n][touched] -= chance.normal(size=4).astype("f4")
+                touched = rng.choice(size, 4)
+                vectors[n][touched] -= rng.normal(size=4).astype("f4")
                 for turn in (Turn("push"), Turn("fetch")):
                     clock = Clock(round_ + 1, round_ + 1)
                     said, states[n] = workers[n].offer(turn, vectors[n], clock, states[n])

@@ -5,8 +5,8 @@ import pytest
 from photinus.core.clock import Seconds, Steps
 from photinus.core.errors import UsageError
 from photinus.strategies import recipes
-from photinus.strategies.guard import Setting
 from photinus.strategies.outer import Adagrad, DelayedNesterov, Descent, Nesterov, Sgd
+from photinus.strategies.phase_defaults import PhaseFacts
 from photinus.strategies.recipes import RECIPES, averaging, diloco, downpour, elastic
 
 
@@ -46,7 +46,7 @@ def test_bits_repeat_with_a_barrier_and_triggers_that_count_work(strategy, same)
     assert strategy.is_deterministic is same
 
 
-EIGHT = Setting(workers=8, steps=1000)
+EIGHT = PhaseFacts(workers=8, steps=1000)
 
 
 def every_ten(recipe, **parts):
@@ -115,7 +115,7 @@ def test_a_quorum_and_its_grace_are_shown():
 
 
 def test_alone_or_on_gradients_there_is_nothing_to_guard():
-    alone = Setting(workers=1, steps=100)
+    alone = PhaseFacts(workers=1, steps=100)
     wild = averaging(outer=Nesterov(0.7, 0.9))
     assert wild.settled(alone) == (wild, [])
     assert recipes.all_reduce().settled(EIGHT) == (recipes.all_reduce(), [])
@@ -133,22 +133,22 @@ def test_alone_or_on_gradients_there_is_nothing_to_guard():
     ],
 )
 def test_a_usual_trigger_leaves_room_for_ten_rounds(recipe, steps, every):
-    settled, _ = recipe().settled(Setting(workers=4, steps=steps))
+    settled, _ = recipe().settled(PhaseFacts(workers=4, steps=steps))
     assert settled.every == Steps(every)
-    assert Setting(workers=4, steps=steps).rounds(settled.every) >= min(10, steps)
+    assert PhaseFacts(workers=4, steps=steps).rounds(settled.every) >= min(10, steps)
 
 
 def test_rounds_of_less_than_half_their_usual_length_are_told():
-    _, warnings = diloco().settled(Setting(workers=4, steps=600))
+    _, warnings = diloco().settled(PhaseFacts(workers=4, steps=600))
     assert warnings[0] == (
         "diloco: 600 steps leave no room for 10 rounds of 500 steps; a round has 60 steps; "
         "train longer, or set every=500 steps to keep it"
     )
-    assert averaging().settled(Setting(workers=4, steps=400))[1] == []
+    assert averaging().settled(PhaseFacts(workers=4, steps=400))[1] == []
 
 
 def test_a_trigger_that_was_asked_for_is_kept():
-    few = Setting(workers=4, steps=60)
+    few = PhaseFacts(workers=4, steps=60)
     for asked in (averaging(every=Steps(50)), recipes.post_local(every=Steps(16))):
         settled, warnings = asked.settled(few)
         assert settled.every == asked.every
@@ -187,7 +187,7 @@ def test_a_part_of_another_kind_is_named(parts, said):
 
 @pytest.mark.parametrize("steps", [1, 30, 200])
 def test_rounds_by_fragments_are_never_shorter_than_their_delay(steps):
-    few = Setting(workers=8, steps=steps)
+    few = PhaseFacts(workers=8, steps=steps)
     for flowing in (recipes.streaming(), recipes.streaming(delay=3, fragments=5)):
         settled, _ = flowing.settled(few)
         assert settled.worker().gap.steps > flowing.delay

@@ -11,7 +11,7 @@ from photinus.strategies.base import Turn
 from photinus.strategies.outer import Sgd
 from photinus.strategies.single_worker import SingleWorker
 from photinus.strategies.sparse import to_dense
-from photinus.training.attached import offer
+from photinus.training.offer_accept import offer
 from photinus.training.own_loop import OwnLoop, agreed_on
 
 

@@ -9,7 +9,7 @@ from photinus.data.base import Batch
 from photinus.devices.discovery import Device, found
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
-from photinus.models.placement import DeviceInner
+from photinus.models.placement import DeviceOptimizer
 from photinus.training.placement import device_for, fresh
 
 STAGE = ModuleStage(module="torch.nn:Linear", arguments={"in_features": 4, "out_features": 3})
@@ -52,9 +52,9 @@ def test_a_device_by_name_is_taken_without_measuring():
 
 def test_model_and_optimizer_are_moved_together():
     model, inner = make("stand-in")
-    assert isinstance(inner, DeviceInner)
+    assert isinstance(inner, DeviceOptimizer)
     assert inner.placed.parameters is model.parameters
-    assert not isinstance(make("cpu")[1], DeviceInner)
+    assert not isinstance(make("cpu")[1], DeviceOptimizer)
 
 
 def test_on_an_opencl_device_the_model_stays_and_its_products_do_not(opencl, caplog):
@@ -64,7 +64,7 @@ def test_on_an_opencl_device_the_model_stays_and_its_products_do_not(opencl, cap
         for _ in range(2):
             gradient, _ = model.learn(BATCH, 8)
     np.testing.assert_allclose(gradient, plain.learn(BATCH, 8)[0], rtol=1e-5)
-    assert not isinstance(inner, DeviceInner)
+    assert not isinstance(inner, DeviceOptimizer)
     assert sum(model.offload.counts.values()) == 4, "each step a product each way"
     told = f"device {opencl.name}: a step computes 1 addmm, 1 mm there, and none of them here"
     assert [record.getMessage() for record in caplog.records] == [told]

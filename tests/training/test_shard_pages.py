@@ -9,7 +9,7 @@ from photinus.coordinator.sharded_table import kinds_of, page_in
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.strategies.shards import ShardState
 from photinus.training import shard_pages
-from photinus.training.asks import Page
+from photinus.training.requests import Page
 from photinus.training.shard_pages import ShardCopy, fetched, fetched_moved, first_of
 
 
@@ -21,9 +21,9 @@ def _small_pages(monkeypatch):
 
 def held(rows=20, width=3, moved=None):
     """A shard that was loaded whole, or one of which some rows have moved since the start."""
-    chance = np.random.default_rng(0)
-    outer = (chance.random(rows), chance.random(rows * width))
-    own, nothing = chance.random((rows, width)), np.empty(0, np.int64)
+    rng = np.random.default_rng(0)
+    outer = (rng.random(rows), rng.random(rows * width))
+    own, nothing = rng.random((rows, width)), np.empty(0, np.int64)
     state = ShardState(own, outer, nothing, np.empty((0, 3)), version=4)
     if moved is None:
         return state
@@ -49,12 +49,12 @@ def told(pages, into, most=10**6):
 
 
 def test_it_is_told_as_it_was_however_often_its_rows_move_meanwhile():
-    state, into, chance = held(), {}, np.random.default_rng(1)
+    state, into, rng = held(), {}, np.random.default_rng(1)
     before = [state.own.ravel().copy(), *(outer.copy() for outer in state.outer)]
     copy, rounds = ShardCopy(state), 0
     while not copy.is_over:
         assert told(copy.pages(1), into) == 1
-        at = np.flatnonzero(chance.random(20) < 0.4)
+        at = np.flatnonzero(rng.random(20) < 0.4)
         copy.moving(at)
         state.own[at] += 1
         for outer in state.outer:
@@ -68,12 +68,12 @@ def test_it_is_told_as_it_was_however_often_its_rows_move_meanwhile():
 
 def test_of_a_shard_that_began_at_the_start_only_the_rows_that_moved_are_told():
     at = np.array([0, 3, 4, 11, 12, 13, 19])
-    state, into, chance = held(moved=at), {}, np.random.default_rng(1)
+    state, into, rng = held(moved=at), {}, np.random.default_rng(1)
     before = [state.own[at].copy(), *(outer.reshape(20, -1)[at].copy() for outer in state.outer)]
     copy = ShardCopy(state)
     while not copy.is_over:
         assert told(copy.pages(1), into) == 1
-        moving = np.flatnonzero(chance.random(20) < 0.4)
+        moving = np.flatnonzero(rng.random(20) < 0.4)
         copy.moving(moving)
         state.own[moving] += 1
         for outer in state.outer:

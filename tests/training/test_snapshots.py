@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 
 from photinus.strategies.base import Message
-from photinus.training.snapshots import Cut
+from photinus.training.snapshots import RunSnapshot
 
-HERE = Cut(
+HERE = RunSnapshot(
     phase=1,
     version=7,
     applied=64,

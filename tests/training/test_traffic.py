@@ -8,10 +8,10 @@ from photinus.data.base import Batch
 from photinus.models.module import ModuleStage
 from photinus.strategies.base import Message
 from photinus.strategies.recipes import all_reduce, averaging
-from photinus.training.asks import Exchange, News
 from photinus.training.loop import work
 from photinus.training.phase_context import PhaseContext, PhaseProgress
 from photinus.training.placement import fresh
+from photinus.training.requests import Exchange, StepReply
 
 STAGE = ModuleStage(module="torch.nn:Linear", arguments={"in_features": 9, "out_features": 4})
 STEPS, ROWS = 12, 8
@@ -60,10 +60,10 @@ def traffic():
         ask, exchanges = next(loop), 0
         try:
             while True:
-                answer = News()
+                answer = StepReply()
                 if isinstance(ask, Exchange):
                     replies, state = policy.receive(0, ask.message, frozenset([0]), state)
-                    answer = News(messages=tuple(reply.message for reply in replies))
+                    answer = StepReply(messages=tuple(reply.message for reply in replies))
                     exchanges += 1
                 ask = loop.send(answer)
         except StopIteration:

@@ -34,8 +34,8 @@ def summed(rings, held, name=""):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_all_get_the_sum_of_all_bit_for_bit_and_what_they_held_stays(rings, dtype):
-    chance = np.random.default_rng(0)
-    vectors = [chance.normal(size=10_007).astype(dtype) for _ in rings]
+    rng = np.random.default_rng(0)
+    vectors = [rng.normal(size=10_007).astype(dtype) for _ in rings]
     kept = [vector.copy() for vector in vectors]
     held = [
         {"vector": vector, FLOATS: np.full(2, n, "f4"), INTEGERS: np.array([n, 5 - n])}

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 
 from photinus.checkpoint.files import FolderFormat, Tensors, from_safetensors
 from photinus.checkpoint.mapped import MappedFile, digest_of
-from photinus.checkpoint.origin import Trust, check_code, is_signed, signature_of
+from photinus.checkpoint.signatures import Trust, check_code, is_signed, signature_of
 from photinus.core.errors import CheckpointError, UsageError
 
 _SEAL = FolderFormat(file="model.json", format="photinus-model", is_private=False)

@@ -22,7 +22,7 @@ def evaluate(run: str, data: str | None, *, trust_code: bool) -> None:
     """Measure a saved model on rows that it was not trained on."""
     from photinus.cli.watch import error_text
     from photinus.core.threads import threads_held
-    from photinus.report.wording import confusion_table
+    from photinus.report.event_text import confusion_table
     from photinus.run.evaluate import load_trained, measure
     from photinus.run.remote_resume import fetched
 

@@ -15,7 +15,7 @@ from photinus.core.errors import UsageError
 
 if TYPE_CHECKING:
     from photinus.checkpoint.mirror import Mirror
-    from photinus.checkpoint.origin import Trust
+    from photinus.checkpoint.signatures import Trust
     from photinus.run.job import Job
     from photinus.run.train import Outcome
     from photinus.strategies.custom import CustomStrategy

@@ -23,7 +23,7 @@ _SAMPLE = 1 << 20
 """How many numbers are encoded to measure the codec's speed."""
 
 
-class Payoff:
+class CodecAdvice:
     """Checks each phase's codec, once its pushes have shown how fast the links are.
 
     Args:

@@ -11,7 +11,7 @@ from photinus.checkpoint.mapped import ScratchFolder
 from photinus.core.errors import UsageError, message
 from photinus.core.events import Event, Warned
 from photinus.core.settings import Limit, above, at_least, validate, whole
-from photinus.training.snapshots import Cut
+from photinus.training.snapshots import RunSnapshot
 from photinus.transport.frames import Frame
 
 
@@ -54,10 +54,10 @@ class Callbacks:
     emit: Callable[[Event], None] = _nothing
     enter: Callable[[str, Frame, Mapping[str, Any]], None] = _nothing
     """Writes a line of the ledger: operation, frame, further fields."""
-    save: Callable[[Cut], None] = _nothing
+    save: Callable[[RunSnapshot], None] = _nothing
     scratch: ScratchFolder = field(default_factory=ScratchFolder)
     """The folder for the files of a sharded table."""
-    best: Callable[[Cut], None] = _nothing
+    best: Callable[[RunSnapshot], None] = _nothing
     """Keeps the best cut so far."""
     can_shuffle: bool = False
     """The engine can redistribute the rows before any of them is trained on."""

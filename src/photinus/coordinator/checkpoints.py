@@ -15,7 +15,7 @@ from photinus.checkpoint.store import MAPPED, Checkpoint, Store
 from photinus.core.errors import CheckpointError
 from photinus.core.events import CheckpointFailed, CheckpointSaved, Event, Warned
 from photinus.strategies.base import Message
-from photinus.training.snapshots import Cut
+from photinus.training.snapshots import RunSnapshot
 
 _Files = dict[str, Tensors]
 
@@ -49,16 +49,16 @@ class Checkpoints:
         self._saver, self._emit = Saver(self._store, saved), emit
         self._fingerprint = fingerprint
 
-    def save(self, cut: Cut, *, is_best: bool = False) -> None:
+    def save(self, cut: RunSnapshot, *, is_best: bool = False) -> None:
         """Saves a cut, beside the training."""
         meta = meta_of(cut, self._fingerprint)
         self._saver.save(cut.name, meta, files_of(cut), is_best=is_best)
 
-    def save_best(self, cut: Cut) -> None:
+    def save_best(self, cut: RunSnapshot) -> None:
         """Saves the best cut so far: it is kept until a better one comes."""
         self.save(cut, is_best=True)
 
-    def newest(self) -> Cut | None:
+    def newest(self) -> RunSnapshot | None:
         """Returns the newest whole checkpoint's cut; emits a warning for each one that was refused.
 
         Raises:
@@ -80,7 +80,7 @@ class Checkpoints:
         self.scratch.clear()
 
 
-def files_of(cut: Cut) -> _Files:
+def files_of(cut: RunSnapshot) -> _Files:
     """Returns a cut's arrays by file: the agreed point, the history, and each slot's own.
 
     Each shard of a sharded table is a file.
@@ -100,7 +100,7 @@ def files_of(cut: Cut) -> _Files:
     return files
 
 
-def meta_of(cut: Cut, fingerprint: str) -> dict[str, Any]:
+def meta_of(cut: RunSnapshot, fingerprint: str) -> dict[str, Any]:
     """Returns a cut's plain numbers, and which plan it belongs to."""
     return {
         "program": fingerprint,
@@ -117,7 +117,7 @@ def meta_of(cut: Cut, fingerprint: str) -> dict[str, Any]:
     }
 
 
-def cut_from(checkpoint: Checkpoint, fingerprint: str) -> Cut:
+def cut_from(checkpoint: Checkpoint, fingerprint: str) -> RunSnapshot:
     """Returns the cut in a checkpoint.
 
     Raises:
@@ -134,7 +134,7 @@ def cut_from(checkpoint: Checkpoint, fingerprint: str) -> Cut:
     count = sum(name.startswith("outer.") for name in agreed)
     shards = [files[name] for name in sorted(files) if name.startswith(MAPPED)]
     history = files.get("history", {})
-    return Cut(
+    return RunSnapshot(
         phase=int(meta["phase"]),
         version=int(meta["version"]),
         applied=int(meta["applied"]),

@@ -14,14 +14,14 @@ from photinus.coordinator.lease_server import Heard, LeaseServer
 from photinus.coordinator.leases import Leases, SeatState, Yields
 from photinus.coordinator.lost_shards import LostShards
 from photinus.coordinator.membership import Membership
-from photinus.coordinator.parameter_server import Answer
+from photinus.coordinator.parameter_server import PushResult
 from photinus.coordinator.peer_directory import PeerDirectory
-from photinus.coordinator.phases import Phases, Result
+from photinus.coordinator.phases import Phases, RunResult
 from photinus.core.events import WorkerLost
 from photinus.protocol.messages import message_to, page_of, page_to, snapshot_of
 from photinus.strategies.base import Message
 from photinus.training.plan import TrainingPlan
-from photinus.training.snapshots import Cut
+from photinus.training.snapshots import RunSnapshot
 from photinus.transport.frames import Frame
 
 _ALL_WRONG = "every worker's values are not finite"
@@ -42,7 +42,7 @@ class Coordinator(LeaseServer):
         UsageError: the cut belongs to another plan.
     """
 
-    result: Result | None = None
+    result: RunResult | None = None
     """Set when all phases are over."""
 
     def __init__(
@@ -51,12 +51,12 @@ class Coordinator(LeaseServer):
         callbacks: Callbacks | None = None,
         *,
         now: float = 0.0,
-        cut: Cut | None = None,
+        cut: RunSnapshot | None = None,
     ) -> None:
         self._set_up(plan, callbacks or Callbacks(), now, cut)
 
     def _set_up(
-        self, plan: TrainingPlan, callbacks: Callbacks, now: float, cut: Cut | None = None
+        self, plan: TrainingPlan, callbacks: Callbacks, now: float, cut: RunSnapshot | None = None
     ) -> None:
         leases = Leases(plan.workers, plan.lease_seconds)
         super().__init__(leases, callbacks)
@@ -105,11 +105,11 @@ class Coordinator(LeaseServer):
         self._phases.next_pass(now)
 
     @property
-    def is_cut_asked(self) -> bool:
+    def is_snapshot_asked(self) -> bool:
         """True while a cut that was asked for is not whole."""
         return self._cuts.is_asked
 
-    def ask_for_a_cut(self) -> bool:
+    def ask_for_snapshot(self) -> bool:
         """Has the present round saved, even shortly after a save; False where none is open."""
         if self.is_over:
             return False
@@ -195,9 +195,9 @@ class Coordinator(LeaseServer):
         if self.is_kept:
             return True
         if not self._is_preparing:
-            self._is_preparing = self.ask_for_a_cut()
+            self._is_preparing = self.ask_for_snapshot()
             return False
-        if self.is_cut_asked:
+        if self.is_snapshot_asked:
             return False
         self._is_preparing = False
         return True
@@ -340,7 +340,7 @@ class Coordinator(LeaseServer):
             return [seat.answered, *self._left(seat, now)]
         return [seat.answered]
 
-    def _answered(self, answers: Sequence[Answer], now: float) -> list[Frame]:
+    def _answered(self, answers: Sequence[PushResult], now: float) -> list[Frame]:
         agreed = frozenset(a.seat.slot for a in answers if a.is_applied)
         members, progress = agreed & self.leases.members, self._phases.progress
         self._phases.look_at_loss()
@@ -369,7 +369,7 @@ class Coordinator(LeaseServer):
             do="test the memory of its host if this comes again",
         )
 
-    def _answer(self, answer: Answer, *, is_cut: bool) -> Frame:
+    def _answer(self, answer: PushResult, *, is_cut: bool) -> Frame:
         seat, push, message = answer
         kind = "fenced" if message.kind == "rejoin" else message.kind
         here = dict(self._peer_directory.here()) if kind == "meet" else {}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from photinus.coordinator.callbacks import Callbacks
 from photinus.core.events import Evaluated
 from photinus.models.metrics import finished
-from photinus.training.snapshots import Cut
+from photinus.training.snapshots import RunSnapshot
 
 _ALMOST = 0.98
 """The progress at which the last trial begins, before any worker has left."""
@@ -50,12 +50,12 @@ class EarlyStopping:
             finished: makes metrics of the workers' sums.
         """
         self._finished, self.epochs = finished, 0.0
-        self.best: Cut | None = None
+        self.best: RunSnapshot | None = None
         """The best point so far."""
         self.is_stopped = False
         self._begun, self._since, self._value = 0, 0, math.inf
         self._version = -1
-        self._cut: Cut | None = None
+        self._cut: RunSnapshot | None = None
         self._missing, self._unasked = set[int](), set[int]()
         self._sums: dict[str, float] = {}
 
@@ -79,7 +79,7 @@ class EarlyStopping:
         self._unasked.discard(slot)
         return is_asked
 
-    def hold(self, cut: Cut) -> None:
+    def hold(self, cut: RunSnapshot) -> None:
         """Holds the point of the present trial: it may be the best."""
         if cut.version == self._version:
             self._cut = cut

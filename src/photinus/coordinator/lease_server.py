@@ -77,14 +77,14 @@ class LeaseServer(ABC):
         return False
 
     @property
-    def is_cut_asked(self) -> bool:
+    def is_snapshot_asked(self) -> bool:
         """True while a cut that was asked for is not whole."""
         return False
 
     def next_pass(self, now: float) -> None:  # noqa: B027 - only rows that stream have passes
         """Every worker says hello again, with another pass over its rows."""
 
-    def ask_for_a_cut(self) -> bool:
+    def ask_for_snapshot(self) -> bool:
         """Has the present round saved; False where there is none to save."""
         return False
 

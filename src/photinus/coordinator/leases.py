@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from photinus.strategies.base import ALL
 from photinus.training.plan import LEASE_SECONDS
-from photinus.training.snapshots import Cut
+from photinus.training.snapshots import RunSnapshot
 from photinus.transport.frames import Frame
 
 MOVED_SECONDS = 5.0
@@ -177,7 +177,7 @@ class Leases:
         for seat in self.seats.values():
             seat.position, seat.reached, seat.lost = 0, {}, 0
 
-    def go_back(self, cut: Cut) -> None:
+    def go_back(self, cut: RunSnapshot) -> None:
         """Every seat is as far as it was at a cut."""
         for seat in self.seats.values():
             seat.position = cut.positions.get(seat.slot, 0)

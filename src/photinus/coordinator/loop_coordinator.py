@@ -14,7 +14,7 @@ from photinus.coordinator.coordinator import Coordinator
 from photinus.core.errors import RunFailedError, UsageError, message
 from photinus.core.parameters import Entry, Layout, Parameters
 from photinus.protocol.messages import Seat
-from photinus.strategies.base import Halves
+from photinus.strategies.base import StrategyPair
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.recipes import RECIPES, from_plain, to_plain
 from photinus.strategies.single_worker import SingleWorker
@@ -71,12 +71,12 @@ class LoopCoordinator(Coordinator):
         self._layout = nothing.layout
         super().__init__(self._plan(SingleWorker(), nothing), callbacks)
 
-    def _plan(self, strategy: Halves, start: Parameters) -> TrainingPlan:
+    def _plan(self, strategy: StrategyPair, start: Parameters) -> TrainingPlan:
         vectors = (start.trained, start.floats, start.integers)
         is_counted = bool(self._about.get("is_counted"))
         return plan_of(strategy, self._workers, is_counted=is_counted, start=vectors)
 
-    def ask_for_a_cut(self) -> bool:
+    def ask_for_snapshot(self) -> bool:
         """There is no run folder to save one in."""
         return False
 

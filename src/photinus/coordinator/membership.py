@@ -15,11 +15,11 @@ from photinus.coordinator.sharded_table import kinds_of
 from photinus.core.parameters import Vector
 from photinus.protocol.messages import grant_to, snapshot_of
 from photinus.strategies.base import Message
-from photinus.training.asks import Grant
+from photinus.training.requests import Grant
 from photinus.training.strategy_state import is_kept
 from photinus.transport.frames import Frame
 
-Inner = Mapping[str, Vector]
+InnerOptimizer = Mapping[str, Vector]
 FEW_CAME_SECONDS = 30.0
 
 
@@ -143,7 +143,7 @@ class Membership:
         wrong = f"{came} of {len(seats)} workers came within {FEW_CAME_SECONDS:.0f} s"
         self._callbacks.warn(wrong, do=self._callbacks.advice())
 
-    def _granted(self, seat: SeatState, now: float, point: Message, inner: Inner) -> Frame:
+    def _granted(self, seat: SeatState, now: float, point: Message, inner: InnerOptimizer) -> Frame:
         before = seat.lost
         if not is_kept(inner):  # what it had done since its fragments' last turns is gone
             seat.loses(seat.position, self._owner.numbers)
@@ -153,7 +153,7 @@ class Membership:
         admit(seat, self._leases, self._callbacks, now, phase=phase, version=version, **told)
         return self._grant(seat, point, inner)
 
-    def _grant(self, seat: SeatState, point: Message, inner: Inner) -> Frame:
+    def _grant(self, seat: SeatState, point: Message, inner: InnerOptimizer) -> Frame:
         """Returns what a seat's worker is sent: the phase, and from where it continues."""
         owner, history, is_fresh = self._owner, self._cuts.history, self._owner.version == 0
         shard: dict[str, Kind] = {}

@@ -27,7 +27,7 @@ from photinus.strategies.sparse import to_sparse
 from photinus.transport.frames import Frame
 
 
-class Answer(NamedTuple):
+class PushResult(NamedTuple):
     """What a worker's push led to."""
 
     seat: SeatState
@@ -134,7 +134,7 @@ class ParameterServer:
                 self._count(seat, seat.waiting, Message("rejoin"))
             seat.waiting = None
 
-    def receive(self, seat: SeatState, frame: Frame, now: float) -> list[Answer] | None:
+    def receive(self, seat: SeatState, frame: Frame, now: float) -> list[PushResult] | None:
         """Takes a push or a fetch in; None when its numbers are not finite.
 
         Raises:
@@ -152,7 +152,7 @@ class ParameterServer:
             self._opened = now
         return answers or (self.leave_out_the_late(now) if self.policy.quorum != 1 else [])
 
-    def ready(self, frame: Frame, now: float) -> list[Answer]:
+    def ready(self, frame: Frame, now: float) -> list[PushResult]:
         """Takes in that a member of the open meeting holds the whole mean."""
         message, members = message_of(frame), self._leases.members
         if message.version == self.version and message.slots == self.reach.slots:
@@ -163,7 +163,7 @@ class ParameterServer:
         replies, self._state = self.policy.receive(frame.slot, message, members, self._state)
         return self._settled(replies, now)
 
-    def close(self, now: float, without: frozenset[int] = frozenset()) -> list[Answer]:
+    def close(self, now: float, without: frozenset[int] = frozenset()) -> list[PushResult]:
         """Closes the rounds that are whole for the members that are left."""
         members = self._leases.members - without
         if len(members) < self.policy.shards:
@@ -171,7 +171,7 @@ class ParameterServer:
         replies, self._state = self.policy.close(members, self._state)
         return self._settled(replies, now)
 
-    def leave_out_the_late(self, now: float) -> list[Answer]:
+    def leave_out_the_late(self, now: float) -> list[PushResult]:
         """Closes a round without the members that kept it waiting too long."""
         if self._opened is None:
             return []
@@ -204,7 +204,7 @@ class ParameterServer:
         """Returns the members of a meeting that stands still: each is asked what it lacks."""
         return self.reach.asks(now, late_after(self._durations) or FIRST_SECONDS)
 
-    def _leave_out_the_unreached(self, now: float) -> list[Answer]:
+    def _leave_out_the_unreached(self, now: float) -> list[PushResult]:
         """Lets the others meet again when members of the open meeting cannot reach each other."""
         seconds = late_after(self._durations) or FIRST_SECONDS
         found = self.reach.unreached(now, seconds, have_met=self._leases.have_met)
@@ -222,9 +222,9 @@ class ParameterServer:
                 self._leases.vacate(self._leases.seats[slot])
         return self.close(now, found.slots)
 
-    def _settled(self, replies: Sequence[Reply], now: float) -> list[Answer]:
+    def _settled(self, replies: Sequence[Reply], now: float) -> list[PushResult]:
         """Applies what was agreed, counts what was missed."""
-        answers: list[Answer] = []
+        answers: list[PushResult] = []
         sparse: dict[int, Message] = {}
         for reply in replies:
             seat = self._leases.seats[reply.slot]
@@ -238,7 +238,7 @@ class ParameterServer:
             told = reply.message
             if "kept" in push.arrays:
                 told = sparse.get(id(told)) or sparse.setdefault(id(told), to_sparse(told))
-            answers.append(Answer(seat, push, told))
+            answers.append(PushResult(seat, push, told))
             if push.kind == "push" and seat.waiting is None:
                 self._count(seat, push, told)
         agreed = [a for a in answers if a.is_applied]
@@ -261,7 +261,7 @@ class ParameterServer:
         seat.reaches(_fragment(push), position)
         self._callbacks.enter("apply", push, {"applied_in": answer.version})
 
-    def _tell_of_publications(self, agreed: Sequence[Answer]) -> None:
+    def _tell_of_publications(self, agreed: Sequence[PushResult]) -> None:
         """Emits what became of publications; those of lost workers are undone, and do not count."""
         told = {a.seat.slot: a.push.header for a in agreed}
         lives = {a.seat.slot: f"{a.seat.slot} {a.push.lease}" for a in agreed}
@@ -284,7 +284,7 @@ class ParameterServer:
             )
         )
 
-    def _round_closed(self, agreed: Sequence[Answer], now: float) -> None:
+    def _round_closed(self, agreed: Sequence[PushResult], now: float) -> None:
         seconds = now - self._opened if self._opened is not None else 0.0
         self._durations = [*self._durations[-20:], seconds]
         self._opened = self._met = None
@@ -313,7 +313,7 @@ class ParameterServer:
         )
         self._fetched, self._among, self._distances = 0, {}, {}
 
-    def _apart(self, agreed: Sequence[Answer]) -> dict[str, float]:
+    def _apart(self, agreed: Sequence[PushResult]) -> dict[str, float]:
         """Returns how far apart the workers were: the spread, as a share of the parameters' length.
 
         Measured in the first round and in each eighth; between them the last value stands. Where
@@ -357,7 +357,7 @@ def _fragment(push: Frame) -> tuple[int, int]:
     return start, stop
 
 
-def _bytes_down(answers: Sequence[Answer]) -> int:
+def _bytes_down(answers: Sequence[PushResult]) -> int:
     messages = [a.message for a in answers]
     told = [held for m in messages for held in (m.vector, m.rows, m.kept)]
     return sum(held.nbytes for held in told if held is not None)

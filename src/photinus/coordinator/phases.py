@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 
 from photinus.coordinator.callbacks import Callbacks
-from photinus.coordinator.cuts import Cuts
 from photinus.coordinator.early_stopping import EarlyStopping
 from photinus.coordinator.leases import Leases, SeatState
 from photinus.coordinator.parameter_server import ParameterServer
 from photinus.coordinator.row_checks import no_probabilities, other_labels, uneven
 from photinus.coordinator.sharded_table import Table
+from photinus.coordinator.snapshots import SnapshotCollector
 from photinus.core.events import PhaseEnded, PhaseStarted
 from photinus.core.parameters import Vector, fingerprint
 from photinus.protocol.messages import inner_of
 from photinus.strategies.base import GRADIENT, Message
-from photinus.strategies.guard import AUTO, ENOUGH_STEPS
 from photinus.strategies.merge import combine
+from photinus.strategies.phase_defaults import AUTO, ENOUGH_STEPS
 from photinus.training.plan import START, Phase, TrainingPlan
-from photinus.training.snapshots import Cut
+from photinus.training.snapshots import RunSnapshot
 from photinus.transport.frames import Frame
 
 _USUAL, _LEFT_OUT = "averaging", ("every", "outer", "codec")
@@ -31,7 +31,7 @@ _SHUFFLES = "all rows are redistributed by their hash, once; shuffle=False leave
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RunResult:
     """What a run ends with: the agreed parameters of every phase."""
 
     history: tuple[Vector, ...]
@@ -61,12 +61,16 @@ class Phases:
     """
 
     def __init__(
-        self, plan: TrainingPlan, leases: Leases, callbacks: Callbacks, cut: Cut | None = None
+        self,
+        plan: TrainingPlan,
+        leases: Leases,
+        callbacks: Callbacks,
+        cut: RunSnapshot | None = None,
     ) -> None:
         self._plan, self._leases, self._callbacks = plan, leases, callbacks
         self.owner = ParameterServer(leases, callbacks)
         self.early_stopping = EarlyStopping(0.0, plan.patience)
-        self.cuts = Cuts(plan, leases, self.owner, self.early_stopping, callbacks, cut)
+        self.cuts = SnapshotCollector(plan, leases, self.owner, self.early_stopping, callbacks, cut)
         self.span, self.keep = (0.0, 1.0), frozenset[int]()
         self.has_begun, self.is_between_passes, self._is_tried = False, False, False
         self._begun, self._is_shuffled, self.wants_shuffle = -1, False, False
@@ -209,7 +213,7 @@ class Phases:
         leases = self._leases
         return self._plan.phases[phase].span(leases.rows, is_stream=leases.are_streams)
 
-    def finish(self, now: float) -> Result | None:
+    def finish(self, now: float) -> RunResult | None:
         """Ends the present phase, and enters the next one; returns the result after the last."""
         point, table = self._final(), self.cuts.table(self._best)
         assert point.floats is not None
@@ -228,7 +232,7 @@ class Phases:
         )
         if self._goes_on(point, now):
             return None
-        return Result(self.cuts.history, point.floats, point.integers, table)
+        return RunResult(self.cuts.history, point.floats, point.integers, table)
 
     def _goes_on(self, point: Message, now: float) -> bool:
         """Enters the phase after the present one, from where this one ended; False after the last.
@@ -296,7 +300,7 @@ class Phases:
             )
 
     @property
-    def _best(self) -> Cut | None:
+    def _best(self) -> RunSnapshot | None:
         """The point with which the stage ends, where it is not the last one."""
         is_chosen = self._is_stage_over and self._plan.patience
         return self.early_stopping.best if is_chosen else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from photinus.data.skew import skewed
+from photinus.data.label_skew import skewed
 
 _LARGE = 1.5
 """A worker with more than so many times its share of the rows keeps the others waiting."""

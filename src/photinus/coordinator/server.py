@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from photinus.coordinator.advice import Payoff
+from photinus.coordinator.advice import CodecAdvice
 from photinus.coordinator.lease_server import LeaseServer
 from photinus.coordinator.worker_reports import WorkerReports
 from photinus.core.errors import PhotinusError
@@ -40,7 +40,7 @@ class Service:
         self._over, self._closed, self._cut = (threading.Event() for _ in range(3))
         self.interrupt: BaseException | None = None
         """What ended the run and is no error: a callback's KeyboardInterrupt or SystemExit."""
-        self._payoff = Payoff()
+        self._payoff = CodecAdvice()
         self._lines: dict[int, Peer] = {}
         """Slot -> the peer that holds the seat."""
         self._asking: dict[int, tuple[Peer, Frame]] = {}
@@ -106,7 +106,7 @@ class Service:
     def cut(self, seconds: float) -> bool | None:
         """Has the present round saved, and waits for that; None where there is none to save."""
         with self._lock:
-            if not self._coordinator.ask_for_a_cut():
+            if not self._coordinator.ask_for_snapshot():
                 return None
             self._cut.clear()
         return self._cut.wait(seconds)
@@ -232,7 +232,7 @@ class Service:
             for line in self._listeners(frame, peer, said):
                 if frame not in line.waiting:  # asked for again before it was sent
                     line.send(frame)
-        if not self._coordinator.is_cut_asked or self._coordinator.is_over:
+        if not self._coordinator.is_snapshot_asked or self._coordinator.is_over:
             self._cut.set()
         if self._coordinator.is_over:
             self._over.set()

@@ -14,7 +14,7 @@ from photinus.checkpoint.mapped import Kind, MappedFile, PagedFile, ScratchFolde
 from photinus.core.errors import RunFailedError
 from photinus.core.parameters import Vector
 from photinus.models.base import Model
-from photinus.training.asks import Page
+from photinus.training.requests import Page
 from photinus.training.shard_pages import AT, PAGE_NUMBERS
 
 Shard = Mapping[str, Vector]

@@ -21,7 +21,7 @@ from photinus.core.parameters import Vector
 from photinus.protocol.messages import grant_to, message_to
 from photinus.protocol.serialization import is_sound, unpacked
 from photinus.strategies.base import Message, Turn
-from photinus.training.asks import Exchange, Grant, Hello, Life
+from photinus.training.requests import Exchange, Grant, Hello, WorkerGenerator
 from photinus.transport.frames import Frame
 
 FAILURES = 4
@@ -251,7 +251,7 @@ class TaskServer(LeaseServer):
         return answer
 
 
-def unit_life(work: UnitWork, *, can_repeat: bool) -> Life:
+def unit_life(work: UnitWork, *, can_repeat: bool) -> WorkerGenerator:
     """Yields a worker's requests until its unit is done.
 
     Args:

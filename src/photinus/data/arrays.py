@@ -78,7 +78,7 @@ def draws_seed(order: FeedOrder, epoch: int) -> int:
     return derive(order.seed, "draws", order.phase, epoch)
 
 
-class Walk:
+class RowCursor:
     """Goes through the rows batch by batch and epoch by epoch, and knows how far it is.
 
     Args:
@@ -143,7 +143,7 @@ class RowsFeed(Feed):
         self._rows = rows
         self._order = order
         self._lengths = rows.lengths()
-        self._walk = Walk(order, held, self._epoch_rows, self._border, self._end(held))
+        self._walk = RowCursor(order, held, self._epoch_rows, self._border, self._end(held))
 
     @property
     def rows(self) -> int:

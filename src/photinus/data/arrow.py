@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from photinus.core.errors import DataError
 from photinus.core.settings import Limit, above, one_of, validate
 from photinus.data.base import Array, Block, Features
-from photinus.data.checks import Finding, RowChecker
+from photinus.data.checks import InvalidValues, RowChecker
 from photinus.data.columns import InputSpec, inputs_of
 
 if TYPE_CHECKING:
@@ -105,12 +105,12 @@ def arrays(batch: pa.RecordBatch, spec: ColumnSpec, checker: RowChecker) -> Bloc
     return checker.checked(block, names, spec.scale, spec.weight or "weight")
 
 
-def _findings(batch: pa.RecordBatch, spec: ColumnSpec) -> Iterator[Finding]:
+def _findings(batch: pa.RecordBatch, spec: ColumnSpec) -> Iterator[InvalidValues]:
     """What must be known of a batch before its buffers can be read as a matrix."""
     for name in batch.schema.names:
         column = batch.column(name)
         if column.null_count:
-            yield Finding(name, np.asarray(column.is_null()), lambda _: "null")
+            yield InvalidValues(name, np.asarray(column.is_null()), lambda _: "null")
     if spec.kind == NUMERIC:
         return
     name, column = spec.features[0], batch.column(spec.features[0])
@@ -122,13 +122,13 @@ def _findings(batch: pa.RecordBatch, spec: ColumnSpec) -> Iterator[Finding]:
         yield from _null_inside(column, name)
 
 
-def _unequal(column: pa.Array, name: str, spec: ColumnSpec) -> Iterator[Finding]:
+def _unequal(column: pa.Array, name: str, spec: ColumnSpec) -> Iterator[InvalidValues]:
     expected, unit = spec.width, ""
     if spec.kind != LIST:
         expected, unit = expected * np.dtype(spec.dtype).itemsize, " bytes"
     widths = np.diff(_offsets(column, name, spec.kind))
     bad = widths != expected
-    yield Finding(
+    yield InvalidValues(
         name,
         bad,
         lambda row: f"length {widths[row]}{unit}, expected {expected}{unit}",
@@ -136,7 +136,7 @@ def _unequal(column: pa.Array, name: str, spec: ColumnSpec) -> Iterator[Finding]
     )
 
 
-def _null_inside(column: pa.Array, name: str) -> Iterator[Finding]:
+def _null_inside(column: pa.Array, name: str) -> Iterator[InvalidValues]:
     offsets = _offsets(column, name, LIST)
     numbers = column.values.slice(offsets[0], offsets[-1] - offsets[0])
     if not numbers.null_count:
@@ -146,10 +146,10 @@ def _null_inside(column: pa.Array, name: str) -> Iterator[Finding]:
     bad = np.zeros(len(column), np.bool_)
     bad[rows] = True
     places = {int(row): int(at - offsets[row]) for row, at in zip(rows, nulls, strict=True)}
-    yield Finding(name, bad, lambda row: f"null at {places[row]}")
+    yield InvalidValues(name, bad, lambda row: f"null at {places[row]}")
 
 
-def _image(column: pa.Array, name: str, spec: ColumnSpec) -> tuple[pa.Array, Finding]:
+def _image(column: pa.Array, name: str, spec: ColumnSpec) -> tuple[pa.Array, InvalidValues]:
     """Returns the images' bytes, and which images have another size."""
     _expect(_type_is(column, "struct"), column, name, "an image structure")
     sizes = np.stack(
@@ -162,7 +162,7 @@ def _image(column: pa.Array, name: str, spec: ColumnSpec) -> tuple[pa.Array, Fin
         got, expected = ("x".join(map(str, size)) for size in (sizes[row], spec.shape))
         return f"size {got}, expected {expected}"
 
-    return column.field("data"), Finding(name, bad, describe, lambda _: _SAME_SIZE)
+    return column.field("data"), InvalidValues(name, bad, describe, lambda _: _SAME_SIZE)
 
 
 def _type_is(column: pa.Array, *kinds: str) -> bool:

@@ -28,7 +28,7 @@ def _mend(_: int) -> str:
     return _MEND
 
 
-class Finding(NamedTuple):
+class InvalidValues(NamedTuple):
     """One kind of fault in one column of a block of rows."""
 
     column: str
@@ -66,7 +66,7 @@ mend the row, or leave it out
 
     def findings(
         self, features: Array, labels: Array | None, columns: Columns
-    ) -> Iterator[Finding]:
+    ) -> Iterator[InvalidValues]:
         """Looks at the values of a block: features [n, ...] and labels [n, ...]."""
         for column, values in zip(columns, (features, labels), strict=True):
             if values is not None:
@@ -88,10 +88,10 @@ mend the row, or leave it out
                     return f"{more}, or mend the row" if more else _MEND
                 return "number the classes 0, 1, 2, ... (StringIndexer does), or mend the row"
 
-            yield Finding(columns[1], bad, describe, cure)
+            yield InvalidValues(columns[1], bad, describe, cure)
 
 
-def not_finite(column: str, values: Array) -> Iterator[Finding]:
+def not_finite(column: str, values: Array) -> Iterator[InvalidValues]:
     """Finds rows [n, ...] with NaN or infinity."""
     if is_finite(values.reshape(-1)):
         return
@@ -102,12 +102,12 @@ def not_finite(column: str, values: Array) -> Iterator[Finding]:
         place = f" at {at}" if good.shape[1] > 1 else ""
         return f"{values[row].reshape(-1)[at]}{place}, expected finite numbers"
 
-    yield Finding(column, np.asarray(~good.all(axis=1)), describe)
+    yield InvalidValues(column, np.asarray(~good.all(axis=1)), describe)
 
 
 def _too_large(
     column: str, values: Array, factor: float, trained_in: Callable[[], str]
-) -> Iterator[Finding]:
+) -> Iterator[InvalidValues]:
     """Numbers that are finite, and no longer so in what is trained on."""
     is_narrow = values.dtype.itemsize <= np.dtype(np.float32).itemsize
     if values.dtype.kind != "f" or not values.size or (is_narrow and factor == 1):
@@ -127,15 +127,15 @@ def _too_large(
         scaled = f" times {factor:g}" if factor != 1 else ""
         return f"{rows[row, at]:g}{place}{scaled} is infinite in {kind}, in which it is trained on"
 
-    yield Finding(column, np.asarray(lost.any(axis=1)), describe)
+    yield InvalidValues(column, np.asarray(lost.any(axis=1)), describe)
 
 
-def _of_weights(weights: Array | None, column: str) -> Iterator[Finding]:
+def _of_weights(weights: Array | None, column: str) -> Iterator[InvalidValues]:
     if weights is None:
         return
     yield from not_finite(column, weights)
     describe = "weight {:g}, expected at least 0".format
-    yield Finding(column, weights < 0, lambda row: describe(weights[row]))
+    yield InvalidValues(column, weights < 0, lambda row: describe(weights[row]))
 
 
 def _in_float64() -> str:
@@ -170,7 +170,7 @@ class RowChecker:
         self._first = self.seen
         self.seen += rows
 
-    def refuse(self, findings: Iterable[Finding]) -> None:
+    def refuse(self, findings: Iterable[InvalidValues]) -> None:
         """Refuses the block if any of its rows is bad.
 
         Raises:
@@ -180,7 +180,7 @@ class RowChecker:
             if finding.bad.any():
                 raise self.error(finding)
 
-    def error(self, finding: Finding) -> DataError:
+    def error(self, finding: InvalidValues) -> DataError:
         """Returns the error that names the first bad row of a finding."""
         row = int(np.argmax(finding.bad))
         where = f"partition {self.partition} row {self._first + row} column {finding.column}"
@@ -215,7 +215,7 @@ class RowChecker:
 
     def _findings(
         self, features: Array, labels: Array | None, columns: Columns, scale: float | None
-    ) -> Iterator[Finding]:
+    ) -> Iterator[InvalidValues]:
         yield from self.checks.findings(features, labels, columns)
         factor = 1.0 if scale is None else float(scale)
         for column, values, by in zip(columns, (features, labels), (factor, 1.0), strict=True):

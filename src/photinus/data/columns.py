@@ -16,7 +16,7 @@ from photinus.core.factories import code_named
 from photinus.core.pretrained import pretrained_folder
 from photinus.core.settings import unknown_name
 from photinus.data.base import Array
-from photinus.data.checks import Finding, RowChecker, not_finite
+from photinus.data.checks import InvalidValues, RowChecker, not_finite
 from photinus.data.images import decoded
 from photinus.data.inputs import SPARSE, Column, Inputs, Ragged
 from photinus.data.tokens import Tokenizer
@@ -149,7 +149,7 @@ def inputs_from(given: Mapping[str, Any], spec: InputSpec | None) -> Inputs:
         made = values if encoder is None else encoder(list(values))
         for key, each in made.items() if isinstance(made, Mapping) else ((name, made),):
             column = _as_column(each, str(key), len(values))
-            if isinstance(column, Finding):
+            if isinstance(column, InvalidValues):
                 row = int(np.argmax(column.bad))
                 raise DataError(f"row {row} of {key}: {column.describe(row)}", do=column.cure(row))
             columns[str(key)] = column
@@ -186,19 +186,19 @@ def inputs_of(
 
 def _findings(
     batch: pa.RecordBatch, spec: InputSpec, names: Sequence[str], checker: RowChecker
-) -> Iterator[Finding]:
+) -> Iterator[InvalidValues]:
     """What must be known of a batch before its columns can be read as arrays."""
     for name in names:
         column, called = batch.column(name), name
         if name in spec.columns:
             called = spec.column(name)
         if column.null_count:
-            yield Finding(called, np.asarray(column.is_null()), lambda _: "null")
+            yield InvalidValues(called, np.asarray(column.is_null()), lambda _: "null")
         if name in spec.columns and name not in spec.encoders:
             yield from _of_shape(column, called, checker.likes.get(name))
 
 
-def _of_shape(column: pa.Array, name: str, like: Column | None) -> Iterator[Finding]:
+def _of_shape(column: pa.Array, name: str, like: Column | None) -> Iterator[InvalidValues]:
     kind = _kind(column.type, name)
     shape = None if like is None else _row_shape(like)
     if kind == "list":
@@ -242,7 +242,9 @@ def _row_shape(like: Column) -> tuple[int, ...]:
     return like.shape[1:]
 
 
-def _of_lists(column: pa.Array, name: str, shape: tuple[int, ...] | None) -> Iterator[Finding]:
+def _of_lists(
+    column: pa.Array, name: str, shape: tuple[int, ...] | None
+) -> Iterator[InvalidValues]:
     """Nulls at any depth, and inner lists of unequal lengths."""
     rows, level = len(column), 0
     owners = np.arange(rows)
@@ -250,7 +252,7 @@ def _of_lists(column: pa.Array, name: str, shape: tuple[int, ...] | None) -> Ite
         lengths = _lengths(column)
         if level and len(lengths):
             wanted = int(lengths[0]) if shape is None else shape[level - 1]
-            yield Finding(
+            yield InvalidValues(
                 name,
                 _marked(owners[lengths != wanted], rows),
                 lambda _, wanted=wanted: f"inner arrays are not all of length {wanted}",  # type: ignore[misc]
@@ -259,10 +261,12 @@ def _of_lists(column: pa.Array, name: str, shape: tuple[int, ...] | None) -> Ite
         owners, column, level = np.repeat(owners, lengths), column.flatten(), level + 1
         if column.null_count:
             bad = _marked(owners[np.asarray(column.is_null())], rows)
-            yield Finding(name, bad, lambda _: "null inside an array")
+            yield InvalidValues(name, bad, lambda _: "null inside an array")
 
 
-def _unequal(sizes: NDArray[Any], name: str, shape: tuple[int, ...] | None) -> Iterator[Finding]:
+def _unequal(
+    sizes: NDArray[Any], name: str, shape: tuple[int, ...] | None
+) -> Iterator[InvalidValues]:
     """Images or vectors of another size than the first one: sizes [n, k]."""
     if not len(sizes):
         return
@@ -273,10 +277,10 @@ def _unequal(sizes: NDArray[Any], name: str, shape: tuple[int, ...] | None) -> I
         return f"size {got}, expected {wanted}"
 
     do = _SAME_SIZE if sizes.shape[1] > 1 else "make all vectors of one size, or leave the row out"
-    yield Finding(name, (sizes != expected).any(axis=1), describe, lambda _: do)
+    yield InvalidValues(name, (sizes != expected).any(axis=1), describe, lambda _: do)
 
 
-def _not_finite(column: Column, name: str) -> Iterator[Finding]:
+def _not_finite(column: Column, name: str) -> Iterator[InvalidValues]:
     if not isinstance(column, Ragged):
         yield from not_finite(name, column)
         return
@@ -324,14 +328,14 @@ def _columns(batch: pa.RecordBatch, spec: InputSpec, checker: RowChecker) -> dic
         else:
             found = _encoded(batch.column(name).to_pylist(), encoder, spec.encoders[name])
             if isinstance(found, _Failed):
-                raise checker.error(Finding(called, found.bad, found.said.__getitem__))
+                raise checker.error(InvalidValues(called, found.bad, found.said.__getitem__))
             made = found if isinstance(found, Mapping) else {name: found}
         for key, values in made.items():
             if key in columns:
                 raise UsageError("two inputs have one name", got=repr(key), do="rename one")
             like = checker.likes.get(key)
             column = _as_column(values, called, batch.num_rows)
-            if isinstance(column, Finding):
+            if isinstance(column, InvalidValues):
                 raise checker.error(column)
             columns[str(key)] = _conform(column, like, called)
     return columns
@@ -366,7 +370,7 @@ def _said(error: Exception, name: str) -> str:
     return text if name in ENCODERS else f"the encoder {name!r} failed: {text}"
 
 
-def _as_column(made: Any, name: str, rows: int) -> Column | Finding:  # noqa: ANN401
+def _as_column(made: Any, name: str, rows: int) -> Column | InvalidValues:  # noqa: ANN401
     """Returns what an encoder, or a conversion, made of so many rows; or the rows that differ."""
     if isinstance(made, Ragged):
         return made
@@ -385,7 +389,7 @@ def _as_column(made: Any, name: str, rows: int) -> Column | Finding:  # noqa: AN
     bad = np.array([shape != shapes[0] for shape in shapes])
     if bad.any():
         do = _SAME_SIZE if is_image else "only the first dimension may vary"
-        return Finding(
+        return InvalidValues(
             name,
             bad,
             lambda row: f"shape {arrays[row].shape}, expected {arrays[0].shape}",

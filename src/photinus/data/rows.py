@@ -25,7 +25,7 @@ _CACHE_BYTES = 1 << 18
 """Rows are hashed in chunks that stay in the processor's cache: about 3 GB/s on one core."""
 
 
-class Room(Protocol):
+class Allocator(Protocol):
     """Where arrays lie that may be too large for memory."""
 
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any], of: int = 0) -> Array | None:
@@ -62,7 +62,7 @@ class Rows:
     """[m] of all m rows, in the order of arrival: that hash."""
     scale: float | None = None
     """Features are stored as they are and handed out as float32(features) · scale."""
-    room: Room = memory
+    room: Allocator = memory
     """Where transformed features may lie."""
     weights: Array | None = None
 
@@ -74,7 +74,7 @@ class Rows:
         weights: Array | None = None,
         *,
         scale: float | None = None,
-        room: Room = memory,
+        room: Allocator = memory,
     ) -> Rows:
         """Indexes rows by their content.
 

@@ -16,7 +16,7 @@ from photinus.core.errors import NotReadyError
 from photinus.devices.names import OPENCL, kind_of
 from photinus.devices.opencl import platforms
 from photinus.devices.opencl.offload import Offload
-from photinus.devices.opencl.started import engine
+from photinus.devices.opencl.open_devices import engine
 from photinus.devices.resources import bound
 
 _SIZE = 1024

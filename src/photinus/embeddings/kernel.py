@@ -28,8 +28,8 @@ from photinus.embeddings.draws import (
     sentence,
     window,
 )
-from photinus.embeddings.lanes import LANES, STEPS, move, steps
-from photinus.embeddings.plain import LOSS_EVERY, OUTPUTS
+from photinus.embeddings.reference import LOSS_EVERY, OUTPUTS
+from photinus.embeddings.simd import LANES, STEPS, move, steps
 
 for _draw in (advance, around, longest, most_parts, negatives, parts, path, sentence, window):
     register_jitable(inline="always")(_draw)

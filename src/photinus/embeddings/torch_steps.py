@@ -17,7 +17,7 @@ from torch import Tensor
 from photinus.core.parameters import Vector
 from photinus.embeddings.draws import DEAD, DrawTables, longest
 from photinus.embeddings.kernel import draw
-from photinus.embeddings.plain import OUTPUTS, Rule, Tables
+from photinus.embeddings.reference import OUTPUTS, Rule, Tables
 
 TOGETHER = 4096
 """So many inputs take a step together at most, and those of a centre always."""

@@ -60,9 +60,7 @@ def graph_of(nodes: int, sources: Vector, targets: Vector, weights: Vector | Non
     return Graph(starts, keys, sums)
 
 
-def walks(
-    graph: Graph, first: Vector, length: int, bias: Bias, chance: np.random.Generator
-) -> Vector:
+def walks(graph: Graph, first: Vector, length: int, bias: Bias, rng: np.random.Generator) -> Vector:
     """Returns a walk from each of some nodes [B, length] int32, `END` after its last node.
 
     A step from v, after one from t, leads to x with a probability in proportion to w(v, x) · a,
@@ -74,7 +72,7 @@ def walks(
         first: numbers of nodes [B].
         length: nodes of a walk, at most.
         bias: of the steps.
-        chance: draws the steps.
+        rng: draws the steps.
 
     Reference:
         Grover and Leskovec, node2vec: scalable feature learning for networks (2016).
@@ -85,10 +83,10 @@ def walks(
     for at in range(1, length):
         here = paths[going, at - 1].astype(np.int64)
         if at == 1 or bias == (1.0, 1.0):
-            paths[going, at] = _drawn(graph, here, chance)
+            paths[going, at] = _drawn(graph, here, rng)
         else:
             before = paths[going, at - 2].astype(np.int64)
-            paths[going, at] = _biased(graph, here, before, bias, chance)
+            paths[going, at] = _biased(graph, here, before, bias, rng)
         going = going[_has_edges(graph, paths[going, at])]
     return paths
 
@@ -98,10 +96,10 @@ def _has_edges(graph: Graph, nodes: Vector) -> Vector:
     return found
 
 
-def _drawn(graph: Graph, here: Vector, chance: np.random.Generator) -> Vector:
+def _drawn(graph: Graph, here: Vector, rng: np.random.Generator) -> Vector:
     """Returns a neighbour of each node [B], by the weights of its edges."""
     first, last = graph.starts[here], graph.starts[here + 1]
-    share = chance.random(len(here))
+    share = rng.random(len(here))
     if not len(graph.sums):
         edge = first + (share * (last - first)).astype(np.int64)
     else:
@@ -113,18 +111,18 @@ def _drawn(graph: Graph, here: Vector, chance: np.random.Generator) -> Vector:
 
 
 def _biased(
-    graph: Graph, here: Vector, before: Vector, bias: Bias, chance: np.random.Generator
+    graph: Graph, here: Vector, before: Vector, bias: Bias, rng: np.random.Generator
 ) -> Vector:
     found, open_ = np.empty(len(here), np.int64), np.arange(len(here))
     most = max(1.0, *bias)
     while len(open_):
         origin = before[open_]
-        drawn = _drawn(graph, here[open_], chance)
+        drawn = _drawn(graph, here[open_], rng)
         key = origin * graph.nodes + drawn
         place = np.minimum(np.searchsorted(graph.keys, key), len(graph.keys) - 1)
         factor = np.where(graph.keys[place] == key, 1.0, bias.away)
         factor[drawn == origin] = bias.back
-        kept = chance.random(len(open_)) * most < factor
+        kept = rng.random(len(open_)) * most < factor
         found[open_[kept]] = drawn[kept]
         open_ = open_[~kept]
     return found

@@ -16,13 +16,13 @@ from photinus.core.pages import Pages
 from photinus.core.parameters import INTEGERS, TRAINED, Layout, Parameters, Vector
 from photinus.core.seeds import generator
 from photinus.core.settings import Limit, above, at_least, one_of, validate, whole
-from photinus.embeddings import plain
+from photinus.embeddings import reference
 from photinus.embeddings.draws import DrawTables, Subwords
-from photinus.embeddings.plain import Rule, Tables
+from photinus.embeddings.reference import Rule, Tables
 from photinus.embeddings.subwords import composed
 from photinus.embeddings.vocabulary import NO_GRAMS, chances_of, gains
 from photinus.models.base import Batch, Model, Stage
-from photinus.models.optimizers import Inner, InPlace
+from photinus.models.optimizers import InnerOptimizer, InPlaceOptimizer
 from photinus.models.placement import CPU, torch_device
 
 KERNELS = ("numba", "torch", "numpy")
@@ -223,7 +223,7 @@ class WordTables(Model):
         texts, stage, marks = texts_of(batch.features), self._stage, self._marks
         rule = Rule(stage.window, stage.negatives, stage.cbow)
         seeds = (seed + np.arange(len(texts))) % _SEEDS
-        mark = _kernel().mark if stage.has_numba else plain.mark
+        mark = _kernel().mark if stage.has_numba else reference.mark
         mark(texts, self.chances, rule, seeds, *np.split(marks, [stage.input_rows]))
         rows = np.flatnonzero(marks)
         marks[rows] = False
@@ -252,7 +252,7 @@ class WordTables(Model):
         """None: a device holds the rows of a batch alone."""
         return 0
 
-    def place(self, device: str, inner: Inner) -> Inner:
+    def place(self, device: str, inner: InnerOptimizer) -> InnerOptimizer:
         """Returns the steps of a device; the tables stay in the host's memory.
 
         Raises:
@@ -282,8 +282,8 @@ class WordTables(Model):
         to = self._gradient.view("inputs"), self._gradient.view("outputs")
         loss, pairs = 0.0, 0
         for row, text in enumerate(texts):
-            drawn = plain.centres(text, self.chances, rule, (seed + row) % _SEEDS)
-            told, count = plain.add_gradient(drawn, self.tables, to, self.grams, rule)
+            drawn = reference.centres(text, self.chances, rule, (seed + row) % _SEEDS)
+            told, count = reference.add_gradient(drawn, self.tables, to, self.grams, rule)
             loss, pairs = loss + told, pairs + count
         self._gradient.trained[...] /= max(1, pairs)
         return self._gradient.trained, {"loss": loss / max(1, pairs)}
@@ -295,7 +295,7 @@ class WordTables(Model):
         return {"examples": rows, "loss": metrics["loss"] * rows}
 
 
-class RowDescent(InPlace):
+class RowDescent(InPlaceOptimizer):
     """word2vec's own steps: each moves the rows of one centre, its contexts and its negatives.
 
     Args:
@@ -367,7 +367,7 @@ def _plain(
 ) -> tuple[float, int]:
     """Does with numpy what the kernel does."""
     told = [
-        plain.descend(text, tables, chances, rule, rate, int(state))
+        reference.descend(text, tables, chances, rule, rate, int(state))
         for text, state in zip(texts, states, strict=True)
     ]
     return sum(loss for loss, _ in told), sum(pairs for _, pairs in told)
@@ -389,7 +389,9 @@ def _spaced(stage: Word2VecStage) -> Callable[..., bool] | None:
     """Returns what draws a worker's own rows alone, where there is a kernel."""
     if not stage.has_numba:
         return None
-    draw: Callable[..., bool] = importlib.import_module("photinus.embeddings.spaced").draw_spaced
+    draw: Callable[..., bool] = importlib.import_module(
+        "photinus.embeddings.random_rows"
+    ).draw_spaced
     return draw
 
 

@@ -14,7 +14,7 @@ from photinus.coordinator.loop_coordinator import start_of
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError
 from photinus.core.settings import Limit, whole
 from photinus.engine.hooks import Hooks
-from photinus.engine.worker_bootstrap import Call, Opened
+from photinus.engine.worker_bootstrap import Opened, Rendezvous
 from photinus.protocol.messages import Seat
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.recipes import to_plain
@@ -40,7 +40,7 @@ class Loop:
         strategy: how they agree, where `agree` names no other.
     """
 
-    call: Call
+    call: Rendezvous
     workers: int
     strategy: StrategySpec | CustomStrategy
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from photinus.coordinator.callbacks import Callbacks
-from photinus.coordinator.phases import Result
+from photinus.coordinator.phases import RunResult
 from photinus.core.errors import UsageError
 from photinus.core.seeds import generator
 from photinus.core.settings import Limit, above, at_least, one_of, validate, whole
@@ -19,13 +19,13 @@ from photinus.data.arrays import PartitionFeed
 from photinus.data.base import Array, Block, Features
 from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.inputs import Inputs
+from photinus.data.label_skew import label_counts
 from photinus.data.rows import Rows, span_of
 from photinus.data.shared import SharedFeed
-from photinus.data.skew import label_counts
 from photinus.engine.seat_sharing import Urgency
 from photinus.training.plan import TrainingPlan
-from photinus.training.snapshots import Cut
-from photinus.training.worker_loop import Part
+from photinus.training.snapshots import RunSnapshot
+from photinus.training.worker_loop import WorkerData
 
 SOCKETS = "sockets"
 BACKENDS = {"torch": "gloo", "nccl": "nccl"}
@@ -136,7 +136,7 @@ def _of_one_kind(labels: Array) -> Array:
     return labels.astype(np.int64 if is_whole else np.float64, copy=False)
 
 
-def part_of(rows: Rows, plan: TrainingPlan) -> Part:
+def part_of(rows: Rows, plan: TrainingPlan) -> WorkerData:
     """Returns a worker's part: its own rows, or its share of rows that all can read."""
     if plan.validation:
         rows, held = rows.parted(plan.validation)
@@ -145,7 +145,7 @@ def part_of(rows: Rows, plan: TrainingPlan) -> Part:
     span = span_of(rows.features, rows.scale) if is_asked else None
     if not plan.is_shared:
         labels = label_counts(rows.labels)
-        return Part(
+        return WorkerData(
             len(rows),
             lambda order: PartitionFeed(rows, order),
             labels=labels,
@@ -153,7 +153,7 @@ def part_of(rows: Rows, plan: TrainingPlan) -> Part:
             room=rows.room,
         )
     share = -(-len(rows) // plan.workers)
-    return Part(share, lambda order: SharedFeed(rows, order), span=span, room=rows.room)
+    return WorkerData(share, lambda order: SharedFeed(rows, order), span=span, room=rows.room)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,7 +165,7 @@ class RunSpec(Callbacks):
     """ArrayData, or what the engine reads besides."""
     run: bytes
     """The run's 16 bytes, which no other run has."""
-    cut: Cut | None = None
+    cut: RunSnapshot | None = None
     """What to continue from."""
     has_view: bool = False
     """A live view of the run is drawn on a screen."""
@@ -223,7 +223,7 @@ class Engine(ABC):
         return time.monotonic()
 
     @abstractmethod
-    def run(self, run_spec: RunSpec) -> Result:
+    def run(self, run_spec: RunSpec) -> RunResult:
         """Trains until all phases are over, and returns what was agreed.
 
         Raises:

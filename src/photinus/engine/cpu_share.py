@@ -10,7 +10,7 @@ from collections.abc import Callable
 from time import monotonic, process_time
 
 from photinus.core.errors import FencedError, NotReadyError, UsageError, message
-from photinus.training.asks import Ask, Life, StepDone
+from photinus.training.requests import Request, StepDone, WorkerGenerator
 
 BURST_SECONDS = 1.0
 """The longest pause that a process may make up for, in seconds of the clock."""
@@ -62,7 +62,7 @@ class CpuShare:
             self._wait(self._free_at - now)
 
 
-def held_to(life: Life, share: CpuShare) -> Life:
+def held_to(life: WorkerGenerator, share: CpuShare) -> WorkerGenerator:
     """Yields the requests of a worker's generator; each batch ends once it is within the share.
 
     Args:
@@ -70,7 +70,7 @@ def held_to(life: Life, share: CpuShare) -> Life:
         share: of its process.
     """
     try:
-        ask: Ask = next(life)
+        ask: Request = next(life)
         while True:
             if isinstance(ask, StepDone):
                 share.settle()

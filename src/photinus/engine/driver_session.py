@@ -10,14 +10,14 @@ from typing import Self
 from photinus.coordinator.coordinator import Coordinator
 from photinus.coordinator.lease_server import LeaseServer
 from photinus.coordinator.leases import Yields
-from photinus.coordinator.phases import Result
+from photinus.coordinator.phases import RunResult
 from photinus.coordinator.server import Service
-from photinus.core.descriptors import allow_descriptors
 from photinus.core.errors import RunFailedError, message
 from photinus.core.events import Event, Warned
+from photinus.core.file_limit import allow_descriptors
 from photinus.engine.base import BACKENDS, SOCKETS, RunSpec
 from photinus.engine.hooks import Hooks
-from photinus.engine.worker_bootstrap import Call, WorkerBootstrap, told_error
+from photinus.engine.worker_bootstrap import Rendezvous, WorkerBootstrap, told_error
 from photinus.training.plan import WorkerLimits
 from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.folder import FolderListener
@@ -77,12 +77,12 @@ class ListeningService(Service):
     def _refused(self, counts: Mapping[str, int]) -> None:
         self._server.callbacks.emit(Warned(text=refused(counts)))
 
-    def call(self, limits: WorkerLimits | None = None, *, has_peers: bool = False) -> Call:
+    def call(self, limits: WorkerLimits | None = None, *, has_peers: bool = False) -> Rendezvous:
         """Returns what every worker must know, with a key of its own."""
         keys, term = self._keys, self._server.callbacks.term
         key = keys if isinstance(keys, WorkerKey) else keys.worker(is_peer=has_peers)
         limits = limits or WorkerLimits()
-        return Call(self.address, key, term, limits=limits, has_peers=has_peers)
+        return Rendezvous(self.address, key, term, limits=limits, has_peers=has_peers)
 
     @property
     def slots(self) -> int:
@@ -203,7 +203,7 @@ class DriverSession(ListeningService):
             self._run_spec.emit(Warned(text=message(late, then=then)))
         self.stop(wrong)
 
-    def result(self) -> Result:
+    def result(self) -> RunResult:
         """Returns what was agreed.
 
         Raises:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from photinus.core.errors import UsageError
 from photinus.data.base import Block
-from photinus.training.asks import Life
 from photinus.training.plan import TrainingPlan
-from photinus.training.worker_loop import Part, live
+from photinus.training.requests import WorkerGenerator
+from photinus.training.worker_loop import WorkerData, live
 from photinus.transport.link import Link
 from photinus.transport.rate_limit import RateLimit
 
@@ -40,7 +40,7 @@ class WorkerHooks:
         """Makes a link within `connect_seconds`."""
         return make()
 
-    def life(self, plan: TrainingPlan, slot: int, part: Part) -> Life:
+    def life(self, plan: TrainingPlan, slot: int, part: WorkerData) -> WorkerGenerator:
         """Returns what the worker does."""
         return live(plan, slot, part)
 
@@ -130,7 +130,9 @@ class Hooks:
         """
         return WorkerHooks(None if bandwidth is None else RateLimit(bandwidth))
 
-    def simulated(self, machine: Machine, plan: TrainingPlan, slot: int, part: Part) -> Life:
+    def simulated(
+        self, machine: Machine, plan: TrainingPlan, slot: int, part: WorkerData
+    ) -> WorkerGenerator:
         """Returns what a worker of the simulator does."""
         return live(plan, slot, part)
 

@@ -17,8 +17,8 @@ from photinus.core.events import Event, Warned
 from photinus.core.settings import Limit, above
 from photinus.engine.seat_table import (
     NEWS,
-    FolderStandings,
-    Standing,
+    FolderClaims,
+    SeatClaim,
     forget_announced,
     forget_here,
     tell_here,
@@ -54,15 +54,15 @@ class Urgency:
         return self == Urgency()
 
 
-def allotments(standings: Iterable[Standing]) -> dict[str, int]:
+def allotments(standings: Iterable[SeatClaim]) -> dict[str, int]:
     """Returns how many seats each run may hold, so that the more urgent ones have theirs.
 
     A run that cannot yield keeps what it holds. Among equals, those without a weight get all they
     want, and those with one share the rest in proportion.
 
     Example:
-        >>> runs = [Standing(run="a", place="x", slots=4, workers=4, held=4)]
-        >>> allotments([*runs, Standing(run="b", place="x", slots=4, workers=3, priority=1)])
+        >>> runs = [SeatClaim(run="a", place="x", slots=4, workers=4, held=4)]
+        >>> allotments([*runs, SeatClaim(run="b", place="x", slots=4, workers=3, priority=1)])
         {'b': 3, 'a': 1}
     """
     runs = sorted(standings, key=lambda s: (-s.priority, s.run))
@@ -88,7 +88,7 @@ def allotments(standings: Iterable[Standing]) -> dict[str, int]:
     return found
 
 
-def _by_weight(runs: Sequence[Standing], seats: int) -> dict[str, int]:
+def _by_weight(runs: Sequence[SeatClaim], seats: int) -> dict[str, int]:
     """Gives each seat to the run that it is most due to; no run gets more than it wants."""
     found = {s.run: 0 for s in runs}
     for _ in range(min(seats, sum(s.workers for s in runs))):
@@ -147,7 +147,7 @@ class SeatSharing:
     def __init__(
         self,
         urgency: Urgency,
-        standing: Standing,
+        standing: SeatClaim,
         slots: Callable[[], int | None],
         emit: Callable[[Event], None],
         now: Callable[[], float] = time.monotonic,
@@ -157,7 +157,7 @@ class SeatSharing:
         self._slots, self._emit, self._now, self._is_roomy = slots, emit, now, has_room
         self._standing = replace(standing, priority=urgency.priority, weight=urgency.weight)
         self._weight = urgency.weight
-        self._folder = FolderStandings(urgency.folder) if urgency.folder else None
+        self._folder = FolderClaims(urgency.folder) if urgency.folder else None
         self._looks_at = 0.0
         self._lent = self._far_before = 0
         self._kept: int | None = None
@@ -176,7 +176,7 @@ class SeatSharing:
             finally:
                 forget_here(self._standing.run)
 
-    def others(self) -> list[Standing]:
+    def others(self) -> list[SeatClaim]:
         """Returns the states of the other runs."""
         found = (self._folder.told() if self._folder else {}) | told_here()
         own = self._standing
@@ -193,7 +193,7 @@ class SeatSharing:
         if self._folder is not None:
             self._folder.tell(self._standing)
 
-    def _target(self, others: Sequence[Standing]) -> int:
+    def _target(self, others: Sequence[SeatClaim]) -> int:
         return allotments([*others, self._standing])[self._standing.run]
 
     def lacking_far(self) -> int:
@@ -211,11 +211,11 @@ class SeatSharing:
             self._kept, self._far_before = self._standing.slots or 0, _slots_of(self._far())
         self._lent, self._kept = self._lent + slots, self._kept - slots
 
-    def _in_transit(self, far: Sequence[Standing]) -> int:
+    def _in_transit(self, far: Sequence[SeatClaim]) -> int:
         """Returns how many of the slots that were lent no other place has got yet."""
         return max(0, self._lent - (_slots_of(far) - self._far_before))
 
-    def _far(self) -> list[Standing]:
+    def _far(self) -> list[SeatClaim]:
         return [s for s in self.others() if s.place != self._standing.place]
 
     def is_awaited(self) -> bool:
@@ -237,7 +237,7 @@ class SeatSharing:
                 NEWS.wait(LOOK_SECONDS)
             self._tell(held=own.workers)
 
-    def _has_room(self, here: dict[str, Standing]) -> bool:
+    def _has_room(self, here: dict[str, SeatClaim]) -> bool:
         own, slots = self._standing, self._slots()
         taken = _held(here, own.run)
         if slots is None or not taken:
@@ -283,7 +283,7 @@ class SeatSharing:
         text = f"workers {slots} give their seats up at the end of their round"
         self._emit(Warned(text=message(text, then=why)))
 
-    def _back(self, seats: Seats, count: int, others: Sequence[Standing]) -> frozenset[int]:
+    def _back(self, seats: Seats, count: int, others: Sequence[SeatClaim]) -> frozenset[int]:
         """Takes seats back, first those whose workers have not left; other places must be free.
 
         A worker that has done its share is not brought back before the next phase.
@@ -302,7 +302,7 @@ class SeatSharing:
             self._emit(Warned(text=f"workers {sorted(slots)} take their seats back"))
         return ended
 
-    def _free(self, others: Sequence[Standing]) -> int:
+    def _free(self, others: Sequence[SeatClaim]) -> int:
         all_runs = [*others, self._standing]
         slots = {s.place: s.slots for s in all_runs}
         if self._is_roomy or not others or None in slots.values():
@@ -310,17 +310,17 @@ class SeatSharing:
         return sum(count or 0 for count in slots.values()) - sum(s.held for s in all_runs)
 
 
-def waits(own: Standing, taken: int, what: str) -> str:
+def waits(own: SeatClaim, taken: int, what: str) -> str:
     """Returns the warning of a run, or of a fit, that waits for the slots that others hold."""
     wrong = f"{own.workers} workers need {own.workers} slots at the same time"
     got = f"{own.slots} slots, of which other runs of this application hold {taken}"
     return message(wrong, got=got, then=f"this {what} waits for them")
 
 
-def _slots_of(standings: Sequence[Standing]) -> int:
+def _slots_of(standings: Sequence[SeatClaim]) -> int:
     """Returns how many seats there are in all their places."""
     return sum({s.place: s.slots or 0 for s in standings}.values())
 
 
-def _held(here: dict[str, Standing], but: str) -> int:
+def _held(here: dict[str, SeatClaim], but: str) -> int:
     return sum(s.held for run, s in here.items() if run != but)

@@ -25,14 +25,14 @@ _MOST_BYTES = 4096
 _MOST_SEATS = 1 << 16
 NEWS = threading.Condition(threading.RLock())
 """Guards the announced states of this process's runs, and wakes the threads that wait for them."""
-_HERE: dict[str, Standing] = {}
+_HERE: dict[str, SeatClaim] = {}
 """Run -> its state, of the runs of this process."""
 _ANNOUNCED: ContextVar[str] = ContextVar("photinus_announced", default="")
 """The name under which the run that this thread prepares was announced."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class SeatClaim:
     """How urgent a run is, how many seats it wants, and how many it holds."""
 
     run: str
@@ -49,7 +49,7 @@ class Standing:
     """It has not begun to train: it needs all its seats at the same time."""
 
 
-def tell_here(standing: Standing) -> None:
+def tell_here(standing: SeatClaim) -> None:
     """Announces a run's state to the other runs of this process."""
     with NEWS:
         if _HERE.get(standing.run) != standing:
@@ -65,7 +65,7 @@ def forget_here(run: str) -> None:
 
 
 @contextmanager
-def announced(standing: Standing) -> Iterator[None]:
+def announced(standing: SeatClaim) -> Iterator[None]:
     """Has others give seats up for a run that is prepared in this thread, until it has begun."""
     tell_here(standing)
     token = _ANNOUNCED.set(standing.run)
@@ -81,14 +81,14 @@ def forget_announced() -> None:
     forget_here(_ANNOUNCED.get())
 
 
-def told_here(place: str = "") -> dict[str, Standing]:
+def told_here(place: str = "") -> dict[str, SeatClaim]:
     """Returns the states of this process's runs: those of one place, or all."""
     with NEWS:
         return {run: s for run, s in _HERE.items() if place in ("", s.place)}
 
 
 @dataclass
-class FolderStandings:
+class FolderClaims:
     """What runs of several applications exchange through a folder; there is no server.
 
     Args:
@@ -98,11 +98,11 @@ class FolderStandings:
 
     address: str
     now: Callable[[], float] = time.monotonic
-    _mine: Standing | None = None
+    _mine: SeatClaim | None = None
     _count: int = 0
     _newest: dict[str, str] = field(default_factory=dict)
     """Run -> the name of its newest file."""
-    _signs: dict[str, tuple[str, float, Standing | None]] = field(default_factory=dict)
+    _signs: dict[str, tuple[str, float, SeatClaim | None]] = field(default_factory=dict)
     """Run -> the file that was read last, when it was seen first, and the state in it."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: threading.Event = field(default_factory=threading.Event)
@@ -126,7 +126,7 @@ class FolderStandings:
         run = "" if self._mine is None else self._mine.run
         return f"{_DIRECTORY}/{run}-{self._count:012d}"
 
-    def tell(self, standing: Standing) -> None:
+    def tell(self, standing: SeatClaim) -> None:
         """Announces this run's state to the others; a change is written at once.
 
         Raises:
@@ -167,9 +167,9 @@ class FolderStandings:
                 if self._mine is not None:
                     self._write()
 
-    def told(self) -> dict[str, Standing]:
+    def told(self) -> dict[str, SeatClaim]:
         """Returns the states of the runs that have written a sign lately."""
-        now, found = self.now(), dict[str, Standing]()
+        now, found = self.now(), dict[str, SeatClaim]()
         with suppress(LinkLostError):  # those that were known are, for a while
             names = self._place.names(_DIRECTORY) or []
             self._newest = {name.rpartition("-")[0]: name for name in names}
@@ -186,16 +186,16 @@ class FolderStandings:
         return found
 
 
-def _read(data: bytes) -> Standing | None:
+def _read(data: bytes) -> SeatClaim | None:
     """Returns the state in a file; None where the file holds something else."""
     with suppress(ValueError, TypeError, RecursionError):
         plain = json.loads(data)
         if isinstance(plain, Mapping):
-            return _checked(Standing(**plain))
+            return _checked(SeatClaim(**plain))
     return None
 
 
-def _checked(standing: Standing) -> Standing | None:
+def _checked(standing: SeatClaim) -> SeatClaim | None:
     counts = (standing.workers, standing.held, 0 if standing.slots is None else standing.slots)
     is_whole = all(type(count) is int and 0 <= count <= _MOST_SEATS for count in counts)
     weight = 1.0 if standing.weight is None else standing.weight

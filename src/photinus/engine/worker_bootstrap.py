@@ -16,22 +16,22 @@ from typing import Any, NamedTuple
 
 import photinus
 from photinus.core import errors
-from photinus.core.descriptors import allow_descriptors
 from photinus.core.errors import LinkError, LinkLostError, PhotinusError, RunFailedError
+from photinus.core.file_limit import allow_descriptors
 from photinus.core.malloc import keep_freed_memory, release_freed_memory
 from photinus.core.threads import threads_held
 from photinus.devices.discovery import ready
 from photinus.devices.resources import TaskResources
 from photinus.engine.cpu_share import CpuShare, check_processors, held_to
-from photinus.engine.frozen import FrozenFile, fetched_once
+from photinus.engine.frozen_parameters import FrozenFile, fetched_once
 from photinus.engine.hooks import Hooks, WorkerHooks
 from photinus.engine.log_forwarding import LogLines
 from photinus.engine.memory_cap import MemoryCap
 from photinus.protocol.messages import Seat
 from photinus.protocol.worker_client import Worker
-from photinus.training.asks import Life
 from photinus.training.plan import TrainingPlan, WorkerLimits
-from photinus.training.worker_loop import Part
+from photinus.training.requests import WorkerGenerator
+from photinus.training.worker_loop import WorkerData
 from photinus.transport.credentials import WorkerKey
 from photinus.transport.folder import SCHEME, FolderLink, FolderListener
 from photinus.transport.frames import Frame
@@ -45,7 +45,7 @@ from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink
 from photinus.transport.wire import Limits
 
-Opened = Callable[[Life, Mapping[str, Any]], Worker]
+Opened = Callable[[WorkerGenerator, Mapping[str, Any]], Worker]
 """Makes a worker from its generator and from further fields of its hellos."""
 
 BEAT_SECONDS = 1.0
@@ -68,7 +68,7 @@ class _Seated(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Rendezvous:
     """Where a worker says hello, and with which key."""
 
     address: str
@@ -84,7 +84,7 @@ class Call:
     backend: str = ""
     """The backend of torch.distributed that computes the means; empty: none of them."""
 
-    def hooked(self, hooks: Hooks, slot: int) -> Call:
+    def hooked(self, hooks: Hooks, slot: int) -> Rendezvous:
         """Returns what one worker uses in its process: its links share one rate limit there."""
         return replace(self, hooks=hooks.worker(slot, self.address, self.limits.bandwidth))
 
@@ -92,7 +92,7 @@ class Call:
         self,
         slot: int,
         attempt: str,
-        begin: Callable[[], Life],
+        begin: Callable[[], WorkerGenerator],
         about: Mapping[str, str] | None = None,
     ) -> None:
         """Runs one worker in a slot until the run ends; reports its error to the coordinator.
@@ -144,7 +144,7 @@ class Call:
                     raise
 
     def _worker(
-        self, sits: _Seated, life: Life, about: Mapping[str, Any], closing: ExitStack
+        self, sits: _Seated, life: WorkerGenerator, about: Mapping[str, Any], closing: ExitStack
     ) -> Worker:
         seat, attempt, heartbeat, lines = sits
         if self.limits.cpu_share is not None:
@@ -270,7 +270,7 @@ class WorkerBootstrap:
     """What is sent to every worker of a training: where to say hello, and what to train."""
 
     plan: TrainingPlan
-    call: Call
+    call: Rendezvous
     hooks: Hooks = field(default_factory=Hooks)
     """Hooks of tests around it."""
 
@@ -278,7 +278,7 @@ class WorkerBootstrap:
         self,
         slot: int,
         attempt: str,
-        open_part: Callable[[], Part],
+        open_part: Callable[[], WorkerData],
         given: TaskResources | None = None,
         shared: str = "",
     ) -> None:
@@ -297,7 +297,7 @@ class WorkerBootstrap:
         call = self.call.hooked(self.hooks, slot)
         about: dict[str, str] = {}
 
-        def begin() -> Life:
+        def begin() -> WorkerGenerator:
             call.hooks.check()
             if given is not None:
                 given.bind()

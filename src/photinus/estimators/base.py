@@ -27,7 +27,7 @@ from photinus.estimators.params import defaults, plain_job
 from photinus.estimators.summary import TrainingSummary
 from photinus.estimators.trainer import TrainingEstimator
 from photinus.models.dbn import DBN
-from photinus.run.evaluate import Draft
+from photinus.run.evaluate import LazyModel
 from photinus.run.job import MODELS, Job
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class SelectedRows(NamedTuple):
 class Plan:
     """What a fit trains, and what becomes of it."""
 
-    draft: Draft
+    draft: LazyModel
     outputs: int
     """Numbers that the network returns for one row."""
     head: str

@@ -13,7 +13,7 @@ from photinus.estimators.param_table import DBN_ROWS
 from photinus.estimators.params import keyword_params, with_params
 from photinus.models.dbn import DBN
 from photinus.models.heads import CLASSES
-from photinus.run.evaluate import Draft
+from photinus.run.evaluate import LazyModel
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.spec import StrategySpec
 
@@ -112,6 +112,6 @@ class DBNClassifier(NetworkClassifier):
         if known is None:
             known = labelled_classes(rows.frame, str(rows.spec.label))
         sizes = {"inputs": math.prod(rows.spec.shape), "classes": max(2, known)}
-        draft = Draft(self._job(sizes, workers).resolved())
+        draft = LazyModel(self._job(sizes, workers).resolved())
         classes = sizes["classes"]
         return Plan(draft=draft, outputs=classes, head=CLASSES, checks=self._checks(classes))

@@ -30,7 +30,7 @@ from photinus.estimators.serialization import changed, filled, sketched
 from photinus.protocol.row_versions import RowVersions
 from photinus.protocol.serialization import packed, unpacked
 from photinus.run.ledger_writer import LedgerWriter
-from photinus.strategies.outer import Outer
+from photinus.strategies.outer import OuterOptimizer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -275,7 +275,7 @@ class Stepper:
         [0.854, -0.854]
     """
 
-    def __init__(self, outer: Outer) -> None:
+    def __init__(self, outer: OuterOptimizer) -> None:
         self._outer = outer
         self._states: dict[str, tuple[Vector, ...]] = {}
 

@@ -30,7 +30,7 @@ from photinus.estimators.inputs import input_columns
 from photinus.estimators.network import Network, predictor
 from photinus.estimators.param_table import MODEL_ROWS, OUTPUT_ROWS, Row
 from photinus.estimators.params import defaults, with_params
-from photinus.estimators.persist import NetworkReader, NetworkWriter
+from photinus.estimators.persistence import NetworkReader, NetworkWriter
 from photinus.estimators.scoring import measurer, scorer
 from photinus.estimators.summary import Evaluation, TrainingSummary
 from photinus.models.heads import CLASSES

@@ -29,7 +29,7 @@ from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS
 from photinus.models.losses import CLASSES as CLASS_LOSSES
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule
-from photinus.run.evaluate import Draft
+from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.spec import StrategySpec
@@ -90,7 +90,7 @@ class _TrainsModule(NetworkEstimator):
             raise UsageError("two learning rates are set", got=got, do="leave one of them out")
         return super()._made(values, sizes)
 
-    def _drafted(self, rows: SelectedRows, workers: int) -> tuple[Draft, tuple[int, ...]]:
+    def _drafted(self, rows: SelectedRows, workers: int) -> tuple[LazyModel, tuple[int, ...]]:
         """Returns what is trained, and the shape of its outputs [B, ...] for two rows.
 
         So a module that does not take these rows is found before all else.
@@ -101,7 +101,7 @@ class _TrainsModule(NetworkEstimator):
         if "auto" in asked and not isinstance(example, Mapping):
             read = np.asarray(code_named(reads, "function")(example, None)) if reads else example
             sizes["example"] = list(read.shape[1:])
-        draft = Draft(self._job(sizes, workers).resolved())
+        draft = LazyModel(self._job(sizes, workers).resolved())
         model: Any = draft.model()
         if isinstance(model, Model) and not hasattr(model, "outputs"):
             return draft, (2, 1)
@@ -128,7 +128,7 @@ class _TrainsModule(NetworkEstimator):
         wrong = f"the module {module} does not take {taken}"
         return UsageError(wrong, got=_said(error), do=do)
 
-    def _tried(self, draft: Draft, rows: SelectedRows, labels: Array | None) -> None:
+    def _tried(self, draft: LazyModel, rows: SelectedRows, labels: Array | None) -> None:
         """Measures two rows with labels of zeros: a loss that returns no number is found here."""
         try:
             draft.model().measure(Batch(rows.example, labels))

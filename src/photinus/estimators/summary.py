@@ -10,9 +10,9 @@ from typing import Any
 
 from photinus.core.errors import UsageError
 from photinus.core.events import RoundClosed, Warned, WorkerLost
+from photinus.report.event_text import confusion_table, labels_table
 from photinus.report.journal import StampedEvent
 from photinus.report.summary import Summary, summarise
-from photinus.report.wording import confusion_table, labels_table
 from photinus.run.evaluate import told
 
 

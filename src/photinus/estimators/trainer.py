@@ -19,7 +19,7 @@ from photinus.core.errors import UsageError
 from photinus.engine.spark.engine import FrameData, SparkEngine, seats_asked_for
 from photinus.estimators.model import Keywords
 from photinus.estimators.param_table import Row
-from photinus.estimators.persist import ParamsReader, ParamsWriter
+from photinus.estimators.persistence import ParamsReader, ParamsWriter
 from photinus.estimators.summary import TrainingSummary
 from photinus.report.journal import read
 from photinus.run.job import Job
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from photinus.core.events import Event
-    from photinus.run.evaluate import Draft
+    from photinus.run.evaluate import LazyModel
     from photinus.run.train import Outcome
 
 
@@ -88,7 +88,9 @@ class TrainingEstimator(Keywords, Estimator[Any], HasSeed, MLWritable, MLReadabl
             said, is_its = re.subn(setting, f"{row.name} ", str(error))
             raise UsageError(said if is_its else f"{row.name}: {error}") from error
 
-    def _run(self, draft: Draft, data: FrameData, folder: Path) -> tuple[Outcome, TrainingSummary]:
+    def _run(
+        self, draft: LazyModel, data: FrameData, folder: Path
+    ) -> tuple[Outcome, TrainingSummary]:
         """Trains on the session's tasks, in a run folder that `_folder` gave."""
         is_kept = bool(self.getOrDefault("runDir"))
         outcome = train_draft(

@@ -32,7 +32,7 @@ from photinus.estimators.model import Keywords
 from photinus.estimators.neighbours import asked_column, neighbours_udf
 from photinus.estimators.param_table import Row
 from photinus.estimators.params import defaults, with_params
-from photinus.estimators.persist import ParamsReader, write_head
+from photinus.estimators.persistence import ParamsReader, write_head
 from photinus.estimators.sentences import baskets_of, id_of, words_of
 from photinus.estimators.summary import TrainingSummary
 

@@ -33,11 +33,11 @@ from photinus.estimators.sentences import counted, rows_of, sentences_of, words_
 from photinus.estimators.trainer import TrainingEstimator
 from photinus.estimators.vector_models import WORD_ROWS, VectorsModel, Word2VecModel
 from photinus.estimators.wikipedia import wikipedia_sentences
-from photinus.run.evaluate import Draft
+from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job, Source
 from photinus.strategies.custom import CustomStrategy
-from photinus.strategies.guard import Setting
 from photinus.strategies.outer import Sgd
+from photinus.strategies.phase_defaults import PhaseFacts
 from photinus.strategies.recipes import averaging, to_plain
 from photinus.strategies.spec import StrategySpec
 
@@ -312,7 +312,7 @@ def _round_words(job: Job, tokens: int) -> float:
     length = tokens_in_block(tokens, workers)
     steps = math.ceil(stage.epochs * tokens / (length * _STEP_ROWS * workers))
     # a recipe's own trigger becomes shorter where the run would have few rounds
-    setting = Setting(workers=workers, steps=max(1, steps), epochs=stage.epochs)
+    setting = PhaseFacts(workers=workers, steps=max(1, steps), epochs=stage.epochs)
     every = strategy.settled(setting)[0].every
     read = {
         "steps": float(_STEP_ROWS * length),
@@ -323,14 +323,14 @@ def _round_words(job: Job, tokens: int) -> float:
     return min((limit * words for limit, words in limits if limit is not None), default=0.0)
 
 
-def _draft(job: Job, words: Sequence[str], counts: Vector, ngrams: Ngrams | None) -> Draft:
+def _draft(job: Job, words: Sequence[str], counts: Vector, ngrams: Ngrams | None) -> LazyModel:
     """Returns the start of a job: the words' counts, and which rows their n-grams have."""
     grams = None if ngrams is None else ngrams.of(words, first=len(words))
     if ngrams is not None and grams is not None:
         assert isinstance(job.model, Word2VecStage)
         stage = replace(job.model, buckets=ngrams.buckets, grams=len(grams.rows))
         job = replace(job, model=stage)
-    draft = Draft(job)
+    draft = LazyModel(job)
     first = draft.model().parameters
     first.view("counts")[:] = counts
     if grams is not None:

@@ -23,7 +23,7 @@ from photinus.core.parameters import (
 from photinus.models.metrics import finished
 
 if TYPE_CHECKING:
-    from photinus.models.optimizers import Inner
+    from photinus.models.optimizers import InnerOptimizer
 
 
 class Batch(Protocol):
@@ -81,7 +81,7 @@ class Model(ABC):
         """How many bytes of trained parameters a device must hold."""
         return self.parameters.trained.nbytes
 
-    def place(self, device: str, inner: Inner) -> Inner:  # noqa: ARG002
+    def place(self, device: str, inner: InnerOptimizer) -> InnerOptimizer:  # noqa: ARG002
         """Moves to a device, where it learns from now on; returns the inner optimizer, moved too.
 
         Args:
@@ -205,8 +205,8 @@ class Stage(ABC):
     def row_size(self) -> int:
         """How many numbers a row holds, where its model knows which rows a batch reads; else 0.
 
-        A table of such rows may be sharded over the workers. The `inner` is then an `InPlace`, and
-        the model has no float buffers.
+        A table of such rows may be sharded over the workers. The `inner` is then an
+        `InPlaceOptimizer`, and the model has no float buffers.
         """
         return 0
 
@@ -254,7 +254,7 @@ class Stage(ABC):
     def takes_gradients(self) -> bool:
         """Whether a step follows from a batch's gradient; where not, workers agree on parameters.
 
-        Its `inner` is then an `InPlace`.
+        Its `inner` is then an `InPlaceOptimizer`.
         """
         return True
 
@@ -264,7 +264,7 @@ class Stage(ABC):
         return False
 
     @abstractmethod
-    def inner(self, layout: Layout) -> Inner:
+    def inner(self, layout: Layout) -> InnerOptimizer:
         """Returns a fresh inner optimizer.
 
         Args:

@@ -35,9 +35,9 @@ from photinus.models.losses import CLASSES, LOSSES
 from photinus.models.matmul import PRECISIONS, PRODUCTS, resolve
 from photinus.models.mlp import MLP, Dense
 from photinus.models.optimizers import (
-    Inner,
+    InnerOptimizer,
     Momentum,
-    TorchInner,
+    TorchOptimizer,
     check_optimizer_named,
     preload,
     usual_rate,
@@ -243,11 +243,11 @@ class FineTuneStage(Stage):
             model.randomize(derive(seed, self.name), first_layer=len(history))
         return model
 
-    def inner(self, layout: Layout) -> Inner:
+    def inner(self, layout: Layout) -> InnerOptimizer:
         """Returns the optimizer on the flat buffer."""
         s = self.settings
         settings = {"weight_decay": s.weight_decay} if s.weight_decay else {}
-        return TorchInner(layout, s.optimizer, settings, s.rate(), decays="weights")
+        return TorchOptimizer(layout, s.optimizer, settings, s.rate(), decays="weights")
 
     def preload(self) -> None:
         """Loads the optimizer."""

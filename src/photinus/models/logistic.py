@@ -15,7 +15,7 @@ from photinus.core.errors import DataError
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.core.settings import above, at_least, named_settings, one_of, validate, whole
 from photinus.models.base import Batch, Model, Stage
-from photinus.models.optimizers import Inner
+from photinus.models.optimizers import InnerOptimizer
 from photinus.models.tensors import rows_of
 
 
@@ -74,7 +74,7 @@ def _labels(batch: Batch) -> Vector:
     return labels
 
 
-class GradientDescent(Inner):
+class GradientDescent(InnerOptimizer):
     """Plain gradient descent without state: θ ← θ − lr·g."""
 
     def __init__(self, lr: float) -> None:

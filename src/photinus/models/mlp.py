@@ -24,7 +24,7 @@ from photinus.models.heads import errors_of, head_under
 from photinus.models.losses import loss_named, target_for, whole_target, wrong_label
 from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
 from photinus.models.placement import MEASURED_EVERY, DeviceParameters, PlacedModel, SentBatch
-from photinus.models.random import Bits
+from photinus.models.random import RandomStream
 from photinus.models.recording import Recorder
 from photinus.models.tensors import WorkBuffers, rows_of, tensor_of
 
@@ -146,7 +146,7 @@ class MLP(PlacedModel):
 
     def _step(self, inputs: Mapping[str, Tensor], seed: int | None) -> Tensor:
         """Writes the gradient, and returns the loss []."""
-        bits = Bits(seed or 0, self._rooms)
+        bits = RandomStream(seed or 0, self._rooms)
         with torch.no_grad():
             rows = inputs["rows"].to(self._dtype)
             read, masks = self._forward(rows, bits)
@@ -210,7 +210,9 @@ class MLP(PlacedModel):
                 do="compare the labels with the number of outputs",
             ) from error
 
-    def _forward(self, rows: Tensor, bits: Bits | None) -> tuple[list[Tensor], list[Tensor | None]]:
+    def _forward(
+        self, rows: Tensor, bits: RandomStream | None
+    ) -> tuple[list[Tensor], list[Tensor | None]]:
         """Returns what each layer read, the outputs last, and the dropout masks."""
         s = self.settings
         if self._low is not self._exact:

@@ -35,8 +35,8 @@ from photinus.models.metrics import check_metrics, finished
 from photinus.models.module_model import Learning, ModuleModel
 from photinus.models.optimizers import (
     Clipped,
-    Inner,
-    TorchInner,
+    InnerOptimizer,
+    TorchOptimizer,
     check_optimizer_named,
     preload,
     usual_rate,
@@ -378,7 +378,7 @@ class ModuleStage(Stage):
         code_named(self.module, "module", nn.Module, Model)
         preload(self.optimizer)
 
-    def inner(self, layout: Layout) -> Inner:
+    def inner(self, layout: Layout) -> InnerOptimizer:
         if self.sharded:
             rest = dense_layout(layout)
             dense = self._torch_inner(rest) if rest.size() else None
@@ -386,8 +386,8 @@ class ModuleStage(Stage):
         inner = self._torch_inner(layout)
         return Clipped(inner, self.clip) if self.clip else inner
 
-    def _torch_inner(self, layout: Layout) -> TorchInner:
-        return TorchInner(
+    def _torch_inner(self, layout: Layout) -> TorchOptimizer:
+        return TorchOptimizer(
             layout,
             self.optimizer,
             self.settings,

@@ -26,6 +26,7 @@ from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch
 from photinus.models.buffers import Buffers
 from photinus.models.heads import errors_of, head_under
+from photinus.models.label_broadcast import is_paired
 from photinus.models.losses import (
     Outputs,
     loss_named,
@@ -36,7 +37,6 @@ from photinus.models.losses import (
 )
 from photinus.models.low_precision import autocast, gradients
 from photinus.models.metrics import counted
-from photinus.models.paired import is_paired
 from photinus.models.placement import (
     CPU,
     MEASURED_EVERY,

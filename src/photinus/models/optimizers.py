@@ -99,7 +99,7 @@ def usual_rate(optimizer: str, settings: Mapping[str, Any]) -> float:
     return RATES[name] * (_MOMENTUM_SHARE if has_momentum else 1.0)
 
 
-class Inner(ABC):
+class InnerOptimizer(ABC):
     """Takes one step on the trained parameters, in place."""
 
     @abstractmethod
@@ -129,7 +129,7 @@ class Inner(ABC):
         """Takes up a `state()`: what follows has the same bits as if it had never stopped."""
 
 
-class InPlace(Inner):
+class InPlaceOptimizer(InnerOptimizer):
     """Takes all steps of a batch itself: for tables of which a batch touches few rows."""
 
     @abstractmethod
@@ -174,7 +174,7 @@ def _pieces(layout: Layout, *, per_tensor: bool, weights_apart: bool) -> list[_P
     return pieces
 
 
-class TorchInner(Inner):
+class TorchOptimizer(InnerOptimizer):
     """Any of torch's optimizers, on views of the flat buffer; fused where torch has it.
 
     Neighbouring tensors are one long tensor to it, unless `per_tensor` asks for their shapes, as
@@ -183,7 +183,7 @@ class TorchInner(Inner):
 
     Example:
         >>> layout = Layout.of([("w", (2, 2), "trained"), ("b", (2,), "trained")])
-        >>> inner = TorchInner(layout, "adamw", {"weight_decay": 0.01}, Schedule.constant(0.1))
+        >>> inner = TorchOptimizer(layout, "adamw", {"weight_decay": 0.01}, Schedule.constant(0.1))
         >>> trained = np.ones(6, np.float32)
         >>> inner.step(trained, np.ones(6, np.float32), progress=0.0)
         >>> bool((trained < 1).all()), sorted(inner.state())
@@ -337,7 +337,7 @@ class TorchInner(Inner):
             start += kept[name].numel()
 
 
-class Clipped(Inner):
+class Clipped(InnerOptimizer):
     """Scales a gradient that is too long down, g ← g · min(1, c/‖g‖), before another's step.
 
     Args:
@@ -348,7 +348,7 @@ class Clipped(Inner):
     (2013).
     """
 
-    def __init__(self, inner: Inner, norm: float) -> None:
+    def __init__(self, inner: InnerOptimizer, norm: float) -> None:
         self._inner, self._norm = inner, norm
 
     def step(self, trained: Vector, gradient: Vector, progress: float) -> None:
@@ -375,7 +375,7 @@ def preload(optimizer: str) -> None:
     """Imports an optimizer, and what torch loads when the first one is made: some seconds.
 
     Args:
-        optimizer: as of `TorchInner`.
+        optimizer: as of `TorchOptimizer`.
 
     Raises:
         UsageError: it is unknown, or cannot be imported.
@@ -402,7 +402,7 @@ def _joined(values: list[Any]) -> Vector:
     )
 
 
-class Momentum(Inner):
+class Momentum(InnerOptimizer):
     """Descent with a velocity: m ← μ m − lr (g + λ w), w ← w + m; λ acts on weights only.
 
     Unlike torch's SGD the velocity is in units of the parameters: when the learning rate falls,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from photinus.core.parameters import SECTIONS, Layout, Parameters, Vector
 from photinus.models.base import Batch, Model
-from photinus.models.optimizers import Inner
+from photinus.models.optimizers import InnerOptimizer
 from photinus.models.tensors import tensor_of
 
 CPU = "cpu"
@@ -194,7 +194,7 @@ def _kinds(layout: Layout) -> list[tuple[str, str]]:
     return list(zip(SECTIONS, (layout.dtype, "float32", "int64"), strict=True))
 
 
-class DeviceInner(Inner):
+class DeviceOptimizer(InnerOptimizer):
     """An inner optimizer that steps on a device.
 
     Args:
@@ -202,7 +202,7 @@ class DeviceInner(Inner):
         placed: where parameters and gradient are.
     """
 
-    def __init__(self, inner: Inner, placed: DeviceParameters) -> None:
+    def __init__(self, inner: InnerOptimizer, placed: DeviceParameters) -> None:
         self._inner, self.placed = inner, placed
         inner.move(placed.device)
 
@@ -288,10 +288,10 @@ class PlacedModel(Model):
         self._lie(self._at.moved(device))
         self._at.to_host(self._at.sections)
 
-    def place(self, device: str, inner: Inner) -> Inner:
+    def place(self, device: str, inner: InnerOptimizer) -> InnerOptimizer:
         """Moves its parameters, its gradient and the inner optimizer to a device."""
         self.move(device)
-        return DeviceInner(inner, self._at)
+        return DeviceOptimizer(inner, self._at)
 
     def to_host(self, *vectors: Vector) -> None:
         """Brings parameters, buffers or the gradient from the device."""

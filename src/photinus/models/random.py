@@ -16,7 +16,7 @@ from photinus.models.tensors import WorkBuffers
 _UNIT = np.float32(2**-16)
 
 
-class Bits:
+class RandomStream:
     """A stream of chance for one step, decided by its seed alone; on a card, by the card's seed.
 
     Reference: Doty-Humphrey, PractRand's sfc64 (2010), as numpy has it.

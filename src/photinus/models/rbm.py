@@ -24,7 +24,7 @@ from photinus.core.settings import Limit, one_of, validate, whole
 from photinus.models.base import Batch
 from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
 from photinus.models.placement import DeviceParameters, PlacedModel, SentBatch
-from photinus.models.random import Bits
+from photinus.models.random import RandomStream
 from photinus.models.recording import Recorder
 from photinus.models.tensors import WorkBuffers, rows_of
 
@@ -136,7 +136,7 @@ class RBM(PlacedModel):
         size, k = len(inputs["rows"]), self.settings
         v, h, sample = self._room(size)  # [2B, V], [2B, H], [B, H]: data above, chain below
         v0, v1, h0, h1 = v[:size], v[size:], h[:size], h[size:]
-        bits = Bits(seed or 0, self._rooms)
+        bits = RandomStream(seed or 0, self._rooms)
         v0.copy_(inputs["rows"])
         if k.samples_inputs:
             bits.draw(v0, v0)
@@ -192,7 +192,7 @@ class RBM(PlacedModel):
         """Writes p(h = 1 | v) = σ(v W + b) [B, H]."""
         torch.sigmoid(linear(v, w, b, self.settings.products, out), out=out)
 
-    def _down(self, h: Tensor, w: Tensor, a: Tensor, out: Tensor, bits: Bits) -> None:
+    def _down(self, h: Tensor, w: Tensor, a: Tensor, out: Tensor, bits: RandomStream) -> None:
         """Writes the visible units for h: their means or samples, of σ(h Wᵀ + a) [B, V]."""
         is_gaussian = self.settings.visible == "gaussian"
         field = linear(h, w.t(), a, self.settings.products, out)

@@ -10,7 +10,7 @@ import numpy as np
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.models.base import Batch, Model
-from photinus.models.optimizers import Inner, InPlace
+from photinus.models.optimizers import InnerOptimizer, InPlaceOptimizer
 from photinus.models.schedules import Schedule
 from photinus.nn import ADAGRAD, ADAM, SGD, ShardedEmbedding
 
@@ -85,7 +85,7 @@ def row_size(table: ShardedEmbedding) -> int:
     return table.embedding_dim + OPTIMIZERS[table.optimizer].kept(table.embedding_dim)
 
 
-class RowSteps(InPlace):
+class RowSteps(InPlaceOptimizer):
     """Steps the rows that a batch reads, and the layers beside the tables.
 
     Args:
@@ -94,7 +94,7 @@ class RowSteps(InPlace):
         clip: the largest norm of a step's whole gradient; 0: none.
     """
 
-    def __init__(self, dense: Inner | None, rate: Schedule, clip: float = 0.0) -> None:
+    def __init__(self, dense: InnerOptimizer | None, rate: Schedule, clip: float = 0.0) -> None:
         self.dense, self._rate, self._clip = dense, rate, clip
         self._peak = max(value for _, value in rate.points)
 

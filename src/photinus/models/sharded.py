@@ -19,7 +19,7 @@ from photinus.core.parameters import INTEGERS, TRAINED, Layout, Parameters, Vect
 from photinus.core.seeds import generator
 from photinus.models.base import Batch, Model
 from photinus.models.module_model import Learning, ModuleModel
-from photinus.models.optimizers import Inner
+from photinus.models.optimizers import InnerOptimizer
 from photinus.models.placement import DeviceParameters
 from photinus.models.reading import Features
 from photinus.models.row_steps import RowSteps, row_size
@@ -209,7 +209,7 @@ class ShardedModel(Model):
         """Those of the other layers; a device gets the rows of a batch alone."""
         return self._net.device_bytes
 
-    def place(self, device: str, inner: Inner) -> Inner:
+    def place(self, device: str, inner: InnerOptimizer) -> InnerOptimizer:
         """Moves the other layers to a device; the tables are stepped in the host's memory."""
         if not isinstance(inner, RowSteps):
             return super().place(device, inner)

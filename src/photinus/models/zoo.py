@@ -46,7 +46,7 @@ class _Images(nn.Module):
         return x.reshape(-1, *self._shape)
 
 
-class _Squash(nn.Module):
+class _ScaledTanh(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return 1.7159 * torch.tanh(x * (2 / 3))
 
@@ -113,18 +113,18 @@ def lenet(classes: int = 10) -> nn.Sequential:
     layers = OrderedDict[str, nn.Module](
         images=_Frame(),
         c1=c1,
-        f1=_Squash(),
+        f1=_ScaledTanh(),
         s2=_Subsampling(6),
-        f2=_Squash(),
+        f2=_ScaledTanh(),
         c3=_SparseConv(_SEEN, 5),
-        f3=_Squash(),
+        f3=_ScaledTanh(),
         s4=_Subsampling(16),
-        f4=_Squash(),
+        f4=_ScaledTanh(),
         c5=c5,
         flat=nn.Flatten(),  # [B, 120]
-        f5=_Squash(),
+        f5=_ScaledTanh(),
         f6=f6,
-        f7=_Squash(),
+        f7=_ScaledTanh(),
         output=output,
     )
     return nn.Sequential(layers)

@@ -12,7 +12,7 @@ from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
 from photinus.strategies.base import ALL, Message
 from photinus.strategies.sparse import to_dense
-from photinus.training.asks import Grant, News, Page, Snapshot
+from photinus.training.requests import Grant, Page, StepReply, WorkerSnapshot
 from photinus.transport.frames import Frame
 
 Kinds = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -98,10 +98,10 @@ def message_of(frame: Frame, kind: str = "") -> Message:
     return message if message.kept is None else to_dense(message)
 
 
-def news_of(frames: Sequence[Frame], seconds: float) -> News:
+def step_reply_of(frames: Sequence[Frame], seconds: float) -> StepReply:
     """Returns what answers mean for the loop; an `ack` reports only how far all are."""
     told = [f.header["progress"] for f in frames if "progress" in f.header]
-    return News(
+    return StepReply(
         seconds,
         tuple(message_of(frame) for frame in frames if frame.kind != "ack"),
         told[-1] if told else None,
@@ -166,7 +166,7 @@ def grant_of(frame: Frame) -> Grant:
     )
 
 
-def snapshot_to(frame: Frame, snapshot: Snapshot) -> Frame:
+def snapshot_to(frame: Frame, snapshot: WorkerSnapshot) -> Frame:
     """Returns a state frame."""
     trained = {} if snapshot.trained is None else {"trained": snapshot.trained}
     own = {"floats": snapshot.floats, "integers": snapshot.integers}
@@ -174,10 +174,10 @@ def snapshot_to(frame: Frame, snapshot: Snapshot) -> Frame:
     return replace(frame, header=header, arrays=trained | own | inner_to(snapshot.inner))
 
 
-def snapshot_of(frame: Frame) -> Snapshot:
+def snapshot_of(frame: Frame) -> WorkerSnapshot:
     """The inverse of `snapshot_to`."""
     arrays = frame.arrays
-    return Snapshot(
+    return WorkerSnapshot(
         frame.header["position"],
         inner_of(arrays),
         arrays.get("trained"),

@@ -18,9 +18,9 @@ from photinus.core.clock import Clock
 from photinus.core.parameters import Vector, is_finite
 from photinus.core.seeds import reordered
 from photinus.protocol.messages import Seat, message_of, message_to
-from photinus.protocol.reduce_scatter import WHOLE, Meeting, Piece
-from photinus.protocol.row_meeting import RowMeeting, Shares, next_to
-from photinus.protocol.shard_restoring import Restoring
+from photinus.protocol.reduce_scatter import WHOLE, Piece, ReduceScatter
+from photinus.protocol.row_meeting import RowMeeting, ShardExchange, next_to
+from photinus.protocol.shard_restoring import ShardRestore
 from photinus.strategies.base import Message
 from photinus.strategies.codecs import is_sound
 from photinus.strategies.row_codec import RowCodec
@@ -48,7 +48,7 @@ class AddressedFrame(NamedTuple):
     frame: Frame
 
 
-class Peers:
+class PeerSession:
     """The others, as one worker knows them: the members, what they sent, the open meeting."""
 
     def __init__(self) -> None:
@@ -73,15 +73,15 @@ class Peers:
         self._is_sparse = False
         """Zeros of its shards do not travel."""
         self._stands: tuple[Vector, Vector] | None = None
-        self._meeting: Meeting | RowMeeting | Restoring | None = None
+        self._meeting: ReduceScatter | RowMeeting | ShardRestore | None = None
         self._met: tuple[int, ...] = ()
         """The leases of the open meeting's members, where it is about a table."""
-        self._early: Meeting | None = None
+        self._early: ReduceScatter | None = None
         """The next meeting, while it is not called: its members are those of the directory."""
         self._early_leases: tuple[int, ...] = ()
         """Of its members."""
         self._asks = 0
-        self._table = Shares()
+        self._table = ShardExchange()
         self._near: set[int] = set()
         """The slots from which anything arrived since this worker last reported what it lacks."""
         self._arriving: frozenset[int] = frozenset()
@@ -92,7 +92,7 @@ class Peers:
         if seat.lease != self._seat.lease or seat.phase != self._seat.phase:
             self._edition, self._published = -1, 0
             self._inbox, self._heard = [], {}
-        self._table = Shares()
+        self._table = ShardExchange()
         self._seat, self._meeting, self._brought, self._early = seat, None, None, None
         self._stands_on(version)
         if "peers" in told:
@@ -143,7 +143,7 @@ class Peers:
             return self._says_again()
         self._near, self._met, out = set(), met, list[AddressedFrame]()
         if brought.kind == "fetch":
-            self._meeting = restoring = Restoring(slot, called, brought)
+            self._meeting = restoring = ShardRestore(slot, called, brought)
             return self._asks_of(restoring.others)
         early, self._early = self._early, None
         if early is not None and early.slots == called.slots and early.open(called, brought):
@@ -158,10 +158,10 @@ class Peers:
         held, self._pieces = self._pieces, []
         return [out for frame in held for out in self.hear(frame)]
 
-    def _opened(self, called: Message, brought: Message) -> Meeting | RowMeeting:
+    def _opened(self, called: Message, brought: Message) -> ReduceScatter | RowMeeting:
         slot, owned = self._seat.slot, brought.owned
         if owned is None:
-            return Meeting.called(slot, called, brought)
+            return ReduceScatter.called(slot, called, brought)
         ahead = self._table.ahead(brought.asks, self._version)
         guard = next_to(slot, called.slots)
         backlog = self._table.backlog(self._leases.get(guard, 0), owned)
@@ -238,7 +238,7 @@ class Peers:
     def _asks_of(self, slots: Iterable[int]) -> list[AddressedFrame]:
         """Asks others for what the own shard and the next steps lack."""
         restoring = self._meeting
-        assert isinstance(restoring, Restoring)
+        assert isinstance(restoring, ShardRestore)
         told = {"restores": True}
         return [self._told(slot, "fetch", restoring.part(slot), told) for slot in slots]
 
@@ -258,7 +258,7 @@ class Peers:
             return []
         if not is_restored:
             self._table.came(frame.slot, told["version"], piece.get("vector"))
-        if not is_restored or not isinstance(restoring, Restoring):
+        if not is_restored or not isinstance(restoring, ShardRestore):
             return []
         was_whole = restoring.is_whole
         out = self._asks_of([frame.slot]) if restoring.take(frame.slot, piece) else []
@@ -303,7 +303,7 @@ class Peers:
             return []
         if self._early is None:
             room = np.empty(size, run.vector.dtype)  # its pages are never touched
-            self._early = Meeting(self._seat.slot, slots, run._replace(vector=room))
+            self._early = ReduceScatter(self._seat.slot, slots, run._replace(vector=room))
             self._early_leases = self._leases_of(slots)
         shares, since = self._early.announce(run, merge), run.since
         work = {"steps": int(since.steps), "examples": int(since.examples), "merge": merge}
@@ -404,15 +404,15 @@ class Peers:
     def _leases_of(self, slots: Iterable[int]) -> tuple[int, ...]:
         return tuple(self._leases.get(slot, 0) for slot in slots)
 
-    def _meeting_of(self, header: Mapping[str, Any]) -> Meeting | RowMeeting | None:
+    def _meeting_of(self, header: Mapping[str, Any]) -> ReduceScatter | RowMeeting | None:
         """Returns the meeting that a piece belongs to; None where this worker is in another."""
         slots, leases = tuple(header["slots"]), tuple(header.get("leases", ()))
         meeting, met = self._meeting, self._met
-        if isinstance(meeting, Meeting) and leases:  # of a piece that left before the call
+        if isinstance(meeting, ReduceScatter) and leases:  # of a piece that left before the call
             met = self._leases_of(slots)
         if meeting is None:
             meeting, met = self._early, self._early_leases
-        if meeting is None or isinstance(meeting, Restoring) or leases != met:
+        if meeting is None or isinstance(meeting, ShardRestore) or leases != met:
             return None
         is_it = (header["version"], slots) == (meeting.version, meeting.slots)
         return meeting if is_it else None
@@ -441,7 +441,7 @@ class Peers:
     def _wholes(self) -> list[AddressedFrame]:
         """Returns what was merged here, for the others."""
         meeting = self._early if self._meeting is None else self._meeting
-        if isinstance(meeting, Meeting):
+        if isinstance(meeting, ReduceScatter):
             runs, others = meeting.merged(), meeting.others
             return [self._piece(s, "whole", run.piece, run.start) for run in runs for s in others]
         if not isinstance(meeting, RowMeeting):
@@ -455,7 +455,7 @@ class Peers:
             return []
         told: dict[str, Any] = {"version": self._version, **self._group}
         told["bytes"] = self.counts["bytes"]
-        if self._stands is not None and isinstance(meeting, Meeting):
+        if self._stands is not None and isinstance(meeting, ReduceScatter):
             apart = meeting.apart(*self._stands)
             told |= {"apart": apart} if math.isfinite(apart) else {}
         if isinstance(meeting, RowMeeting):
@@ -475,7 +475,7 @@ class Peers:
         self._asks += 1
         owing = {*lacks["parts"], *lacks["wholes"]} - self._arriving
         to = reordered(owing, self._asks)
-        if isinstance(meeting, Restoring):
+        if isinstance(meeting, ShardRestore):
             return [*self._asks_of(to), AddressedFrame(COORDINATOR, frame)]
         return [*(AddressedFrame(slot, frame) for slot in to), AddressedFrame(COORDINATOR, frame)]
 
@@ -484,7 +484,7 @@ class Peers:
         meeting, own = self._meeting, self._seat.slot
         if meeting is None or slot not in meeting.others:
             return []
-        if isinstance(meeting, Restoring):
+        if isinstance(meeting, ShardRestore):
             return self._asks_of([slot] if slot in meeting.lacks["wholes"] else [])
         out = list[AddressedFrame]()
         if lacks is None or own in lacks["parts"]:
@@ -495,12 +495,12 @@ class Peers:
         return out
 
     @property
-    def summing(self) -> Meeting | None:
+    def summing(self) -> ReduceScatter | None:
         """The open meeting, while its mean is not made yet."""
-        is_open = self.is_waiting_for_peers and isinstance(self._meeting, Meeting)
+        is_open = self.is_waiting_for_peers and isinstance(self._meeting, ReduceScatter)
         return self._meeting if is_open else None  # type: ignore[return-value]
 
-    def ring_members(self, meeting: Meeting) -> RingMembers:
+    def ring_members(self, meeting: ReduceScatter) -> RingMembers:
         """Returns the members of a meeting, for a sum of all; any other lease is another group."""
         named_ = [f"{slot}.{self._leases[slot]}" for slot in meeting.slots]
         place, first = meeting.slots.index(meeting.slot), self.addresses[meeting.slots[0]]
@@ -509,7 +509,7 @@ class Peers:
 
     def summed(self, mean: Piece) -> list[AddressedFrame]:
         """Takes the mean that a sum of all made; returns what to send."""
-        assert isinstance(self._meeting, Meeting)
+        assert isinstance(self._meeting, ReduceScatter)
         self._meeting.fill(mean)
         return self._ready()
 
@@ -528,7 +528,7 @@ class Peers:
         meeting = self._meeting
         assert meeting is not None
         result = meeting.result()._replace(version=message.version)
-        if self._brought is not None and not isinstance(meeting, Meeting):
+        if self._brought is not None and not isinstance(meeting, ReduceScatter):
             guard = self._leases.get(meeting.guard, 0)
             self._table.agreed(self._brought, meeting.slots, (guard, meeting.told))
         self._meeting = self._brought = self._stands = self._early = None

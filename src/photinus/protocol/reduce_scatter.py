@@ -25,7 +25,7 @@ WHOLE = -1
 _NAMES = ("vector", "floats", "integers")
 
 
-class Run(NamedTuple):
+class SegmentRange(NamedTuple):
     """Some adjacent segments of a shard."""
 
     start: int
@@ -33,7 +33,7 @@ class Run(NamedTuple):
     piece: Piece
 
 
-class Meeting:
+class ReduceScatter:
     """What one worker knows of a meeting: it owns the shard of its place among the members.
 
     mean = Σ cᵢ vᵢ over each shard, in slot order, through the codec once more: the bits of one
@@ -72,7 +72,7 @@ class Meeting:
         self._announced = 0
 
     @classmethod
-    def called(cls, slot: int, called: Message, brought: Message) -> Meeting:
+    def called(cls, slot: int, called: Message, brought: Message) -> ReduceScatter:
         """Returns a meeting that nothing was announced for.
 
         Args:
@@ -99,7 +99,7 @@ class Meeting:
 
     # -- before the call -------------------------------------------------------------------------
 
-    def announce(self, run: Message, merge: str) -> dict[int, Run]:
+    def announce(self, run: Message, merge: str) -> dict[int, SegmentRange]:
         """Takes a run of the worker's own segments; returns what of it is for which member.
 
         Args:
@@ -107,12 +107,14 @@ class Meeting:
             merge: how the weights follow from the members' work.
         """
         assert run.vector is not None
-        (start, stop), shares = run.fragment, dict[int, Run]()
+        (start, stop), shares = run.fragment, dict[int, SegmentRange]()
         for slot in self.slots:
             low, high = self._border(slot)
             first, last = max(low, start), min(high, stop)
             if first < last:
-                shares[slot] = Run(first, {"vector": run.vector[first - start : last - start]})
+                shares[slot] = SegmentRange(
+                    first, {"vector": run.vector[first - start : last - start]}
+                )
         self._announced += stop - start
         self.count(self.slot, run.since, merge)
         if own := shares.pop(self.slot, None):
@@ -153,14 +155,16 @@ class Meeting:
         mean = {name: self._mean[name] for name in self._names}
         return self._shard(mean, self.slot) if self.slot in self._wholes else None
 
-    def merged(self) -> list[Run]:
+    def merged(self) -> list[SegmentRange]:
         """Returns what was merged since the last call: the whole shard, or runs of it."""
         (low, high), whole = self._border(self.slot), self.whole_for(self.slot)
         unsent, self._unsent = self._unsent, []
         if whole is not None and len(unsent) == len(starts(low, high)):
-            return [Run(WHOLE, whole)]
+            return [SegmentRange(WHOLE, whole)]
         mean = self._mean["vector"]
-        return [Run(start, {"vector": mean[start:stop]}) for start, stop in runs(unsent, high)]
+        return [
+            SegmentRange(start, {"vector": mean[start:stop]}) for start, stop in runs(unsent, high)
+        ]
 
     def take(self, kind: str, slot: int, piece: Piece, start: int = WHOLE) -> bool:
         """Takes a member's `part` or `whole` in; returns whether more of the shard is merged now.

@@ -13,11 +13,11 @@ import numpy as np
 from photinus.core.errors import FrameError
 from photinus.core.parameters import Vector
 from photinus.protocol.reduce_scatter import Piece
-from photinus.strategies.backups import BACKLOG_NUMBERS, from_arrays, next_moved, to_arrays
 from photinus.strategies.base import Message, OwnedShard, ShardMove
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.row_codec import RowCodec, answer_codec
 from photinus.strategies.rows import shares_of_reads
+from photinus.strategies.shard_backups import BACKLOG_NUMBERS, from_arrays, next_moved, to_arrays
 from photinus.transport.frames import Frame
 
 _BLOCK = 1 << 14
@@ -29,7 +29,7 @@ def next_to(slot: int, slots: tuple[int, ...]) -> int:
     return slots[(slots.index(slot) + 1) % len(slots)]
 
 
-class Reading(NamedTuple):
+class RowRead(NamedTuple):
     """Rows that one worker reads while it takes no step."""
 
     number: int
@@ -47,7 +47,7 @@ class Reading(NamedTuple):
         return [slot for slot in self.asks if slot not in self.came]
 
 
-class Shares:
+class ShardExchange:
     """The rows of shards that workers exchange between two rounds, as one worker keeps them.
 
     All of it holds for one version: a question that arrives early waits, one that arrives late is
@@ -68,7 +68,7 @@ class Shares:
         """The lease of the next worker, and below which row the backup there has all."""
         self.kept = 0
         """The version of the last checkpoint: what moved before it needs no backup."""
-        self.reading = Reading(0, np.empty(0, np.int64), {}, {})
+        self.reading = RowRead(0, np.empty(0, np.int64), {}, {})
         """The rows that are asked for now, while no step is taken."""
 
     def brings(self, message: Message) -> None:
@@ -110,7 +110,7 @@ class Shares:
         """
         self._version = version
         asks = self._by_owner(rows)
-        self.reading = Reading(self.reading.number + 1, rows, asks, {})
+        self.reading = RowRead(self.reading.number + 1, rows, asks, {})
         if slot in asks:
             own = self.rows(version, {"asks": asks[slot]})
             assert own is not None

@@ -13,13 +13,13 @@ from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
 from photinus.protocol.reduce_scatter import Piece
 from photinus.protocol.row_meeting import next_to
-from photinus.strategies.backups import from_arrays, write
 from photinus.strategies.base import Message, ShardMove
 from photinus.strategies.codecs import encode
 from photinus.strategies.row_codec import answer_codec
+from photinus.strategies.shard_backups import from_arrays, write
 
 
-class Restoring:
+class ShardRestore:
     """What the successor of a lost owner asks for: what has moved in its shard, and its rows.
 
     The rows of its next steps come from their owners, as after the last round. What has moved in

@@ -23,18 +23,18 @@ from photinus.protocol.peer_session import (
 )
 from photinus.protocol.worker_session import WorkerSession
 from photinus.strategies.base import Message
-from photinus.training.asks import (
-    Ask,
+from photinus.training.requests import (
     Exchange,
     Grant,
     Hello,
-    Life,
     Measured,
-    News,
     Page,
-    RowsAsked,
-    Snapshot,
+    Request,
+    RowsRequest,
     StepDone,
+    StepReply,
+    WorkerGenerator,
+    WorkerSnapshot,
 )
 from photinus.training.segments import EarlySending
 from photinus.transport.frames import Frame
@@ -65,7 +65,7 @@ class Worker:
 
     def __init__(
         self,
-        life: Life,
+        life: WorkerGenerator,
         connect: Callable[[], Link],
         seat: Seat,
         *,
@@ -85,7 +85,7 @@ class Worker:
         self._received = 0
         """Bytes from the coordinator, when that was looked at last."""
         self._is_left = False
-        self._untold: Ask | None = None
+        self._untold: Request | None = None
         """The last request of the generator, while it is not answered."""
 
     def join(self, mesh: Callable[[Link], Mesh]) -> None:
@@ -135,7 +135,7 @@ class Worker:
         self._untold = None
         self.run()
 
-    def _next(self) -> Ask:
+    def _next(self) -> Request:
         """Answers the generator's last request; returns its next one."""
         ask, self._untold = self._untold, None
         try:
@@ -173,27 +173,27 @@ class Worker:
             if road is not None:
                 road.close()
 
-    def _done(self, ask: Ask) -> Any:  # noqa: ANN401 - what this ask is answered by
+    def _done(self, ask: Request) -> Any:  # noqa: ANN401 - what this ask is answered by
         if self._background is not None:
             self._background.pause()
         if isinstance(ask, StepDone):
             self._session.stepped(ask)
             return self._listen(ask)
-        if isinstance(ask, RowsAsked):
+        if isinstance(ask, RowsRequest):
             return self._read(ask)
         self._tell()
         said = self._said(ask)
         if said is not None:
             self._send(said)
-        if isinstance(ask, (Snapshot, Measured)):
-            return News()
+        if isinstance(ask, (WorkerSnapshot, Measured)):
+            return StepReply()
         if not self._session.waits(ask):
             return self._so_far(ask)
         answer = self._session.understood(self._answer(ask, said), time.monotonic())
         self._seated(self._session.seat)
         return self._tried(ask, answer)
 
-    def _tried(self, ask: Ask, answer: Grant | News | Page | None) -> Any:  # noqa: ANN401 - as `_done`
+    def _tried(self, ask: Request, answer: Grant | StepReply | Page | None) -> Any:  # noqa: ANN401 - as `_done`
         """Returns an answer; a trial shows whether segments that leave early save time."""
         if isinstance(answer, Grant) and self._mesh is not None:
             self._trial = EarlyTrial(answer.heal.version, time.monotonic())
@@ -202,7 +202,7 @@ class Worker:
             self._trial.reached(self._session.version, time.monotonic())
         return answer
 
-    def _said(self, ask: Ask) -> Frame | None:
+    def _said(self, ask: Request) -> Frame | None:
         """Returns the frame for the coordinator; sends to other workers what is for them."""
         if isinstance(ask, Exchange) and ask.turn.kind == "publish":
             assert ask.message is not None
@@ -210,7 +210,7 @@ class Worker:
             return None
         return self._session.frame(ask, time.monotonic())
 
-    def _listen(self, ask: StepDone) -> News:
+    def _listen(self, ask: StepDone) -> StepReply:
         """Returns the news between exchanges: the time, and now and then if the run was stopped."""
         now = time.monotonic()
         if self._mesh is not None or now - self._listened > _LISTEN_SECONDS:
@@ -219,7 +219,7 @@ class Worker:
             return self._so_far(ask)
         return self._session.news(now)
 
-    def _so_far(self, ask: Ask) -> News:
+    def _so_far(self, ask: Request) -> StepReply:
         """Returns what has arrived, without waiting."""
         for heard in self._heard(0.0):
             if not self._is_of_peers(heard):
@@ -234,7 +234,7 @@ class Worker:
         self._post(self._session.peers.announces(run, size, merge))
         self._background.begin()
 
-    def _read(self, ask: RowsAsked) -> Vector | None:
+    def _read(self, ask: RowsRequest) -> Vector | None:
         """Returns rows of a sharded table once their owners have sent them; answers theirs.
 
         None where an owner answers nothing for too long.
@@ -312,7 +312,7 @@ class Worker:
         for note in self._notes():
             self._send(self._session.seat.frame("note", note))
 
-    def _answer(self, ask: Ask, said: Frame | None) -> Frame:
+    def _answer(self, ask: Request, said: Frame | None) -> Frame:
         """Waits for the answer; sends the question again when the link was lost or silent."""
         spoke, tries, slot = time.monotonic(), 0, self._session.seat.slot
         while True:

@@ -16,24 +16,24 @@ from photinus.protocol.messages import (
     grant_of,
     inner_to,
     message_to,
-    news_of,
     page_of,
     page_to,
     snapshot_to,
+    step_reply_of,
 )
-from photinus.protocol.peer_session import Peers
-from photinus.training.asks import (
-    Ask,
+from photinus.protocol.peer_session import PeerSession
+from photinus.training.requests import (
     Close,
     Exchange,
     Grant,
     Hello,
     Measured,
-    News,
     Page,
-    RowsAsked,
-    Snapshot,
+    Request,
+    RowsRequest,
     StepDone,
+    StepReply,
+    WorkerSnapshot,
 )
 from photinus.transport.frames import Frame
 
@@ -78,7 +78,7 @@ class WorkerSession:
     """Numbers the frames of the present lease, and measures their times."""
 
     def __init__(self, seat: Seat, about: Mapping[str, Any]) -> None:
-        self.seat, self.peers, self._about = seat, Peers(), dict(about)
+        self.seat, self.peers, self._about = seat, PeerSession(), dict(about)
         self._hellos = self._sequence = self._version = 0
         self.under_way: dict[int, Frame] = {}
         """Sequence -> a push that the worker does not wait for, and that is not answered yet."""
@@ -109,7 +109,7 @@ class WorkerSession:
         """Counts a step."""
         self._push_metrics.add(step)
 
-    def frame(self, ask: Ask, now: float) -> Frame | None:
+    def frame(self, ask: Request, now: float) -> Frame | None:
         """Returns what to send for a request; a take only waits for what is under way."""
         if isinstance(ask, Hello):
             self.seat, self._hellos = replace(self.seat, lease=0), self._hellos + 1
@@ -119,7 +119,7 @@ class WorkerSession:
             told |= {"labels": dict(ask.labels)} if ask.labels else {}
             told |= {} if ask.span is None else {"span": ask.span}
             return self.seat.frame("hello", told)
-        if isinstance(ask, Snapshot):
+        if isinstance(ask, WorkerSnapshot):
             return snapshot_to(self.seat.frame("state", {"version": self._version}), ask)
         if isinstance(ask, Close):
             return self._closing(ask)
@@ -129,7 +129,7 @@ class WorkerSession:
         if isinstance(ask, Measured):
             self._measured = dict(ask.sums)
             return None
-        if isinstance(ask, RowsAsked):
+        if isinstance(ask, RowsRequest):
             self._pauses(now)
             return None
         assert isinstance(ask, Exchange)
@@ -162,7 +162,7 @@ class WorkerSession:
             self.under_way[said.sequence] = said
         return said
 
-    def waits(self, ask: Ask) -> bool:
+    def waits(self, ask: Request) -> bool:
         """Returns whether the worker waits for an answer to its last request."""
         if not isinstance(ask, Exchange):
             return True
@@ -192,7 +192,7 @@ class WorkerSession:
         self._sequence += 1
         return frame
 
-    def answers(self, ask: Ask | None, said: Frame | None, heard: Frame) -> bool:
+    def answers(self, ask: Request | None, said: Frame | None, heard: Frame) -> bool:
         """Returns whether a frame is the answer that the worker waits for.
 
         Raises:
@@ -226,7 +226,7 @@ class WorkerSession:
             return bool(grant.header["hello"] == self._hellos)
         return grant.lease == said.lease and grant.sequence == said.sequence + 1
 
-    def understood(self, heard: Frame, now: float) -> Grant | News | Page | None:
+    def understood(self, heard: Frame, now: float) -> Grant | StepReply | Page | None:
         """Returns what an answer means for the worker's generator."""
         if heard.kind == "done":
             return None
@@ -252,10 +252,10 @@ class WorkerSession:
         self.peers.seated(self.seat, grant.heal.version, heard.header)
         return grant
 
-    def news(self, now: float, heard: tuple[Frame, ...] = ()) -> News:
+    def news(self, now: float, heard: tuple[Frame, ...] = ()) -> StepReply:
         """Returns what arrived since the last call."""
         told, self._told = (*self._told, *heard), []
-        news = news_of(told, self.seconds(now))
+        news = step_reply_of(told, self.seconds(now))
         return news._replace(messages=(*news.messages, *self.peers.news()))
 
 

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from photinus.report.formatting import number_text
 from photinus.report.markup import Markup, tag
-from photinus.report.units import number_text
 
 Point = tuple[float, float]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from photinus.report.chart import Chart, Point, Series, chart, time_unit
+from photinus.report.formatting import bytes_text, count_text, number_text, seconds_text
 from photinus.report.markup import Markup, table, tag
 from photinus.report.style import STYLE
-from photinus.report.units import bytes_text, count_text, number_text, seconds_text
 
 NOTES = (
     "rounds: how often the workers synchronized; of publish and gossip the exact averages alone;"

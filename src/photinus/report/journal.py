@@ -10,7 +10,7 @@ from typing import Any
 
 from photinus.core.errors import UsageError
 from photinus.core.events import Event, event_from_dict, event_to_dict
-from photinus.report.lines import Lines, read_lines
+from photinus.report.json_lines import Lines, read_lines
 
 _HEAD = "Journal"
 

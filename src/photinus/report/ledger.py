@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from photinus.core.errors import UsageError
-from photinus.report.lines import Lines, read_lines
+from photinus.report.json_lines import Lines, read_lines
 
 OPERATIONS = ("hello", "push", "fetch", "apply", "miss", "ack", "back", "rest")
 """hello: a lease was granted, `sequence` is the next one wanted, rows begin at `position`; push:

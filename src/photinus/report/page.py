@@ -19,20 +19,20 @@ from photinus.report.curves import (
     training_charts,
     worker_lanes,
 )
-from photinus.report.journal import StampedEvent, read
-from photinus.report.markup import Markup, table, tag
-from photinus.report.picture import data_uri, mosaic, unpack
-from photinus.report.style import STYLE
-from photinus.report.summary import Summary, WorkerState, summarise
-from photinus.report.units import bytes_text, count_text, number_text, seconds_text
-from photinus.report.wording import (
+from photinus.report.event_text import (
     interval_text,
     line_of,
     metrics_text,
     virtual_line_of,
     workers_text,
 )
-from photinus.report.words import words_for
+from photinus.report.formatting import bytes_text, count_text, number_text, seconds_text
+from photinus.report.glossary import words_for
+from photinus.report.journal import StampedEvent, read
+from photinus.report.markup import Markup, table, tag
+from photinus.report.style import STYLE
+from photinus.report.summary import Summary, WorkerState, summarise
+from photinus.report.weight_images import data_uri, mosaic, unpack
 
 _MOST_LINES = 200
 _VIRTUAL = (

@@ -15,10 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from photinus.core import events as e
+from photinus.report.event_text import line_of, metrics_text
+from photinus.report.formatting import bytes_text, count_text, seconds_text
 from photinus.report.notebook import Cell, in_notebook
 from photinus.report.summary import PhaseState, Summary, WorkerState
-from photinus.report.units import bytes_text, count_text, seconds_text
-from photinus.report.wording import line_of, metrics_text
 
 _REFRESH_SECONDS = 0.25
 _SHOWN_WORKERS = 16

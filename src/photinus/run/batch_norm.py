@@ -12,14 +12,14 @@ from photinus.models.module import ModuleStage
 from photinus.models.module_model import ModuleModel
 from photinus.models.schedules import follow_batch
 from photinus.models.sharded import ShardedModel
-from photinus.run.evaluate import Draft
+from photinus.run.evaluate import LazyModel
 
 LEAST_ROWS, LEAST_IMAGES = 16, 4
 """Of a step, for each worker. `benchmarks/defaults.py --data norms` and `--data maps` show what
 fewer cost. An image has many positions, whose mean and variance are taken together."""
 
 
-def with_rows_to_normalize(draft: Draft) -> tuple[Draft, str]:
+def with_rows_to_normalize(draft: LazyModel) -> tuple[LazyModel, str]:
     """Returns the job with a batch that is large enough for BatchNorm, and a warning for the user.
 
     Each worker normalizes its own part of a step. Of 32 rows on 16 workers that would be two rows.
@@ -51,7 +51,7 @@ def with_rows_to_normalize(draft: Draft) -> tuple[Draft, str]:
         then=then,
         do="use fewer workers, or GroupNorm, to keep your batch_size",
     )
-    return Draft(replace(job, model=larger), made), text
+    return LazyModel(replace(job, model=larger), made), text
 
 
 def _rows_for(layer: nn.Module) -> int:

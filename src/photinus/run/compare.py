@@ -17,7 +17,7 @@ from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.report.comparison import Compared, comparison_page
 from photinus.run.data import TestRows, read_test, read_train
-from photinus.run.evaluate import Draft
+from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
 from photinus.run.train import engine_of, train_draft
 from photinus.strategies.custom import CustomStrategy
@@ -148,7 +148,7 @@ def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | Non
     data, test = rows
     try:
         outcome = train_draft(  # `train` would note rows of somebody else's
-            Draft(job.resolved()),
+            LazyModel(job.resolved()),
             data,
             test,
             folder=folder,

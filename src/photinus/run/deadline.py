@@ -74,7 +74,7 @@ class Trial:
         return RESERVE * (self.ready_seconds + self.phase_seconds)
 
 
-class Choice(NamedTuple):
+class WorkerChoice(NamedTuple):
     """How many workers train, and why."""
 
     workers: int
@@ -83,7 +83,7 @@ class Choice(NamedTuple):
     """By the engine's clock."""
 
 
-def chosen(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str) -> Choice:  # noqa: ANN401
+def chosen(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str) -> WorkerChoice:  # noqa: ANN401
     """Tries a job with all its workers, and returns the fewest with which it ends in time.
 
     With k of K workers a run takes at most K/k times as long, as each has K/k times as much to do.
@@ -115,7 +115,7 @@ def chosen(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str)
             why = f"{left:.1f} s are left, and training takes {needed[tried]:.1f} s with {tried}"
             workers = next(fits)
             why = message(f"{why} of {job.workers} workers", then=f"{workers} of them train")
-            return Choice(workers, why, began + job.deadline_seconds)
+            return WorkerChoice(workers, why, began + job.deadline_seconds)
         if left <= 0:
             break
     fastest = min(needed, key=lambda tried: needed[tried])

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from photinus.checkpoint.export import load_model, save_model, tensors_from_state_dict
+from photinus.checkpoint.initial_parameters import load_start
 from photinus.checkpoint.mapped import ScratchFolder
-from photinus.checkpoint.origin import Trust
-from photinus.checkpoint.start import load_start
-from photinus.coordinator.phases import Result
+from photinus.checkpoint.signatures import Trust
+from photinus.coordinator.phases import RunResult
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
 from photinus.core.settings import to_dict
@@ -34,7 +34,7 @@ from photinus.models.module_model import ModuleModel
 from photinus.models.sharded import ShardedModel
 from photinus.models.tensors import tensor_of
 from photinus.report.interval import error_interval
-from photinus.report.picture import pack
+from photinus.report.weight_images import pack
 from photinus.run.data import TestRows, check_fit, check_test
 from photinus.run.job import MODELS, Job, classes_of
 
@@ -43,7 +43,7 @@ _FILTERS = 100
 """How many units of the first layer the report shows."""
 
 
-class Draft:
+class LazyModel:
     """The model of a job's last phase, made when it is first needed, and only once.
 
     Args:
@@ -70,7 +70,7 @@ class Draft:
         plan = self.job.plan()
         return plan.is_sharded(len(plan.phases) - 1)
 
-    def trained(self, result: Result) -> TrainedModel:
+    def trained(self, result: RunResult) -> TrainedModel:
         """Returns it as a run trained it."""
         is_dbn = isinstance(self.job.model, DBN)
         made = None if is_dbn else self._over(result) or self.model()
@@ -78,7 +78,7 @@ class Draft:
             self.job.model, result.vectors[-1], result.floats, result.integers, made
         )
 
-    def _over(self, result: Result) -> Model | None:
+    def _over(self, result: RunResult) -> Model | None:
         """Returns the model over a trained table where it lies, if it can be."""
         if result.table is None:
             return None
@@ -168,7 +168,7 @@ def _stage(settings: Any) -> Stage:  # noqa: ANN401
     return stage
 
 
-def save_trained(draft: Draft, result: Result, folder: Path) -> Path:
+def save_trained(draft: LazyModel, result: RunResult, folder: Path) -> Path:
     """Writes a run's model as safetensors and JSON: `model.safetensors` is a plain state_dict."""
     job, trained = draft.job, draft.trained(result)
     kind = next(name for name, cls in MODELS.items() if type(job.model) is cls)
@@ -181,7 +181,7 @@ def save_trained(draft: Draft, result: Result, folder: Path) -> Path:
     return save_model(folder, trained.tensors(), meta, is_own=True)
 
 
-def save_adapter(draft: Draft, result: Result, folder: Path) -> bool:
+def save_adapter(draft: LazyModel, result: RunResult, folder: Path) -> bool:
     """Has a module with `save_pretrained` write itself, in the format of its library.
 
     Args:
@@ -239,7 +239,7 @@ def trained_of(settings: Any, tensors: Mapping[str, Vector], seed: int = 0) -> T
     return TrainedModel(settings, *_vectors(settings, tensors, made), made)
 
 
-def first_parameters(draft: Draft) -> dict[str, tuple[Vector, ...]]:
+def first_parameters(draft: LazyModel) -> dict[str, tuple[Vector, ...]]:
     """Returns what the last phase of a job starts from, where that is known before the others.
 
     It is of a saved model, if the job names one, or of the model as it is made.
@@ -323,7 +323,7 @@ def _vectors(
 
 
 def measured(
-    draft: Draft, result: Result, test: TestRows
+    draft: LazyModel, result: RunResult, test: TestRows
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Returns the metrics on rows that were not trained on, and what a report shows of them."""
     trained = draft.trained(result)

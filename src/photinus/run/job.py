@@ -43,8 +43,8 @@ from photinus.models.low_precision import LOW
 from photinus.models.module import ModuleStage
 from photinus.strategies.base import GRADIENT, GRADIENT_SUM
 from photinus.strategies.custom import CustomStrategy
-from photinus.strategies.guard import AUTO
 from photinus.strategies.outer import Sgd
+from photinus.strategies.phase_defaults import AUTO
 from photinus.strategies.recipes import averaging, from_plain, to_plain
 from photinus.strategies.spec import StrategySpec
 from photinus.training.plan import FASTEST, LEASE_SECONDS, ROWS, TrainingPlan, WorkerLimits, split

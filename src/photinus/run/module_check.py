@@ -14,13 +14,13 @@ from photinus.engine.base import ArrayData
 from photinus.models.losses import CLASSES
 from photinus.models.module import ModuleStage
 from photinus.models.module_model import ModuleModel
-from photinus.run.evaluate import Draft
+from photinus.run.evaluate import LazyModel
 
 MORE_OUTPUTS = "give the module {} outputs or more"
 """What to do about a label that is too large."""
 
 
-def classes_tried(draft: Draft, data: Any) -> int | None:  # noqa: ANN401 - whatever holds rows
+def classes_tried(draft: LazyModel, data: Any) -> int | None:  # noqa: ANN401 - whatever holds rows
     """Returns how many classes a module predicts, where its loss is one of classes.
 
     It reads no row of a DataFrame: where their shape is not known without that, nothing is tried,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from photinus.checkpoint.mirror import Mirror
-from photinus.checkpoint.origin import Trust, check_code, is_signed, signature_of
+from photinus.checkpoint.signatures import Trust, check_code, is_signed, signature_of
 from photinus.core.addresses import is_address
 from photinus.core.errors import CheckpointError, FencedError, RunFailedError, UsageError, reason_of
 from photinus.core.events import RunEnded, RunStarted

@@ -11,10 +11,10 @@ from photinus.core.errors import UsageError
 from photinus.devices.names import OPENCL
 from photinus.models.module import ModuleStage
 from photinus.models.sharded import ShardedModel
-from photinus.run.evaluate import Draft
+from photinus.run.evaluate import LazyModel
 from photinus.strategies.codecs import codec
 from photinus.strategies.custom import CustomStrategy
-from photinus.strategies.outer import Adagrad, Outer, RowAdagrad, RowAdam, Sgd
+from photinus.strategies.outer import Adagrad, OuterOptimizer, RowAdagrad, RowAdam, Sgd
 from photinus.strategies.shards import READS
 from photinus.strategies.spec import StrategySpec
 
@@ -37,7 +37,7 @@ _TAKES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 """Part of a strategy -> whether it works with such tables, and which value does."""
 
 
-def with_sharded_tables(draft: Draft) -> Draft:
+def with_sharded_tables(draft: LazyModel) -> LazyModel:
     """Returns the job with a strategy that fits the `ShardedEmbedding` tables of its module.
 
     Args:
@@ -63,7 +63,7 @@ def with_sharded_tables(draft: Draft) -> Draft:
             phase: _among(strategy, job.workers, made) for phase, strategy in job.strategies.items()
         },
     }
-    return Draft(replace(job, **changes), made)
+    return LazyModel(replace(job, **changes), made)
 
 
 def _among(
@@ -92,7 +92,7 @@ def _among(
     return replace(strategy, **usual, usual=strategy.usual - {*usual})
 
 
-def _check_statistics(outer: Outer, name: str) -> None:
+def _check_statistics(outer: OuterOptimizer, name: str) -> None:
     """Refuses what would make a running variance wrong, or negative: it is a row of the table."""
     if codec(name).has_feedback:
         wrong = "running statistics, as of BatchNorm, need rows in fp32 or bf16"

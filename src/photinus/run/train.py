@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from photinus.checkpoint.files import checked_name
 from photinus.checkpoint.folder import RunFolder
 from photinus.checkpoint.mirror import Mirror
-from photinus.checkpoint.origin import Trust
+from photinus.checkpoint.signatures import Trust
 from photinus.coordinator.checkpoints import Checkpoints
-from photinus.coordinator.phases import Result
+from photinus.coordinator.phases import RunResult
 from photinus.core.errors import PhotinusError, RunFailedError, UsageError, message
 from photinus.core.events import (
     CheckpointFailed,
@@ -44,9 +44,9 @@ from photinus.engine.base import Engine, RunSpec
 from photinus.models.dbn import DBN
 from photinus.models.module import ModuleStage
 from photinus.report import page
+from photinus.report.event_thinning import ThinnedEvents
 from photinus.report.journal import Journal
 from photinus.report.terminal import Terminal, is_watched
-from photinus.report.thinned import ThinnedEvents
 from photinus.run.batch_norm import with_rows_to_normalize
 from photinus.run.data import (
     TestRows,
@@ -60,9 +60,9 @@ from photinus.run.data import (
     read_train,
     source_of_given,
 )
-from photinus.run.deadline import Choice, chosen, read_once
+from photinus.run.deadline import WorkerChoice, chosen, read_once
 from photinus.run.evaluate import (
-    Draft,
+    LazyModel,
     TrainedModel,
     first_parameters,
     measured,
@@ -83,7 +83,7 @@ from photinus.run.remote_resume import (
 from photinus.run.resume_hint import resume_hint
 from photinus.run.sharded import with_sharded_tables
 from photinus.training.plan import TrainingPlan
-from photinus.training.snapshots import Cut
+from photinus.training.snapshots import RunSnapshot
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -181,7 +181,7 @@ def train(
     elif data is not None:  # a resume and `evaluate` read no others in their place
         job = replace(job, data=source_of_given(job.data))
     return train_draft(
-        Draft(job.resolved()),
+        LazyModel(job.resolved()),
         data,
         test,
         folder=folder,
@@ -192,7 +192,7 @@ def train(
 
 
 def train_draft(
-    draft: Draft,
+    draft: LazyModel,
     data: Any = None,  # noqa: ANN401 - as of `train`
     test: TestRows | tuple[Array, Array] | None = None,
     *,
@@ -384,7 +384,7 @@ def _engine(job: Job, engine: Engine | None) -> Engine:
     return engine
 
 
-def _prepared(draft: Draft, given: _Given, *, is_new: bool = True) -> _Prepared:
+def _prepared(draft: LazyModel, given: _Given, *, is_new: bool = True) -> _Prepared:
     """Refuses a job whose module, loss, path, columns or rows are wrong, before it trains."""
     job, (data, test, engine) = draft.job, given
     engine, plan = _engine(job, engine), job.plan()
@@ -399,7 +399,7 @@ def _prepared(draft: Draft, given: _Given, *, is_new: bool = True) -> _Prepared:
 
 
 def _checked(
-    draft: Draft,
+    draft: LazyModel,
     data: Any,  # noqa: ANN401
     test: TestRows | tuple[Array, Array] | None,
 ) -> tuple[Any, TestRows | None]:
@@ -452,8 +452,8 @@ class _Run:
             saved=self._saved,
         )
         self._began, self._lost_logs = time.monotonic(), 0
-        self.note, self.draft = "", Draft(job)
-        self.choice: Choice | None = None
+        self.note, self.draft = "", LazyModel(job)
+        self.choice: WorkerChoice | None = None
         """Of its workers, where it has a deadline."""
 
     def __enter__(self) -> _Run:
@@ -514,7 +514,9 @@ class _Run:
         for callback in self.callbacks:
             callback(event)
 
-    def train(self, prepared: _Prepared | None, cut: Cut | None, given: _Given = _NONE) -> Outcome:
+    def train(
+        self, prepared: _Prepared | None, cut: RunSnapshot | None, given: _Given = _NONE
+    ) -> Outcome:
         """Runs the engine, then saves and measures what was agreed.
 
         Args:
@@ -554,7 +556,7 @@ class _Run:
             self.draft.trained(result),
         )
 
-    def _check_applied(self, plan: TrainingPlan, cut: Cut | None) -> None:
+    def _check_applied(self, plan: TrainingPlan, cut: RunSnapshot | None) -> None:
         """Refuses a result in which a phase has learnt nothing, since nothing was applied."""
         for number, phase in enumerate(plan.phases):
             is_begun = cut is not None and (cut.phase, bool(cut.applied)) >= (number, True)
@@ -565,7 +567,7 @@ class _Run:
                     do="look at the warnings above; lower the learning rate, or look at the rows",
                 )
 
-    def _assignment(self, plan: TrainingPlan, data: Any, cut: Cut | None) -> RunSpec:  # noqa: ANN401
+    def _assignment(self, plan: TrainingPlan, data: Any, cut: RunSnapshot | None) -> RunSpec:  # noqa: ANN401
         return RunSpec(
             plan=plan,
             data=data,
@@ -589,7 +591,7 @@ class _Run:
         )
 
     def _measure(
-        self, result: Result, test: TestRows | None
+        self, result: RunResult, test: TestRows | None
     ) -> tuple[dict[str, float], tuple[float, float] | None]:
         if test is None:
             return {}, None

@@ -272,7 +272,7 @@ class Policy(ABC):
         """Returns the agreed point as a `heal` message: for joiners, checkpoints and the end."""
 
 
-class Halves(Protocol):
+class StrategyPair(Protocol):
     """How the workers agree: what a recipe returns, or an object of the user's own."""
 
     @property

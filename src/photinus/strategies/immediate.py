@@ -20,7 +20,7 @@ from photinus.strategies.base import (
     Turn,
 )
 from photinus.strategies.codecs import CODECS, codec, decode, encode
-from photinus.strategies.outer import Outer, Sgd
+from photinus.strategies.outer import OuterOptimizer, Sgd
 from photinus.strategies.rounds import decoded
 from photinus.strategies.rows import changed, numbers_of
 
@@ -141,7 +141,7 @@ class ServerState(NamedTuple):
     """At which version each row moved last [rows of the vector]; empty where all travel."""
 
     @classmethod
-    def of(cls, point: Message, outer: Outer) -> ServerState:
+    def of(cls, point: Message, outer: OuterOptimizer) -> ServerState:
         """Takes up an agreed point."""
         assert point.vector is not None
         assert point.floats is not None
@@ -174,7 +174,7 @@ class Immediate(Policy):
     not train. Source: Dean et al., 2012; 1/(1+s): Jiang et al., 2017.
     """
 
-    outer: Outer = field(default_factory=Sgd)
+    outer: OuterOptimizer = field(default_factory=Sgd)
     payload: str = "delta"
     staleness: str | int = "none"
     codec: str = "fp32"

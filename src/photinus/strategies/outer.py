@@ -29,7 +29,7 @@ from photinus.core.settings import (
 State = tuple[Vector, ...]
 
 
-class Outer(ABC):
+class OuterOptimizer(ABC):
     """init(vector) -> state · update(vector, delta, state) -> (vector, state)."""
 
     name: str
@@ -49,7 +49,7 @@ class Outer(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Sgd(Outer):
+class Sgd(OuterOptimizer):
     """θ ← θ − lr·Δ. With lr 1 this is plain averaging (Moritz et al., 2015).
 
     Example:
@@ -77,7 +77,7 @@ class Sgd(Outer):
 
 
 @dataclass(frozen=True, slots=True)
-class _Heavy(Outer):
+class _MomentumOptimizer(OuterOptimizer):
     """What carries on: its gain is the learning rate over (1 − momentum)."""
 
     lr: float
@@ -100,7 +100,7 @@ class _Heavy(Outer):
 
 
 @dataclass(frozen=True, slots=True)
-class Nesterov(_Heavy):
+class Nesterov(_MomentumOptimizer):
     """b ← βb + Δ; θ ← θ − lr·(Δ + βb) (DiLoCo: Douillard et al., 2023)."""
 
     lr: float = 0.7
@@ -118,7 +118,7 @@ class Nesterov(_Heavy):
 
 
 @dataclass(frozen=True, slots=True)
-class SlowMo(_Heavy):
+class SlowMo(_MomentumOptimizer):
     """u ← βu + Δ; θ ← θ − lr·u: heavy-ball momentum over rounds (Wang et al., 2019)."""
 
     lr: float = 1.0
@@ -133,7 +133,7 @@ class SlowMo(_Heavy):
 
 
 @dataclass(frozen=True, slots=True)
-class Adagrad(Outer):
+class Adagrad(OuterOptimizer):
     """s ← s + Δ²; θ ← θ − lr·Δ / (√s + ε) (Duchi et al., 2011; FedAdagrad: Reddi et al., 2020)."""
 
     lr: float = 0.1
@@ -159,7 +159,7 @@ class Adagrad(Outer):
 
 
 @dataclass(frozen=True, slots=True)
-class RowAdagrad(Outer):
+class RowAdagrad(OuterOptimizer):
     """s ← s + mean Δ²; θ ← θ − lr·Δ / (√s + ε), one s for each row of a table [m, width].
 
     A table of moments would take as much room as the table. Of a flat vector there is one s.
@@ -196,7 +196,7 @@ class RowAdagrad(Outer):
 
 
 @dataclass(frozen=True, slots=True)
-class Adam(Outer):
+class Adam(OuterOptimizer):
     """FedAdam: m ← β₁m + (1−β₁)Δ; v ← β₂v + (1−β₂)Δ²; θ ← θ − lr·m̂/(√v̂ + ε) (Reddi et al., 2020).
 
     Both moments are corrected for their start at zero, as Kingma and Ba (2015) do.
@@ -238,7 +238,7 @@ class Adam(Outer):
 
 
 @dataclass(frozen=True, slots=True)
-class RowAdam(Outer):
+class RowAdam(OuterOptimizer):
     """Adam with one mean square v for each row of a table [m, width], and a count of its updates t.
 
     t ← t + 1; m ← β₁m + (1−β₁)Δ; v ← β₂v + (1−β₂)·mean Δ²; θ ← θ − lr·m̂/(√v̂ + ε), with
@@ -287,7 +287,7 @@ class RowAdam(Outer):
 
 
 @dataclass(frozen=True, slots=True)
-class DelayedNesterov(Outer):
+class DelayedNesterov(OuterOptimizer):
     """Nesterov for pushes that are applied one by one: the momentum moves once in N of them.
 
     θ ← θ − lr·Δ, and at every N-th push b ← βb + Σ Δ over the last N; θ ← θ − lr·(Δ + βb).
@@ -332,7 +332,7 @@ class DelayedNesterov(Outer):
 
 
 @dataclass(frozen=True, slots=True)
-class Descent(Outer):
+class Descent(OuterOptimizer):
     """A function of the user's: θ ← function(θ, Δ), as DeepDist's `descent`. No guard watches it.
 
     Args:
@@ -360,10 +360,10 @@ def _scaled(factor: float, vector: Vector) -> Vector:
 
 
 _NAMED = (Sgd, Nesterov, SlowMo, Adagrad, RowAdagrad, Adam, RowAdam, DelayedNesterov)
-OUTERS: dict[str, type[Outer]] = {c.name: c for c in _NAMED}
+OUTERS: dict[str, type[OuterOptimizer]] = {c.name: c for c in _NAMED}
 
 
-def outer_from_dict(values: Mapping[str, Any]) -> Outer:
+def outer_from_dict(values: Mapping[str, Any]) -> OuterOptimizer:
     """Builds an outer optimizer from plain values: `{"name": "nesterov", "lr": 0.7}`.
 
     Raises:

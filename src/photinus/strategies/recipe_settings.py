@@ -10,7 +10,7 @@ from typing import Any
 from photinus.core.clock import Epochs, Examples, Seconds, Steps, Trigger
 from photinus.core.errors import UsageError
 from photinus.core.settings import unknown_name
-from photinus.strategies.outer import Descent, Outer, outer_from_dict
+from photinus.strategies.outer import Descent, OuterOptimizer, outer_from_dict
 
 _LIMITS: Mapping[str, Callable[[Any], Trigger]] = {
     **{"steps": Steps, "seconds": Seconds, "examples": Examples, "epochs": Epochs},
@@ -31,7 +31,7 @@ def _trigger(name: str, values: Mapping[str, Any]) -> Trigger:
 _TABLES: dict[str, tuple[type, Callable[[str, Mapping[str, Any]], Any], str]] = {
     "every": (Trigger, _trigger, "{steps = 10}"),
     "fetch": (Trigger, _trigger, "{steps = 10}"),
-    "outer": (Outer, lambda _, values: outer_from_dict(values), '{name = "sgd"}'),
+    "outer": (OuterOptimizer, lambda _, values: outer_from_dict(values), '{name = "sgd"}'),
 }
 """Parts that are tables of their own in plain values."""
 
@@ -47,7 +47,7 @@ def plain_of(value: Any) -> Any:  # noqa: ANN401 - any part
     if isinstance(value, Descent):
         function = f"{value.function.__module__}:{value.function.__qualname__}"
         return {"name": value.name, "function": function}
-    if isinstance(value, Outer):
+    if isinstance(value, OuterOptimizer):
         return {"name": value.name, **_settings(value)}
     if isinstance(value, Trigger):
         return {name: number for name, number in _settings(value).items() if number is not None}
@@ -73,7 +73,7 @@ def parts_of(recipe: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return parts
 
 
-def shown(outer: Outer) -> str:
+def shown(outer: OuterOptimizer) -> str:
     """Returns an outer optimizer in words: `sgd(lr=1)`."""
     pairs = _settings(outer).items()
     told = [f"{n}={v:g}" if isinstance(v, (int, float)) else f"{n}={v.__name__}" for n, v in pairs]

@@ -20,8 +20,8 @@ from photinus.core.clock import Epochs, Steps, Trigger
 from photinus.core.errors import UsageError
 from photinus.core.settings import unknown_name
 from photinus.strategies.custom import CustomStrategy
-from photinus.strategies.guard import AUTO
-from photinus.strategies.outer import Nesterov, Outer, Sgd
+from photinus.strategies.outer import Nesterov, OuterOptimizer, Sgd
+from photinus.strategies.phase_defaults import AUTO
 from photinus.strategies.recipe_settings import parts_of, plain_of
 from photinus.strategies.spec import StrategySpec
 
@@ -63,7 +63,7 @@ def _recipe(function: Callable[P, StrategySpec]) -> Callable[P, StrategySpec]:
 def averaging(
     *,
     every: Trigger = Steps(50),
-    outer: Outer = Nesterov(),
+    outer: OuterOptimizer = Nesterov(),
     merge: str = "nova",
     codec: str = "bf16",
     codec_down: str | None = None,
@@ -127,7 +127,7 @@ def averaging(
 def iterative_reduce(
     *,
     every: Trigger = Epochs(1),
-    outer: Outer = Sgd(),
+    outer: OuterOptimizer = Sgd(),
     merge: str = "uniform",
     codec: str = "fp32",
     codec_down: str | None = None,
@@ -181,7 +181,7 @@ def iterative_reduce(
 def diloco(
     *,
     every: Trigger = Steps(500),
-    outer: Outer = Nesterov(lr=0.7, momentum=0.9),
+    outer: OuterOptimizer = Nesterov(lr=0.7, momentum=0.9),
     merge: str = "nova",
     codec: str = "int8",
     codec_down: str | None = None,
@@ -235,7 +235,7 @@ def diloco(
 def post_local(
     *,
     every: Trigger = Steps(16),
-    outer: Outer = Sgd(),
+    outer: OuterOptimizer = Sgd(),
     merge: str = "nova",
     codec: str = "fp32",
     codec_down: str | None = None,
@@ -289,7 +289,7 @@ def post_local(
 def streaming(
     *,
     every: Trigger = Steps(100),
-    outer: Outer = Nesterov(lr=0.4, momentum=0.9),
+    outer: OuterOptimizer = Nesterov(lr=0.4, momentum=0.9),
     merge: str = "nova",
     codec: str = "int4",
     codec_down: str | None = None,
@@ -346,7 +346,7 @@ def downpour(
     *,
     every: Trigger = Steps(10),
     fetch: Trigger | None = None,
-    outer: Outer = Sgd(),
+    outer: OuterOptimizer = Sgd(),
     payload: str = "delta",
     codec: str = "bf16",
     codec_down: str | None = None,

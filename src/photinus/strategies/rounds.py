@@ -27,7 +27,7 @@ from photinus.strategies.base import (
 )
 from photinus.strategies.codecs import CODECS, codec, decode, encode
 from photinus.strategies.merge import MERGES, coefficients, combine, combine_sent
-from photinus.strategies.outer import Outer, Sgd
+from photinus.strategies.outer import OuterOptimizer, Sgd
 
 APART_EVERY = 8
 """After so many rounds the owner measures how far apart the workers are."""
@@ -64,7 +64,7 @@ class Averaging(Strategy):
 
     every: Trigger = field(default_factory=lambda: Steps(50))
     """When a round is due."""
-    outer: Outer = field(default_factory=Sgd)
+    outer: OuterOptimizer = field(default_factory=Sgd)
     """The optimizer that applies the merged delta."""
     meets: bool = False
     """Every worker owns a shard: the mean is made among them, with the bits of one owner."""
@@ -195,7 +195,7 @@ class Rounds(Policy):
     most workers.
     """
 
-    outer: Outer = field(default_factory=Sgd)
+    outer: OuterOptimizer = field(default_factory=Sgd)
     """The optimizer that applies the merged delta."""
     merge: str = "nova"
     """How the deltas become one: "uniform", "examples" or "nova"."""
@@ -339,7 +339,7 @@ class Rounds(Policy):
 
 
 def stepped(
-    outer: Outer,
+    outer: OuterOptimizer,
     fragment: tuple[int, int],
     mean: Vector,
     vector: Vector,

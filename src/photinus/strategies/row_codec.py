@@ -100,7 +100,7 @@ class RowCodec(NamedTuple):
         return codecs.is_sound(self.name, sent)
 
 
-class LeftOut(NamedTuple):
+class RowErrorFeedback(NamedTuple):
     """What a codec left out of a worker's deltas so far: error feedback by row."""
 
     rows: Vector
@@ -113,14 +113,14 @@ class LeftOut(NamedTuple):
         _, at, of = np.intersect1d(rows, self.rows, assume_unique=True, return_indices=True)
         delta[at] += self.numbers[of]
 
-    def after(self, rows: Vector, left: Vector) -> LeftOut:
+    def after(self, rows: Vector, left: Vector) -> RowErrorFeedback:
         """Returns what is left out after a push of rows [r], of which `left` [r, w] stayed here.
 
         Beyond `MOST_LEFT` numbers, that of the rows that were pushed longest ago is dropped.
         """
         is_left, is_older = left.any(axis=1), np.isin(self.rows, rows, invert=True)
         most = MOST_LEFT // left.shape[1]
-        return LeftOut(
+        return RowErrorFeedback(
             np.concatenate([rows[is_left], self.rows[is_older]])[:most],
             np.concatenate([left[is_left], self.numbers[is_older]])[:most],
         )

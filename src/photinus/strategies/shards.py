@@ -14,11 +14,11 @@ import numpy as np
 from photinus.core.clock import Clock, Steps, Trigger
 from photinus.core.parameters import Vector
 from photinus.core.settings import one_of, validate, whole
-from photinus.strategies.backups import Backup, write
 from photinus.strategies.base import PARAMETERS, Message, OwnedShard, Strategy, Turn
 from photinus.strategies.codecs import CODECS, codec, decode
-from photinus.strategies.outer import Outer, Sgd
-from photinus.strategies.row_codec import LeftOut, RowCodec
+from photinus.strategies.outer import OuterOptimizer, Sgd
+from photinus.strategies.row_codec import RowCodec, RowErrorFeedback
+from photinus.strategies.shard_backups import ShardBackup, write
 
 READS = "reads"
 """A merge: how far a row moves follows from how many steps read it."""
@@ -52,13 +52,13 @@ class ShardState(NamedTuple):
     first: Vector | None = None
     """Some rows of its shard as they were at the start [s, width]; None where it was loaded whole:
     it is then sent whole."""
-    backup: Backup | None = None
+    backup: ShardBackup | None = None
     """Its backup of the previous worker's shard."""
     left_rows: Vector = np.zeros(0, np.int64)
     """The rows [l] of whose agreed deltas the codec left something out."""
     left: Vector = np.zeros(0)
     """What that is [l · width]."""
-    leaving: LeftOut | None = None
+    leaving: RowErrorFeedback | None = None
     """Both, should the push that is under way be agreed on."""
 
 
@@ -78,7 +78,7 @@ class Sharded(Strategy):
 
     every: Trigger = field(default_factory=lambda: Steps(50))
     """After so many steps a round is due, at the latest; so far ahead the feed is read."""
-    outer: Outer = field(default_factory=Sgd)
+    outer: OuterOptimizer = field(default_factory=Sgd)
     """The optimizer that an owner applies the merged delta by."""
     codec: str = "fp32"
     """The numbers that deltas travel in; rows, too, except that int8 and int4 become bf16."""
@@ -142,7 +142,7 @@ class Sharded(Strategy):
             return Message("fetch", nothing, version=state.version, codec=how, owned=owned), state
         delta = state.came - vector.reshape(-1, self.rows)[state.rows]  # [r, width]
         changed = delta.any(axis=1)
-        left = LeftOut(state.left_rows, state.left.reshape(-1, self.rows))
+        left = RowErrorFeedback(state.left_rows, state.left.reshape(-1, self.rows))
         left.add_to(delta, state.rows)
         if self.every.is_deterministic:  # by time, some of the rows that came were not read
             # by reads it counts that a row was read, though it did not move
@@ -195,9 +195,13 @@ class Sharded(Strategy):
         came = decode(incoming.codec, incoming.vector).astype(vector.dtype, copy=False)
         came = came.reshape(-1, self.rows)
         vector.reshape(-1, self.rows)[incoming.rows] = came
-        left = LeftOut(state.left_rows, state.left) if state.leaving is None else state.leaving
+        left = (
+            RowErrorFeedback(state.left_rows, state.left)
+            if state.leaving is None
+            else state.leaving
+        )
         if state.is_behind:  # it may be of a checkpoint, and was pushed since
-            left = LeftOut(state.left_rows[:0], state.left[:0])
+            left = RowErrorFeedback(state.left_rows[:0], state.left[:0])
         return state._replace(
             left_rows=left.rows,
             left=left.numbers.ravel(),

@@ -25,7 +25,7 @@ class SingleWorker(Strategy):
     """Pushes the parameters as they are: θ. Nothing comes down, except to a worker that rejoins.
 
     anchor − (anchor − θ) has other bits than θ: with a delta one worker would not be plain training
-    bit for bit. A worker that was lost continues from its last push. Both halves are `Halves`.
+    bit for bit. A worker that was lost continues from its last push. One object is both halves.
 
     Example:
         >>> SingleWorker(every=Steps(2)).due(Clock(steps=2), SingleWorkerState())

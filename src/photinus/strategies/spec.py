@@ -23,11 +23,18 @@ from photinus.strategies.base import Policy, Strategy
 from photinus.strategies.codecs import CODECS, codec
 from photinus.strategies.compress import compress
 from photinus.strategies.fragments import fragments
-from photinus.strategies.guard import AUTO, Setting, clamp, shortened
 from photinus.strategies.immediate import STALENESS, Downpour, Elastic, ElasticOwner, Immediate
 from photinus.strategies.merge import MERGES
-from photinus.strategies.outer import Adagrad, DelayedNesterov, Outer, RowAdagrad, RowAdam, Sgd
+from photinus.strategies.outer import (
+    Adagrad,
+    DelayedNesterov,
+    OuterOptimizer,
+    RowAdagrad,
+    RowAdam,
+    Sgd,
+)
 from photinus.strategies.peers import GRAPHS, Gossip, Meetings, Publish
+from photinus.strategies.phase_defaults import AUTO, PhaseFacts, clamp, shortened
 from photinus.strategies.recipe_settings import shown
 from photinus.strategies.rounds import QUORUM, AllReduce, Averaging, Rounds
 from photinus.strategies.row_codec import answer_codec
@@ -58,7 +65,7 @@ class StrategySpec:
     """rounds: a push waits for those of the others · immediate: it is applied on arrival."""
     every: Trigger = field(default_factory=lambda: Steps(1))
     """When a worker pushes."""
-    outer: Outer = field(default_factory=Sgd)
+    outer: OuterOptimizer = field(default_factory=Sgd)
     """The optimizer that applies what is merged."""
     merge: str = "uniform"
     """How pushes become one: "uniform", "examples", "nova", or "reads" of a table's rows."""
@@ -107,7 +114,9 @@ class StrategySpec:
     """Without an owner, how many publications of each there are between exact averages."""
     LIMITS = {  # noqa: RUF012
         "every": Limit("a trigger, such as Steps(10)", lambda v: isinstance(v, Trigger)),
-        "outer": Limit("an outer optimizer, such as Nesterov()", lambda v: isinstance(v, Outer)),
+        "outer": Limit(
+            "an outer optimizer, such as Nesterov()", lambda v: isinstance(v, OuterOptimizer)
+        ),
         "payload": one_of("gradient", "delta", "elastic", "published", "parameters"),
         "owners": whole(1),
         "graph": one_of(*GRAPHS),
@@ -414,7 +423,7 @@ class StrategySpec:
         is_usual = {"alpha", "gradients_until"} <= self.usual
         return self.payload == "elastic" and is_usual and bool(self.gradients_until)
 
-    def settled(self, setting: Setting) -> tuple[StrategySpec, list[str]]:
+    def settled(self, setting: PhaseFacts) -> tuple[StrategySpec, list[str]]:
         """Returns the same for a phase whose length is known, and warnings.
 
         Where a recipe's usual trigger would leave too few rounds it fires earlier, and an outer

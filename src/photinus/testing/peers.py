@@ -9,7 +9,7 @@ import numpy as np
 
 from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
-from photinus.strategies.base import Halves, Message, Reply, Strategy, Turn
+from photinus.strategies.base import Message, Reply, Strategy, StrategyPair, Turn
 from photinus.strategies.codecs import decode
 from photinus.strategies.merge import combine
 from photinus.testing.bits import values, whole
@@ -17,7 +17,7 @@ from photinus.testing.bits import values, whole
 _NUMBERS, _STEPS, _BATCH = 23, 400, 4
 
 
-def check_peers(halves: Halves, dtype: str) -> None:
+def check_peers(halves: StrategyPair, dtype: str) -> None:
     """Checks a way whose policy `meets`; an AssertionError names what is broken.
 
     Args:
@@ -72,7 +72,7 @@ class _Node:
 class _Ring:
     """Some workers and the owner that calls their meetings; no time passes."""
 
-    def __init__(self, halves: Halves, dtype: str, workers: int = 3) -> None:
+    def __init__(self, halves: StrategyPair, dtype: str, workers: int = 3) -> None:
         self.start = np.linspace(-1, 1, _NUMBERS).astype(dtype)
         self.policy, self.make = halves.owner(), halves.worker
         floats, integers = np.zeros(0, np.float32), np.zeros(0, np.int64)

@@ -13,10 +13,10 @@ from photinus.strategies.base import (
     GRADIENT,
     GRADIENT_SUM,
     PARAMETERS,
-    Halves,
     Message,
     Reply,
     Strategy,
+    StrategyPair,
     Turn,
     part,
 )
@@ -34,7 +34,7 @@ _OWNER = ("keeps", "waits", "quorum", "grace_seconds", "init", "receive", "close
 State = Any
 
 
-def check_strategy(halves: Halves, *, dtype: str = "float32") -> None:
+def check_strategy(halves: StrategyPair, *, dtype: str = "float32") -> None:
     """Checks both halves against their contract; an AssertionError names what is broken.
 
     The worker's half may be any object with `site`, `init`, `due`, `offer` and `accept`, the
@@ -113,7 +113,7 @@ class _Seat:
 class _Table:
     """Some workers and an owner, all in one place: no time passes and nothing is lost."""
 
-    def __init__(self, halves: Halves, dtype: str, workers: int = 3) -> None:
+    def __init__(self, halves: StrategyPair, dtype: str, workers: int = 3) -> None:
         self.start = np.linspace(-1, 1, NUMBERS).astype(dtype)
         self.policy = halves.owner()
         self.make = halves.worker
@@ -184,7 +184,7 @@ class _Table:
         return replies
 
 
-def _check_parts(halves: Halves) -> None:
+def _check_parts(halves: StrategyPair) -> None:
     for half in ("worker", "owner"):
         assert callable(getattr(halves, half, None)), f"{half}() is missing"
     policy = halves.owner()

@@ -15,9 +15,9 @@ from photinus.core.parameters import Vector
 from photinus.strategies.base import GRADIENT, Turn
 from photinus.strategies.shards import ShardState
 from photinus.training.ahead import LookaheadFeed
-from photinus.training.asks import Ask, Exchange, News, Snapshot, StepDone
-from photinus.training.attached import accept, early, offer
+from photinus.training.offer_accept import accept, early, offer
 from photinus.training.phase_context import PhaseContext
+from photinus.training.requests import Exchange, Request, StepDone, StepReply, WorkerSnapshot
 from photinus.training.shard_pages import ShardCopy
 from photinus.training.steps import learn, step
 from photinus.training.strategy_state import take_up
@@ -26,10 +26,10 @@ from photinus.training.worker_state import pages_after, snapshot, tell, tell_pag
 _PAGES_OF_ROUND = 8
 """How many pages of a checkpoint a worker sends in a round in which it takes no steps."""
 
-Answers = Generator[Ask, Any, Any]
+Answers = Generator[Request, Any, Any]
 
 
-def work(context: PhaseContext) -> Generator[Ask, Any, Snapshot]:
+def work(context: PhaseContext) -> Generator[Request, Any, WorkerSnapshot]:
     """Runs one phase; the parameters are the model's, changed in place. Returns how it ended.
 
     A `StepDone` that is answered by None was no step: the phase ends before it.
@@ -87,7 +87,7 @@ def drain(context: PhaseContext, clock: Clock, state: Any) -> Answers:  # noqa: 
 
 def exchange(context: PhaseContext, vector: Vector, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
     """Does all turns that are due; returns the strategy's new state and the last news."""
-    news = News()
+    news = StepReply()
     for turn in context.strategy.due(clock, state):
         offered = vector if context.sums is None or turn.kind != "push" else context.sums
         message, state = offer(context.strategy, context.model, turn, offered, clock, state)
@@ -116,9 +116,9 @@ def _stands(context: PhaseContext, turn: Turn, state: Any) -> tuple[Vector, Vect
     return None if anchor is None else (context.model.parameters.trained, anchor)
 
 
-def _until_taken(context: PhaseContext, news: News) -> News:
+def _until_taken(context: PhaseContext, news: StepReply) -> StepReply:
     """Keeps an answer back until its `take`: that step is the same however fast it travels."""
     if not news.messages or not getattr(context.strategy, "takes", False):
         return news
     context.arrived.append(news)
-    return News(news.seconds, stop=news.stop)
+    return StepReply(news.seconds, stop=news.stop)

@@ -18,15 +18,15 @@ from photinus.core.parameters import Layout, Vector
 from photinus.data.base import Batch, Feed, Transform
 from photinus.models.base import Model, Stage
 from photinus.models.module_model import ModuleModel
-from photinus.models.optimizers import Inner
+from photinus.models.optimizers import InnerOptimizer
 from photinus.nn import ShardedEmbedding
-from photinus.strategies.base import PARAMETERS, Halves
+from photinus.strategies.base import PARAMETERS, StrategyPair
 from photinus.strategies.custom import CustomStrategy
-from photinus.strategies.guard import AUTO
+from photinus.strategies.phase_defaults import AUTO
 from photinus.strategies.single_worker import SingleWorker
 from photinus.strategies.spec import StrategySpec
 from photinus.training.plan import Phase, TrainingPlan
-from photinus.training.worker_loop import Part
+from photinus.training.worker_loop import WorkerData
 
 _NAME = "loop"
 _ONE = Batch(np.zeros((1, 0), np.float32))
@@ -110,7 +110,7 @@ class _Steps(Feed):
         return self
 
 
-class _NoInner(Inner):
+class _NoOptimizer(InnerOptimizer):
     """The user's optimizer has stepped."""
 
     def step(self, trained: Vector, gradient: Vector, progress: float) -> None:
@@ -134,12 +134,12 @@ class _LoopStage(Stage):
         assert self.loop is not None, "only a worker has the user's model"
         return self.loop
 
-    def inner(self, layout: Layout) -> Inner:  # noqa: ARG002
-        return _NoInner()
+    def inner(self, layout: Layout) -> InnerOptimizer:  # noqa: ARG002
+        return _NoOptimizer()
 
 
 def plan_of(
-    strategy: Halves,
+    strategy: StrategyPair,
     workers: int,
     *,
     is_counted: bool,
@@ -161,13 +161,13 @@ def plan_of(
     return TrainingPlan(phases=(phase,), workers=workers, start={_NAME: start} if start else {})
 
 
-def part_of_loop(loop: OwnLoop, steps: int | None) -> Part:
+def part_of_loop(loop: OwnLoop, steps: int | None) -> WorkerData:
     """Returns a worker's part: its steps, as far as their number is known."""
     rows = steps or 1
-    return Part(rows, lambda order: _Steps(loop, rows))  # noqa: ARG005
+    return WorkerData(rows, lambda order: _Steps(loop, rows))  # noqa: ARG005
 
 
-def agreed_on(strategy: Any, workers: int) -> Halves:  # noqa: ANN401 - what a user may give
+def agreed_on(strategy: Any, workers: int) -> StrategyPair:  # noqa: ANN401 - what a user may give
     """Returns how workers agree whose steps are the user's own.
 
     Raises:

@@ -10,10 +10,10 @@ from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
 from photinus.data.base import Batch, Feed
 from photinus.models.base import Model
-from photinus.models.optimizers import Inner
+from photinus.models.optimizers import InnerOptimizer
 from photinus.strategies.base import Message, ShardMove, Strategy, Turn
 from photinus.training.ahead import LookaheadFeed
-from photinus.training.asks import News
+from photinus.training.requests import StepReply
 from photinus.training.segments import EarlySending
 from photinus.training.shard_pages import ShardCopy
 
@@ -35,7 +35,7 @@ class PhaseProgress(NamedTuple):
         here = min(1.0, self.agreed + (clock.examples - self.examples) * self.per_example)
         return self.span[0] + (self.span[1] - self.span[0]) * here
 
-    def after(self, clock: Clock, *told: News) -> PhaseProgress:
+    def after(self, clock: Clock, *told: StepReply) -> PhaseProgress:
         """Returns it with the newest progress that was reported."""
         heard = [news.progress for news in told if news.progress is not None]
         return self._replace(agreed=heard[-1], examples=clock.examples) if heard else self
@@ -46,7 +46,7 @@ class PhaseContext:
     """Model, optimizer, rows and strategy of a worker in one phase."""
 
     model: Model
-    inner: Inner
+    inner: InnerOptimizer
     feed: Feed
     strategy: Strategy
     pace: PhaseProgress
@@ -54,7 +54,7 @@ class PhaseContext:
     """Feed position -> the seed of that step."""
     heal: list[Message] = field(default_factory=list)
     """The agreed point that a joiner starts from; empty once it has started."""
-    arrived: list[News] = field(default_factory=list)
+    arrived: list[StepReply] = field(default_factory=list)
     """Answers that wait for their `take`."""
     held: Callable[[], Iterable[Batch]] = tuple
     """Returns the rows set aside, in batches."""

@@ -13,10 +13,10 @@ from photinus.data.base import Batch
 from photinus.devices.discovery import check_memory, fastest, found, product_gflops, ready
 from photinus.devices.names import AUTO, OPENCL, kind_of
 from photinus.devices.opencl.offload import Offload
-from photinus.devices.opencl.started import engine
+from photinus.devices.opencl.open_devices import engine
 from photinus.models.base import Batch as Learned
 from photinus.models.base import Model, Stage
-from photinus.models.optimizers import Inner, InPlace
+from photinus.models.optimizers import InnerOptimizer, InPlaceOptimizer
 from photinus.models.placement import CPU
 
 _REPEATS = 5
@@ -69,7 +69,9 @@ class Offloaded(Model):
         return self._model.measure(batch)
 
 
-def fresh(stage: Stage, history: tuple[Vector, ...], seed: int, device: str) -> tuple[Model, Inner]:
+def fresh(
+    stage: Stage, history: tuple[Vector, ...], seed: int, device: str
+) -> tuple[Model, InnerOptimizer]:
     """Returns a stage's model and inner optimizer, on a device that is ready.
 
     Raises:
@@ -81,7 +83,7 @@ def fresh(stage: Stage, history: tuple[Vector, ...], seed: int, device: str) -> 
     if device == CPU:
         return model, inner
     if kind_of(device) == OPENCL:
-        if isinstance(inner, InPlace):
+        if isinstance(inner, InPlaceOptimizer):
             wrong = f"{type(inner).__name__} computes on the processor only"
             raise UsageError(wrong, got=device, do='device="cpu"')
         return Offloaded(model, device), inner
@@ -91,7 +93,7 @@ def fresh(stage: Stage, history: tuple[Vector, ...], seed: int, device: str) -> 
 
 def device_for(
     asked: str,
-    make: Callable[[str], tuple[Model, Inner]],
+    make: Callable[[str], tuple[Model, InnerOptimizer]],
     first: Callable[[], Batch | None],
     names: tuple[str, ...] | None = None,
 ) -> str:
@@ -125,7 +127,7 @@ def _told(chosen: tuple[str, str]) -> str:
     return name
 
 
-def _can(make: Callable[[str], tuple[Model, Inner]], name: str) -> bool:
+def _can(make: Callable[[str], tuple[Model, InnerOptimizer]], name: str) -> bool:
     try:
         make(ready(name))
     except UsageError:  # the processor's alone
@@ -136,12 +138,12 @@ def _can(make: Callable[[str], tuple[Model, Inner]], name: str) -> bool:
     return True
 
 
-def _step_seconds(model: Model, inner: Inner, batch: Batch) -> float:
+def _step_seconds(model: Model, inner: InnerOptimizer, batch: Batch) -> float:
     """Returns the least of some steps, after one that is not counted."""
     trained, best = model.parameters.trained, float("inf")
     for repeat in range(_REPEATS + 1):
         start = time.perf_counter()
-        if isinstance(inner, InPlace):
+        if isinstance(inner, InPlaceOptimizer):
             inner.descend(model, batch, _TRIED_SEED, 0.0)
         else:
             gradient, _ = model.learn(batch, _TRIED_SEED)

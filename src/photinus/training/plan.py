@@ -10,8 +10,8 @@ from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.core.settings import Limit, above, at_least, whole
 from photinus.models.base import Model, Stage
-from photinus.strategies.base import GRADIENT, Halves
-from photinus.strategies.guard import Setting, gradient_share
+from photinus.strategies.base import GRADIENT, StrategyPair
+from photinus.strategies.phase_defaults import PhaseFacts, gradient_share
 from photinus.strategies.spec import StrategySpec
 
 LEASE_SECONDS = 5.0
@@ -35,7 +35,7 @@ class Phase:
     """
 
     stage: Stage
-    strategy: Halves
+    strategy: StrategyPair
     part: str = WHOLE
     until: float | str = 0.0
     """Of start and rest: the share of the stage at which the one ends and the other begins, or
@@ -86,12 +86,12 @@ class Phase:
 
     def settled(
         self, rows: int, workers: int, span: tuple[float, float]
-    ) -> tuple[Halves, list[str]]:
+    ) -> tuple[StrategyPair, list[str]]:
         """Returns how the workers agree now that the rows are counted, and warnings."""
         if self.optimizer is None or not isinstance(self.strategy, StrategySpec):
             return self.strategy, []
         share = span[1] - span[0]
-        setting = Setting(
+        setting = PhaseFacts(
             workers=workers,
             steps=max(1, math.ceil(share * self.steps(rows))),
             epochs=share * self.stage.passes(rows),
@@ -100,7 +100,7 @@ class Phase:
         return self.strategy.settled(setting)
 
 
-def split(stage: Stage, strategy: Halves, workers: int) -> tuple[Phase, ...]:
+def split(stage: Stage, strategy: StrategyPair, workers: int) -> tuple[Phase, ...]:
     """Returns a stage as one phase, or as a start by gradients and the rest."""
     inside = getattr(getattr(stage, "settings", None), "optimizer", "sgd")
     optimizer = str(getattr(stage, "optimizer", "") or inside).lower()

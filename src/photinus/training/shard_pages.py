@@ -9,10 +9,10 @@ import numpy as np
 
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.parameters import Vector
-from photinus.data.rows import Room, memory
+from photinus.data.rows import Allocator, memory
 from photinus.strategies.base import ShardMove
 from photinus.strategies.shards import ShardState
-from photinus.training.asks import Page
+from photinus.training.requests import Page
 
 PAGE_NUMBERS = 1 << 20
 """The most numbers in a page, except for a row that holds more."""
@@ -110,7 +110,7 @@ class ShardCopy:
 
 
 def fetched(
-    kinds: Mapping[str, tuple[str, tuple[int, ...]]], version: int, room: Room
+    kinds: Mapping[str, tuple[str, tuple[int, ...]]], version: int, room: Allocator
 ) -> Generator[Page, Page, dict[str, Vector]]:
     """Asks for the arrays of a shard page by page; returns them where there was room for them.
 
@@ -165,7 +165,7 @@ def first_of(shard: Vector) -> Vector:
     return shard[:: max(1, len(shard) // _FIRST_ROWS)].copy()
 
 
-def laid(size: int, dtype: str, room: Room) -> Vector:
+def laid(size: int, dtype: str, room: Allocator) -> Vector:
     """Returns an array [size] where there is room for it.
 
     Raises:

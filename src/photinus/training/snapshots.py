@@ -13,7 +13,7 @@ Shards = Mapping[int, Mapping[str, Vector]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cut:
+class RunSnapshot:
     """A whole state of a run: an agreed point, and all that each worker holds at that point.
 
     Everything in it belongs to one version of one phase.

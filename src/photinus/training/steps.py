@@ -8,7 +8,7 @@ import numpy as np
 
 from photinus.core.parameters import Vector
 from photinus.data.base import Batch
-from photinus.models.optimizers import InPlace
+from photinus.models.optimizers import InPlaceOptimizer
 from photinus.training.phase_context import PhaseContext
 from photinus.training.segments import EarlyGradient
 
@@ -30,7 +30,7 @@ def learn(
     """
     at, model = context.feed.position, context.model
     try:
-        if isinstance(context.inner, InPlace):
+        if isinstance(context.inner, InPlaceOptimizer):
             return _TAKEN, context.inner.descend(model, batch, context.seed(at), progress)
         model.on_gradient = None if early is None else early.final
         learned = model.learn(batch, context.seed(at))

@@ -15,17 +15,17 @@ from photinus.core.parameters import Vector
 from photinus.core.seeds import derive
 from photinus.data.arrays import FeedOrder
 from photinus.data.base import Array, Batch, Feed, Transform
-from photinus.data.rows import Room, Rows, memory
+from photinus.data.rows import Allocator, Rows, memory
 from photinus.models.base import Model
-from photinus.models.optimizers import Inner
-from photinus.strategies.backups import Backup
+from photinus.models.optimizers import InnerOptimizer
 from photinus.strategies.base import GRADIENT_SUM, Message, ShardMove, Strategy, is_held_by_workers
+from photinus.strategies.shard_backups import ShardBackup
 from photinus.training.ahead import AheadFeed, LookaheadFeed
-from photinus.training.asks import Ask, Close, Grant, Hello, Life, Snapshot
 from photinus.training.loop import work
 from photinus.training.phase_context import PhaseContext, PhaseProgress
 from photinus.training.placement import device_for, fresh
 from photinus.training.plan import REST, START, TrainingPlan
+from photinus.training.requests import Close, Grant, Hello, Request, WorkerGenerator, WorkerSnapshot
 from photinus.training.shard_pages import AT, ShardCopy, fetched, fetched_moved, first_of, laid
 from photinus.training.strategy_state import position_of, split
 
@@ -34,7 +34,7 @@ CHUNK_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WorkerData:
     """A worker's own data: how many rows, and a feed over them for each phase."""
 
     rows: int
@@ -48,7 +48,7 @@ class Part:
     """Rows that were set aside, to measure on."""
     span: tuple[float, float] | None = None
     """The lowest and the highest number of its first rows, where the model asks for 0..1."""
-    room: Room = memory
+    room: Allocator = memory
     """Where the worker's shard of a table lies: in memory, or in a mapped file."""
 
     def held_batches(self, slots: tuple[int, int], prepare: Transform) -> Iterator[Batch]:
@@ -70,15 +70,15 @@ class _Before(NamedTuple):
     """What the first phase of a stage hands to the second."""
 
     model: Model
-    inner: Inner
+    inner: InnerOptimizer
 
 
-def live(plan: TrainingPlan, slot: int, part: Part) -> Life:
+def live(plan: TrainingPlan, slot: int, part: WorkerData) -> WorkerGenerator:
     """Yields a worker's requests until the plan is over.
 
-    `Hello` and `Close` are answered by a `Grant` or None, all others by `News`. The driver of the
-    generator throws `FencedError` in when the seat was lost: what was not acknowledged is dropped,
-    and the worker says hello again.
+    `Hello` and `Close` are answered by a `Grant` or None, all others by `StepReply`. The driver
+    of the generator throws `FencedError` in when the seat was lost: what was not acknowledged is
+    dropped, and the worker says hello again.
     """
     history: list[Vector] = []
     before: _Before | None = None
@@ -102,11 +102,11 @@ def live(plan: TrainingPlan, slot: int, part: Part) -> Life:
 def _share(
     plan: TrainingPlan,
     slot: int,
-    part: Part,
+    part: WorkerData,
     given: list[Grant],
     history: tuple[Vector, ...],
     before: _Before | None,
-) -> Generator[Ask, Any, tuple[Close, _Before]]:
+) -> Generator[Request, Any, tuple[Close, _Before]]:
     """Trains until the share is done; its prepared rows make room for those of the next one."""
     grant = given.pop()
     context = _phase_context(plan, slot, part, grant, history, before)
@@ -123,7 +123,11 @@ def _share(
 
 
 def _closing(
-    plan: TrainingPlan, grant: Grant, part: Part, context: PhaseContext, last: Snapshot | None
+    plan: TrainingPlan,
+    grant: Grant,
+    part: WorkerData,
+    context: PhaseContext,
+    last: WorkerSnapshot | None,
 ) -> Close:
     """Returns the close of a share, or, where rows stream, at least of the pass."""
     at = context.feed.position
@@ -144,7 +148,7 @@ def _closing(
 def _phase_context(
     plan: TrainingPlan,
     slot: int,
-    part: Part,
+    part: WorkerData,
     grant: Grant,
     history: tuple[Vector, ...],
     before: _Before | None,
@@ -175,7 +179,7 @@ def _phase_context(
     feed.seek(position_of(kept, grant.position))
     seed = partial(derive, plan.seed, stage.name, slot)
 
-    def make(device: str) -> tuple[Model, Inner]:
+    def make(device: str) -> tuple[Model, InnerOptimizer]:
         return fresh(stage, history, plan.seed, device)
 
     def first() -> Batch | None:
@@ -202,7 +206,7 @@ def _phase_context(
     trained = model.parameters.trained
     per_example = grant.rows / max(1, part.rows) / max(1, grant.budget)
     return PhaseContext(
-        model=_WholePart(model) if is_whole else model,
+        model=_WholeData(model) if is_whole else model,
         inner=inner,
         feed=feed,
         strategy=strategy,
@@ -217,15 +221,15 @@ def _phase_context(
     )
 
 
-def _sent_ahead(feed: Feed, part: Part, model: Model) -> Feed:
+def _sent_ahead(feed: Feed, part: WorkerData, model: Model) -> Feed:
     """Returns a feed that sends batches ahead, where there is a device and rows stay."""
     stays = part.passes is None  # of a stream a batch that was read and not trained on is lost
     return feed if model.send is None or not stays else AheadFeed(feed, model.send)
 
 
 def _with_shard(
-    plan: TrainingPlan, slot: int, part: Part, grant: Grant, context: PhaseContext
-) -> Generator[Ask, Any, Message]:
+    plan: TrainingPlan, slot: int, part: WorkerData, grant: Grant, context: PhaseContext
+) -> Generator[Request, Any, Message]:
     """Returns the point to begin from with the worker's shard in it: made here, or asked for."""
     stage, trained = plan.phases[grant.phase].stage, context.model.parameters.trained
     width, dtype = stage.row_size, trained.dtype
@@ -250,7 +254,7 @@ def _with_shard(
     if plan.workers == 1:
         return heal
     count = len(range((slot - 1) % plan.workers, trained.size // width, plan.workers))
-    backup = Backup(count, np.empty((0, width), dtype), optimizer, part.room)
+    backup = ShardBackup(count, np.empty((0, width), dtype), optimizer, part.room)
     return heal._replace(backup=backup)
 
 
@@ -259,7 +263,7 @@ def _is_table(strategy: Strategy) -> bool:
     return bool(getattr(strategy, "is_sharded", False))
 
 
-def _epochs(plan: TrainingPlan, part: Part, grant: Grant) -> float | None:
+def _epochs(plan: TrainingPlan, part: WorkerData, grant: Grant) -> float | None:
     """Returns after how many passes over the worker's rows the feed ends; None for endless."""
     end = grant.span[1] * plan.phases[grant.phase].stage.passes(grant.rows)
     epochs = end if plan.is_fixed(grant.phase) else None
@@ -269,7 +273,7 @@ def _epochs(plan: TrainingPlan, part: Part, grant: Grant) -> float | None:
     return this if epochs is None else min(epochs, this)
 
 
-class _WholePart(Model):
+class _WholeData(Model):
     """Learns from all rows of a worker at once, in chunks that fit the memory."""
 
     def __init__(self, model: Model) -> None:

@@ -12,8 +12,8 @@ from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
 from photinus.strategies.base import is_held_by_workers
 from photinus.strategies.shards import ShardState
-from photinus.training.asks import Measured, News, Page, RowsAsked, Snapshot
 from photinus.training.phase_context import PhaseContext
+from photinus.training.requests import Measured, Page, RowsRequest, StepReply, WorkerSnapshot
 from photinus.training.shard_pages import ShardCopy
 from photinus.training.strategy_state import keep
 
@@ -22,11 +22,11 @@ _PAGES_AT_ONCE = 64
 _PAGES_OF_SECOND, _MOST_PAGES = 8, 64
 """More than one page for each second of a step, and the most: where steps wait for a disk they are
 few."""
-Told = Generator[Snapshot | Measured | Page | RowsAsked, Any, None]
-Read = Generator[RowsAsked, Any, Mapping[str, float] | None]
+Told = Generator[WorkerSnapshot | Measured | Page | RowsRequest, Any, None]
+Read = Generator[RowsRequest, Any, Mapping[str, float] | None]
 
 
-def tell(context: PhaseContext, news: News, clock: Clock, state: Any) -> Told:  # noqa: ANN401
+def tell(context: PhaseContext, news: StepReply, clock: Clock, state: Any) -> Told:  # noqa: ANN401
     """Yields the state and measurement that an answer asked for, at the answer's point."""
     if news.save:
         if isinstance(state, ShardState):
@@ -49,11 +49,11 @@ def _measured(context: PhaseContext, state: Any) -> Read:  # noqa: ANN401
     """
     table, sums = isinstance(state, ShardState), dict[str, float]()
     if table:
-        yield RowsAsked(np.empty(0, np.int64))
+        yield RowsRequest(np.empty(0, np.int64))
     for batch in context.held():
         if table:
             rows = context.model.measured_rows(batch)
-            numbers = yield RowsAsked(rows)
+            numbers = yield RowsRequest(rows)
             if numbers is None:
                 _lay(context, state.rows, state.came)
                 return None
@@ -88,7 +88,7 @@ def pages_after(seconds: float) -> int:
     return min(_MOST_PAGES, 1 + int(_PAGES_OF_SECOND * seconds))
 
 
-def snapshot(context: PhaseContext, clock: Clock, state: Any) -> Snapshot:  # noqa: ANN401
+def snapshot(context: PhaseContext, clock: Clock, state: Any) -> WorkerSnapshot:  # noqa: ANN401
     """Returns copies of all that a worker holds alone."""
     parameters, position = context.model.parameters, context.feed.position
     context.model.to_host(parameters.trained, parameters.floats, parameters.integers)
@@ -96,7 +96,7 @@ def snapshot(context: PhaseContext, clock: Clock, state: Any) -> Snapshot:  # no
     held = parameters.trained if is_held_by_workers(context.strategy) and not is_table else None
     some = slice(0) if is_table else slice(None)
     inner = {name: value.copy() for name, value in context.inner.state().items()}
-    return Snapshot(
+    return WorkerSnapshot(
         position,
         inner | keep(context.strategy, parameters.trained, clock, state, position),
         None if held is None else held.copy(),

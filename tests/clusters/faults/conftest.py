@@ -50,9 +50,9 @@ def long_plan(epochs, workers):
 
 
 def long_data():
-    chance = np.random.default_rng(0)
-    features = chance.random((ROWS, 50), dtype=np.float32)
-    return ArrayData(features, chance.integers(0, 10, ROWS))
+    rng = np.random.default_rng(0)
+    features = rng.random((ROWS, 50), dtype=np.float32)
+    return ArrayData(features, rng.integers(0, 10, ROWS))
 
 
 @pytest.fixture

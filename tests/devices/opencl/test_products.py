@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from photinus.devices.opencl.known import check
 from photinus.devices.opencl.offload import Offload
+from photinus.devices.opencl.self_test import check
 
 pytestmark = pytest.mark.numerics
 

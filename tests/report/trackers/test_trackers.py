@@ -67,9 +67,9 @@ else:
 
 
 def data():
-    chance = np.random.default_rng(0)
-    labels = chance.integers(0, 3, 480)
-    features = chance.normal(size=(480, 6)).astype("f4") + np.tile(np.eye(3, dtype="f4")[labels], 2)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 480)
+    features = rng.normal(size=(480, 6)).astype("f4") + np.tile(np.eye(3, dtype="f4")[labels], 2)
     return ArrayData(features, labels)
 
 

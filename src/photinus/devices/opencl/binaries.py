@@ -10,8 +10,8 @@ from pathlib import Path
 
 from photinus.core.errors import NotReadyError, UsageError, reason_of
 from photinus.devices.opencl.engine import FLAVOURS, OpenCLEngine, source
-from photinus.devices.opencl.known import check
 from photinus.devices.opencl.platforms import OpenCLDevice
+from photinus.devices.opencl.self_test import check
 
 VARIABLE = "PHOTINUS_OPENCL_KERNELS"
 """In the environment of a worker: the folder of its kernels."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
-from photinus.coordinator.phases import Result
+from photinus.coordinator.phases import RunResult
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError, message
 from photinus.core.events import Warned
 from photinus.core.signals import stopped_by
@@ -29,7 +29,7 @@ from photinus.engine.local.fork_server import ForkedWorker, forked
 from photinus.engine.local.shared_rows import HandedRows, StoredRows
 from photinus.engine.local.worker_main import NO_FILES, NOT_INHERITED, UNREADABLE, ChildSpec
 from photinus.engine.seat_sharing import SeatSharing
-from photinus.engine.seat_table import Standing
+from photinus.engine.seat_table import SeatClaim
 from photinus.engine.worker_bootstrap import WorkerBootstrap
 
 Child = subprocess.Popen[bytes] | ForkedWorker
@@ -66,7 +66,7 @@ class LocalEngine(Engine):
     ) -> None:
         self._hooks, self._host, self._before = hooks_of(faults), host, before
 
-    def run(self, run_spec: RunSpec) -> Result:
+    def run(self, run_spec: RunSpec) -> RunResult:
         data = run_spec.data
         if not isinstance(data, ArrayData):
             got = type(data).__name__
@@ -104,7 +104,7 @@ def _sharing(run_spec: RunSpec) -> SeatSharing:
     Their processes stay, and use no processor.
     """
     plan = run_spec.plan
-    own = Standing(run=run_spec.run.hex(), place=platform.node(), workers=plan.workers)
+    own = SeatClaim(run=run_spec.run.hex(), place=platform.node(), workers=plan.workers)
     seats = max(1, processors() // plan.limits.threads)
     return SeatSharing(run_spec.urgency, own, lambda: seats, run_spec.emit, has_room=True)
 

@@ -10,13 +10,13 @@ import threading
 from dataclasses import dataclass, replace
 from types import FrameType
 
-from photinus.core.descriptors import allow_descriptors
 from photinus.core.errors import LinkLostError, NotReadyError
+from photinus.core.file_limit import allow_descriptors
 from photinus.data.rows import Rows
 from photinus.engine.base import part_of
 from photinus.engine.local.shared_rows import StoredRows
 from photinus.engine.worker_bootstrap import SPARE_DESCRIPTORS, WorkerBootstrap
-from photinus.training.worker_loop import Part
+from photinus.training.worker_loop import WorkerData
 
 UNREADABLE, LOST, NOT_INHERITED, NO_FILES = 64, 65, 66, 67
 """Exit codes of a child that cannot read its order, that finds no coordinator any more, that does
@@ -40,7 +40,7 @@ class ChildSpec:
     parent: int
     """The descriptor of a pipe that is never written to: it ends with the parent."""
 
-    def part(self) -> Part:
+    def part(self) -> WorkerData:
         """Opens the slot's rows."""
         rows = Rows.of(*self.stored.mapped(self.rows), scale=self.scale)
         return part_of(rows, self.bootstrap.plan)

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from photinus.coordinator.coordinator import Coordinator
-from photinus.coordinator.phases import Result
+from photinus.coordinator.phases import RunResult
 from photinus.core.errors import RunFailedError, UsageError
 from photinus.data.rows import Rows
 from photinus.engine.base import SOCKETS, ArrayData, Engine, RunSpec, part_of
 from photinus.engine.hooks import LOOK_SECONDS
 from photinus.engine.seat_sharing import LOOK_SECONDS as SHARE_SECONDS
 from photinus.engine.seat_sharing import SeatSharing, Urgency
-from photinus.engine.seat_table import Standing, forget_here, tell_here
+from photinus.engine.seat_table import SeatClaim, forget_here, tell_here
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.simulator import Simulation
 
@@ -61,7 +61,7 @@ def _shared_seats(run_spec: RunSpec, simulation: Simulation) -> Iterator[None]:
         yield
         return
     workers, place, seats = run_spec.plan.workers, run_spec.run.hex(), _Seats(simulation)
-    own = Standing(run=place, place=place, workers=workers)
+    own = SeatClaim(run=place, place=place, workers=workers)
     sharing = SeatSharing(
         Urgency(), own, lambda: workers, run_spec.emit, now=lambda: simulation.now
     )
@@ -74,7 +74,7 @@ def _shared_seats(run_spec: RunSpec, simulation: Simulation) -> Iterator[None]:
                 held = min(wanted, free)
                 free -= held
                 tell_here(
-                    Standing(
+                    SeatClaim(
                         run=other, place=place, slots=workers, workers=wanted, priority=1, held=held
                     )
                 )
@@ -134,7 +134,7 @@ class SimulatedEngine(Engine):
         """The faults of `cluster` that have happened so far, except `slow` and `slow_link`."""
         return tuple(self._simulation.happened) if self._simulation is not None else ()
 
-    def run(self, run_spec: RunSpec) -> Result:
+    def run(self, run_spec: RunSpec) -> RunResult:
         data, plan = run_spec.data, run_spec.plan
         if run_spec.road != SOCKETS:
             wrong, got = (

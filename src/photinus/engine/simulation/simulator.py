@@ -14,7 +14,7 @@ from typing import Any
 
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.coordinator import Coordinator
-from photinus.coordinator.phases import Result
+from photinus.coordinator.phases import RunResult
 from photinus.core.errors import FencedError, RunFailedError, UsageError
 from photinus.core.seeds import backoff
 from photinus.core.threads import threads_held
@@ -28,20 +28,20 @@ from photinus.protocol.peer_session import (
     AddressedFrame,
 )
 from photinus.protocol.worker_session import WorkerSession
-from photinus.training.asks import (
-    Ask,
+from photinus.training.plan import TrainingPlan
+from photinus.training.requests import (
     Close,
     Exchange,
     Hello,
-    Life,
     Measured,
-    News,
-    RowsAsked,
-    Snapshot,
+    Request,
+    RowsRequest,
     StepDone,
+    StepReply,
+    WorkerGenerator,
+    WorkerSnapshot,
 )
-from photinus.training.plan import TrainingPlan
-from photinus.training.worker_loop import Part
+from photinus.training.worker_loop import WorkerData
 from photinus.transport.frames import Frame
 from photinus.transport.mesh import is_same
 
@@ -79,9 +79,9 @@ class _Node:
 
     slot: int
     attempt: str
-    life: Life
+    life: WorkerGenerator
     session: WorkerSession
-    ask: Ask | None = None
+    ask: Request | None = None
     said: Frame | None = None
     lost: FencedError | None = None
     """Its seat is lost, which its generator gets between two requests."""
@@ -150,7 +150,7 @@ class Simulation:
     def __init__(
         self,
         plan: TrainingPlan,
-        parts: Sequence[Part],
+        parts: Sequence[WorkerData],
         cluster: SimulatedCluster | None = None,
         callbacks: Callbacks | None = None,
         coordinator: Coordinator | None = None,
@@ -258,7 +258,7 @@ class Simulation:
 
     # -- running ---------------------------------------------------------------------------------
 
-    def run(self, until: float = float("inf")) -> Result | None:
+    def run(self, until: float = float("inf")) -> RunResult | None:
         """Continues until the run is over, or `until` in virtual seconds.
 
         Raises:
@@ -322,7 +322,7 @@ class Simulation:
                 seconds = self.cluster.step(node.slot) * max(1.0, share) * self.held_back
                 return self.at(seconds * node.slowed, self._stepped, node)
             frame = self._said(node, ask)
-            is_told = isinstance(ask, (Snapshot, Measured))
+            is_told = isinstance(ask, (WorkerSnapshot, Measured))
             is_waiting = not is_told and node.session.waits(ask)
             if is_waiting:
                 node.ask, node.said = ask, frame
@@ -330,21 +330,21 @@ class Simulation:
                 self._say(node, frame)
             if is_waiting:
                 return None
-            answer = News() if is_told else node.session.news(self.now)
+            answer = StepReply() if is_told else node.session.news(self.now)
         return None
 
-    def _said(self, node: _Node, ask: Ask) -> Frame | None:
+    def _said(self, node: _Node, ask: Request) -> Frame | None:
         """Returns the frame for the coordinator; sends to other workers what is for them."""
         if isinstance(ask, Exchange) and ask.turn.kind == "publish":
             assert ask.message is not None
             self._post(node, node.session.peers.publishes(ask.message))
             return None
-        if isinstance(ask, RowsAsked):
+        if isinstance(ask, RowsRequest):
             self._post(node, node.session.peers.reads(ask.rows))
             self.at(0.0, self._reads, node, ask)
         return node.session.frame(ask, self.now)
 
-    def _reads(self, node: _Node, ask: RowsAsked, tries: int = 0) -> None:
+    def _reads(self, node: _Node, ask: RowsRequest, tries: int = 0) -> None:
         """Has a worker ask for rows again and again until they are here, or it gives up."""
         self._has_read(node, is_over=tries * self.cluster.resend_seconds > GIVE_UP_SECONDS)
         if node.ask is ask and not node.is_dead:
@@ -356,7 +356,7 @@ class Simulation:
         """Continues a worker that waits for rows, once all of them are here, or none will come."""
         numbers = node.session.peers.numbers_read()
         is_done = numbers is not None or is_over
-        if isinstance(node.ask, RowsAsked) and is_done and not node.is_dead:
+        if isinstance(node.ask, RowsRequest) and is_done and not node.is_dead:
             node.ask = None
             node.session.goes_on(self.now)
             self._pump(node, numbers)
@@ -406,7 +406,7 @@ class Simulation:
         if node.is_dead:
             return
         self._post(node, node.session.peers.hear(frame))
-        if isinstance(node.ask, RowsAsked):
+        if isinstance(node.ask, RowsRequest):
             self._has_read(node)
 
     def _say(self, node: _Node, frame: Frame, tries: int = 0) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from photinus.coordinator.phases import Result
+from photinus.coordinator.phases import RunResult
 from photinus.core.errors import LinkLostError, NotReadyError, UsageError, message
 from photinus.core.events import Warned
 from photinus.core.factories import functions_by_value, take_by_value
@@ -47,7 +47,7 @@ from photinus.engine.base import ArrayData, Engine, RunSpec, part_of, trained_in
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.hooks import DriverHooks, Hooks, hooks_of
 from photinus.engine.seat_sharing import SeatSharing, Urgency, waits
-from photinus.engine.seat_table import Standing, announced, told_here
+from photinus.engine.seat_table import SeatClaim, announced, told_here
 from photinus.engine.spark.connect.client import ConnectSession
 from photinus.engine.spark.connect.coordinator_task import CoordinatorSpec
 from photinus.engine.spark.decommission import DecommissionTracker, TaskMover
@@ -81,7 +81,7 @@ from photinus.engine.worker_bootstrap import WorkerBootstrap
 from photinus.models.module import ModuleStage
 from photinus.strategies.custom import CustomStrategy
 from photinus.training.plan import TrainingPlan
-from photinus.training.worker_loop import Part
+from photinus.training.worker_loop import WorkerData
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,7 +153,7 @@ class SparkEngine(Engine):
     def __init__(self, spark: SparkSession | None = None, faults: Hooks | None = None) -> None:
         self._spark, self._hooks = spark, hooks_of(faults)
 
-    def run(self, run_spec: RunSpec) -> Result:
+    def run(self, run_spec: RunSpec) -> RunResult:
         workers = run_spec.plan.workers
         if run_spec.plan.is_shared:
             raise UsageError("a DataFrame's rows are not shared", do="leave is_shared out")
@@ -162,7 +162,7 @@ class SparkEngine(Engine):
         with interruptible():  # Spark has put a handler of its own in the place of the first
             return self._trained(spark, run_spec)
 
-    def _trained(self, spark: SparkSession, run_spec: RunSpec) -> Result:
+    def _trained(self, spark: SparkSession, run_spec: RunSpec) -> RunResult:
         workers = run_spec.plan.workers
         driver = self._hooks.driver(run_spec)
         run_spec = driver.run_spec
@@ -181,7 +181,7 @@ class SparkEngine(Engine):
         driver: DriverHooks,
         profile: ResourceProfile | None,
         sharing: SeatSharing,
-    ) -> Result:
+    ) -> RunResult:
         for text in session_warnings(spark, has_view=run_spec.has_view):
             run_spec.emit(Warned(text=text))
         data = _framed(spark, run_spec.data, run_spec.plan)
@@ -202,7 +202,7 @@ class SparkEngine(Engine):
         driver: DriverHooks,
         data: FrameData,
         spec: ColumnSpec,
-    ) -> Result:
+    ) -> RunResult:
         """Trains over rows that are selected, `data.frame`, with columns as in `spec`."""
         workers, frame, spark = run_spec.plan.workers, data.frame, tasks.spark
         host = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
@@ -406,7 +406,7 @@ class _Reads:
                 aside.append(arrays(held, self.spec, other))
             yield batch.filter(pc.invert(is_held))
 
-    def part(self, batches: Iterable[pa.RecordBatch], slot: int) -> tuple[Part, bool]:
+    def part(self, batches: Iterable[pa.RecordBatch], slot: int) -> tuple[WorkerData, bool]:
         """Opens a partition, and returns whether it streams.
 
         One that fits neither in memory nor on disk is only counted, and its rows are checked, in
@@ -439,8 +439,8 @@ class _Reads:
             for block in stream.blocks:
                 count += len(block.features)
                 span = span or span_of(block.features, stream.scale)
-            return Part(count, lambda order: StreamFeed(stream, order), 0, span=span), True
-        return Part(known, lambda order: StreamFeed(stream, order, rows=known), 1), True
+            return WorkerData(count, lambda order: StreamFeed(stream, order), 0, span=span), True
+        return WorkerData(known, lambda order: StreamFeed(stream, order, rows=known), 1), True
 
 
 def _by_value(plan: TrainingPlan, spec: ColumnSpec) -> dict[str, Callable[..., Any]]:
@@ -469,7 +469,7 @@ def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
         take_by_value(reads.functions)
         slot, said = task.partitionId(), {"rows": 0, "streams": False}
 
-        def open_part() -> Part:
+        def open_part() -> WorkerData:
             part, streams = reads.part(batches, slot)
             said.update(rows=part.rows, streams=streams)
             return part
@@ -550,7 +550,7 @@ def sharing_of(
         run_spec.emit(
             Warned(text=message(wrong, then="priority, weight and jobs_folder are ignored"))
         )
-    own = Standing(
+    own = SeatClaim(
         run=run_spec.run.hex(),
         place=run_spec.run.hex() if is_far else spark.sparkContext.applicationId,
         workers=run_spec.plan.workers,
@@ -567,7 +567,7 @@ def seats_asked_for(
     if is_connect(spark):
         yield
         return
-    own = Standing(
+    own = SeatClaim(
         run=f"fit-{secrets.token_hex(8)}",
         place=spark.sparkContext.applicationId,
         slots=slots_of(spark, None),

@@ -15,7 +15,7 @@ from photinus.coordinator.callbacks import wait_for_them
 from photinus.core.errors import message
 from photinus.core.events import Event, Warned
 from photinus.engine.seat_sharing import SeatSharing, Urgency
-from photinus.engine.seat_table import Standing, told_here
+from photinus.engine.seat_table import SeatClaim, told_here
 from photinus.engine.spark.job import SparkJob
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def held_slots(
         slots: returns how many it has now; None where that has no bound.
         emit: is called when others must end first.
     """
-    own = Standing(run=secrets.token_hex(16), place=application, workers=workers, can_yield=False)
+    own = SeatClaim(run=secrets.token_hex(16), place=application, workers=workers, can_yield=False)
     sharing = SeatSharing(Urgency(), own, slots, emit)
     with sharing.joined():
         sharing.wait_for_seats()

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from photinus.core import events as e
 from photinus.core.errors import NotReadyError, message, reason_of
+from photinus.report.event_thinning import ThinnedEvents
 from photinus.report.journal import read
-from photinus.report.thinned import ThinnedEvents
 
 _log = logging.getLogger("photinus")
 _LEAVE_SECONDS: Final = {"done": 120.0, "failed": 5.0, "stopped": 5.0}

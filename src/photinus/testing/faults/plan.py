@@ -39,10 +39,10 @@ from photinus.testing.faults.fault import (
     Selection,
 )
 from photinus.testing.faults.process import WorkerFaults
-from photinus.testing.faults.worker import FaultyLife, inject
-from photinus.training.asks import Life
+from photinus.testing.faults.worker import FaultyWorker, inject
 from photinus.training.plan import TrainingPlan
-from photinus.training.worker_loop import Part
+from photinus.training.requests import WorkerGenerator
+from photinus.training.worker_loop import WorkerData
 from photinus.transport.rate_limit import RateLimit
 
 if TYPE_CHECKING:
@@ -274,7 +274,9 @@ class Faults(Hooks):
         pace = None if bandwidth is None else RateLimit(bandwidth)
         return WorkerFaults(planned, self.diary, pace, address)
 
-    def simulated(self, machine: Machine, plan: TrainingPlan, slot: int, part: Part) -> Life:
+    def simulated(
+        self, machine: Machine, plan: TrainingPlan, slot: int, part: WorkerData
+    ) -> WorkerGenerator:
         """Returns what a worker of the simulator does, with its faults."""
 
         def happen(fault: Fault, _: float) -> None:
@@ -283,7 +285,7 @@ class Faults(Hooks):
         def later(seconds: float, fault: Fault) -> None:
             machine.later(seconds, lambda: inject(machine, fault))
 
-        return FaultyLife(self.of(slot), happen, later).life(plan, slot, part)
+        return FaultyWorker(self.of(slot), happen, later).life(plan, slot, part)
 
     def driver(self, run_spec: RunSpec, now: Callable[[], float] | None = None) -> DriverFaults:
         """Returns the hooks of the driver, in whose process its faults happen."""

@@ -15,10 +15,10 @@ from photinus.core.errors import LinkLostError, NotReadyError, UsageError, reaso
 from photinus.deploy.executor_process import executor_of_worker
 from photinus.engine.hooks import WorkerHooks
 from photinus.testing.faults.fault import CUT, FREEZE, KILL, SLOW, SLOW_LINK, Fault
-from photinus.testing.faults.worker import FaultyLife
-from photinus.training.asks import Life
+from photinus.testing.faults.worker import FaultyWorker
 from photinus.training.plan import TrainingPlan
-from photinus.training.worker_loop import Part
+from photinus.training.requests import WorkerGenerator
+from photinus.training.worker_loop import WorkerData
 from photinus.transport.link import Link
 from photinus.transport.rate_limit import RateLimit
 
@@ -99,9 +99,9 @@ class WorkerFaults(WorkerHooks):
         """
         return self.cable.linked(make, connect_seconds)
 
-    def life(self, plan: TrainingPlan, slot: int, part: Part) -> Life:
+    def life(self, plan: TrainingPlan, slot: int, part: WorkerData) -> WorkerGenerator:
         """Returns what the worker does, with its faults."""
-        return FaultyLife(self._planned, self.happen, self.later).life(plan, slot, part)
+        return FaultyWorker(self._planned, self.happen, self.later).life(plan, slot, part)
 
     def later(self, seconds: float, fault: Fault) -> None:
         """Does it in a while, whatever the worker does then."""

@@ -15,7 +15,7 @@ from photinus.core.parameters import Layout, Vector
 from photinus.data.base import Array
 from photinus.engine.hooks import Machine
 from photinus.models.base import Batch, Model, Stage
-from photinus.models.optimizers import Inner
+from photinus.models.optimizers import InnerOptimizer
 from photinus.testing.faults.fault import (
     COPY,
     CUT,
@@ -27,9 +27,9 @@ from photinus.testing.faults.fault import (
     SLOW_LINK,
     Fault,
 )
-from photinus.training.asks import Close, Grant, Hello, Life, StepDone
 from photinus.training.plan import TrainingPlan
-from photinus.training.worker_loop import Part, live
+from photinus.training.requests import Close, Grant, Hello, StepDone, WorkerGenerator
+from photinus.training.worker_loop import WorkerData, live
 
 _IN_A_STEP = (NAN, NO_MEMORY)
 _SPARE_BYTES, _ASKED_BYTES = 16 << 20, 1 << 30
@@ -37,7 +37,7 @@ _SPARE_BYTES, _ASKED_BYTES = 16 << 20, 1 << 30
 
 
 @dataclass(eq=False)
-class FaultyLife:
+class FaultyWorker:
     """One worker's generator, with the faults that are planned for it.
 
     Args:
@@ -53,7 +53,7 @@ class FaultyLife:
     steps: int = field(default=0, init=False)
     """Under the present lease."""
 
-    def life(self, plan: TrainingPlan, slot: int, part: Part) -> Life:
+    def life(self, plan: TrainingPlan, slot: int, part: WorkerData) -> WorkerGenerator:
         """Returns the generator of `training.worker_loop.live`, in which the faults happen."""
         if any(fault.kind in _IN_A_STEP for fault in self.planned):
             phases = (replace(p, stage=_SpoiledStage(p.stage, self)) for p in plan.phases)
@@ -69,7 +69,7 @@ class FaultyLife:
             self.happen(fault, 0.0)
         return bool(mine)
 
-    def _followed(self, life: Life) -> Life:
+    def _followed(self, life: WorkerGenerator) -> WorkerGenerator:
         began = time.perf_counter()
         try:
             ask = next(life)
@@ -129,7 +129,7 @@ def inject(machine: Machine, fault: Fault) -> None:
 class _SpoiledStage(Stage):
     """A stage whose models can spoil a gradient."""
 
-    def __init__(self, stage: Stage, life: FaultyLife) -> None:
+    def __init__(self, stage: Stage, life: FaultyWorker) -> None:
         self.name, self.epochs, self.batch_size = stage.name, stage.epochs, stage.batch_size
         self.max_steps = stage.max_steps
         self._stage, self._life = stage, life
@@ -151,14 +151,14 @@ class _SpoiledStage(Stage):
     def agreed_until(self, share: float) -> Stage:
         return _SpoiledStage(self._stage.agreed_until(share), self._life)
 
-    def inner(self, layout: Layout) -> Inner:
+    def inner(self, layout: Layout) -> InnerOptimizer:
         return self._stage.inner(layout)
 
 
 class _SpoiledModel(Model):
     """A model whose gradient is spoiled in the step of the fault."""
 
-    def __init__(self, model: Model, life: FaultyLife) -> None:
+    def __init__(self, model: Model, life: FaultyWorker) -> None:
         self.parameters, self._model, self._life = model.parameters, model, life
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
@@ -171,7 +171,7 @@ class _SpoiledModel(Model):
     def measure(self, batch: Batch) -> Mapping[str, float]:
         return self._model.measure(batch)
 
-    def place(self, device: str, inner: Inner) -> Inner:
+    def place(self, device: str, inner: InnerOptimizer) -> InnerOptimizer:
         moved = self._model.place(device, inner)
         self.parameters = self._model.parameters
         return moved

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Self
 
-from photinus.coordinator.phases import Result
+from photinus.coordinator.phases import RunResult
 from photinus.core.errors import CheckpointError, RunFailedError, UsageError
 from photinus.core.events import WorkerJoined, event_from_dict
 from photinus.engine.base import SOCKETS, RunSpec
@@ -97,7 +97,7 @@ class ConnectSession:
         while not self.wait(0.1) and time.monotonic() < deadline:
             continue
 
-    def result(self) -> Result:
+    def result(self) -> RunResult:
         """Returns what was agreed.
 
         Raises:

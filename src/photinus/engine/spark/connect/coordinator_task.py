@@ -22,11 +22,11 @@ from photinus.engine.base import RunSpec
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.hooks import Hooks
 from photinus.engine.spark.connect.run_directory import RunDirectory
-from photinus.engine.worker_bootstrap import Call, WorkerBootstrap
-from photinus.report.lines import Lines
-from photinus.report.thinned import ThinnedEvents
+from photinus.engine.worker_bootstrap import Rendezvous, WorkerBootstrap
+from photinus.report.event_thinning import ThinnedEvents
+from photinus.report.json_lines import Lines
 from photinus.training.plan import TrainingPlan
-from photinus.training.worker_loop import Part
+from photinus.training.worker_loop import WorkerData
 from photinus.transport.credentials import WorkerKey
 from photinus.transport.frames import Frame
 from photinus.transport.tcp import local_host
@@ -62,7 +62,7 @@ class CoordinatorSpec:
         self,
         slot: int,
         attempt: str,
-        open_part: Callable[[], Part],
+        open_part: Callable[[], WorkerData],
         given: TaskResources | None = None,
         shared: str = "",
     ) -> None:
@@ -80,7 +80,7 @@ class CoordinatorSpec:
     def bootstrap(self, term: int, address: str) -> WorkerBootstrap:
         """Returns what a worker does under a coordinator."""
         hooks = self.hooks if term == self.run_spec.term else Hooks()
-        call = Call(
+        call = Rendezvous(
             address,
             self.key,
             term,
@@ -100,7 +100,7 @@ class _Task:
     run_directory: RunDirectory
     slot: int
     attempt: str
-    open_part: Callable[[], Part]
+    open_part: Callable[[], WorkerData]
     given: TaskResources
     shared: str
     lives: int = 0

@@ -28,11 +28,11 @@ from typing import Any
 from photinus.checkpoint.files import Tensors
 from photinus.checkpoint.folder import RunFolder
 from photinus.checkpoint.store import MAPPED, Store
-from photinus.coordinator.phases import Result
+from photinus.coordinator.phases import RunResult
 from photinus.coordinator.sharded_table import Table
 from photinus.core.errors import LinkError, NotReadyError
 from photinus.core.parameters import Vector
-from photinus.engine.spark.connect.given import put_given, read_given
+from photinus.engine.spark.connect.initial_vectors import put_given, read_given
 from photinus.transport.credentials import WorkerKey
 from photinus.transport.filesystems import LocalFilesystem
 from photinus.transport.seal import Seal
@@ -104,7 +104,7 @@ class RunDirectory:
         """Returns the files in which coordinators write their events, by their terms."""
         return sorted((int(match[1]), self.path / match[0]) for match in self._named(_WORDS))
 
-    def outcome(self) -> tuple[Result | None, str, str]:
+    def outcome(self) -> tuple[RunResult | None, str, str]:
         """Returns what was agreed, or why the run failed and the class of that error.
 
         Raises:
@@ -117,7 +117,7 @@ class RunDirectory:
         vectors = tuple(agreed[f"vector-{n}"] for n in range(int(found.meta["phases"])))
         held = found.files.get(_TABLE)
         table = None if held is None else Table.of(held["vector"])
-        return Result(vectors, agreed["floats"], agreed["integers"], table), "", ""
+        return RunResult(vectors, agreed["floats"], agreed["integers"], table), "", ""
 
     def remove(self) -> None:
         """Removes all of it."""
@@ -183,7 +183,7 @@ class RunDirectory:
             self._felt = (pulse, now)
         return now - self._felt[1]
 
-    def say(self, result: Result | None, failure: str = "", kind: str = "") -> None:
+    def say(self, result: RunResult | None, failure: str = "", kind: str = "") -> None:
         """Writes the outcome."""
         meta = {"failure": failure, "kind": kind, "phases": 0}
         files: dict[str, Tensors] = {}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-spaced = pytest.importorskip("photinus.embeddings.spaced")
+spaced = pytest.importorskip("photinus.embeddings.random_rows")
 
 ROWS = 37
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from photinus.core.clock import Trigger
 from photinus.core.errors import message
-from photinus.strategies.outer import Outer
+from photinus.strategies.outer import OuterOptimizer
 
 AUTO = "auto"
 ENOUGH_STEPS = 7500
@@ -21,7 +21,7 @@ _USUAL_STEPS = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
+class PhaseFacts:
     """What is known of a phase, or of a part of it."""
 
     workers: int
@@ -54,7 +54,7 @@ def gradient_share(asked: float | str, steps: int) -> float:
     return min(1.0, ENOUGH_STEPS / steps) if asked == AUTO else float(asked)
 
 
-def shortened(every: Trigger, setting: Setting, least: int = 1) -> tuple[Trigger, str]:
+def shortened(every: Trigger, setting: PhaseFacts, least: int = 1) -> tuple[Trigger, str]:
     """Returns a trigger in steps that leaves room for ten rounds, and a warning or "".
 
     With fewer rounds a worker's last parameters weigh more than what was agreed on.
@@ -66,7 +66,7 @@ def shortened(every: Trigger, setting: Setting, least: int = 1) -> tuple[Trigger
 
     Example:
         >>> from photinus.core.clock import Steps
-        >>> str(shortened(Steps(500), Setting(workers=4, steps=600))[0])
+        >>> str(shortened(Steps(500), PhaseFacts(workers=4, steps=600))[0])
         '60 steps'
     """
     if every.steps is None or setting.workers == 1 or setting.rounds(every) >= _FEW_ROUNDS:
@@ -80,7 +80,7 @@ def shortened(every: Trigger, setting: Setting, least: int = 1) -> tuple[Trigger
     return shorter, message(wrong, then=f"a round has {shorter}", do=do)
 
 
-def limit(every: Trigger, setting: Setting, *, is_immediate: bool) -> float:
+def limit(every: Trigger, setting: PhaseFacts, *, is_immediate: bool) -> float:
     """Returns the largest gain lr/(1−momentum) that is taken as asked.
 
     Where each push is applied on arrival: 1, on top of the division by the workers. In rounds: 2
@@ -99,8 +99,8 @@ def limit(every: Trigger, setting: Setting, *, is_immediate: bool) -> float:
 
 
 def clamp(
-    outer: Outer, every: Trigger, setting: Setting, *, is_immediate: bool = False
-) -> tuple[Outer, str]:
+    outer: OuterOptimizer, every: Trigger, setting: PhaseFacts, *, is_immediate: bool = False
+) -> tuple[OuterOptimizer, str]:
     """Returns the outer optimizer with its gain within the limit, and a warning or "".
 
     The momentum is lowered, and the rate only where it is above the limit by itself: with a lowered
@@ -109,7 +109,7 @@ def clamp(
     Example:
         >>> from photinus.core.clock import Steps
         >>> from photinus.strategies.outer import Nesterov
-        >>> s = Setting(workers=8, steps=1000)
+        >>> s = PhaseFacts(workers=8, steps=1000)
         >>> clamp(Nesterov(lr=0.7, momentum=0.9), Steps(10), s)[0]
         Nesterov(lr=0.7, momentum=0.65)
     """

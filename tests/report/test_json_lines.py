@@ -7,8 +7,8 @@ import stat
 import pytest
 
 from photinus.core.errors import DataError
-from photinus.report import lines as module
-from photinus.report.lines import Lines, read_lines
+from photinus.report import json_lines as module
+from photinus.report.json_lines import Lines, read_lines
 
 
 def test_a_line_cut_by_a_crash_is_dropped_when_the_file_is_opened_again(tmp_path):

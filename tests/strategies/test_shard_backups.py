@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from photinus.data.rows import memory
-from photinus.strategies.backups import Backup, from_arrays, next_moved, to_arrays, write
 from photinus.strategies.base import ShardMove
 from photinus.strategies.outer import Adagrad, RowAdagrad, RowAdam, Sgd
+from photinus.strategies.shard_backups import ShardBackup, from_arrays, next_moved, to_arrays, write
 
 WIDTH, COUNT = 3, 11
 
 
 def backup(outer, room=memory):
-    return Backup(COUNT, np.empty((0, WIDTH), np.float32), outer, room)
+    return ShardBackup(COUNT, np.empty((0, WIDTH), np.float32), outer, room)
 
 
 def moves(outer, chance, rounds=4):
@@ -31,8 +31,8 @@ def moves(outer, chance, rounds=4):
 @pytest.mark.parametrize("most", [1, 7, 1000])
 @pytest.mark.parametrize("outer", [Sgd(), Adagrad(), RowAdagrad(), RowAdam()], ids=lambda o: o.name)
 def test_pages_of_a_backup_hold_each_row_that_moved_as_it_is_now(outer, most, monkeypatch):
-    monkeypatch.setattr("photinus.strategies.backups.PAGE_NUMBERS", most)
-    monkeypatch.setattr("photinus.strategies.backups._BLOCK_NUMBERS", 3 * most)
+    monkeypatch.setattr("photinus.strategies.shard_backups.PAGE_NUMBERS", most)
+    monkeypatch.setattr("photinus.strategies.shard_backups._BLOCK_NUMBERS", 3 * most)
     own, state, told = moves(outer, np.random.default_rng(most))
     kept = backup(outer)
     for move in told:
@@ -57,7 +57,7 @@ def test_a_shard_that_never_moved_is_one_page_without_rows():
 
 
 def test_room_is_taken_for_the_rows_that_moved_only(monkeypatch):
-    monkeypatch.setattr("photinus.strategies.backups._BLOCK_NUMBERS", 2 * WIDTH)
+    monkeypatch.setattr("photinus.strategies.shard_backups._BLOCK_NUMBERS", 2 * WIDTH)
     asked = []
 
     def room(shape, dtype, whole):

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from photinus.checkpoint import origin
-from photinus.checkpoint.origin import check_code, is_signed, signature_of
+from photinus.checkpoint import signatures
+from photinus.checkpoint.signatures import check_code, is_signed, signature_of
 from photinus.core.errors import UsageError
 
 PLAIN = {"module": "mine:net", "epochs": 2.0}
@@ -17,7 +17,7 @@ def state(tmp_path, monkeypatch):
     """A state folder without a key, and no other place for one."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "no folder").touch()
-    monkeypatch.setattr(origin, "_SHARED", tmp_path / "no folder")
+    monkeypatch.setattr(signatures, "_SHARED", tmp_path / "no folder")
     return tmp_path / "state" / "photinus"
 
 
@@ -74,7 +74,7 @@ def test_a_read_only_home_is_no_obstacle(tmp_path, monkeypatch):
     (tmp_path / "shared").mkdir()
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setenv("HOME", "/dev/null")
-    monkeypatch.setattr(origin, "_SHARED", tmp_path / "shared")
+    monkeypatch.setattr(signatures, "_SHARED", tmp_path / "shared")
     assert is_signed("model", PLAIN, signature_of("model", PLAIN))
     assert [p.name for p in (tmp_path / "shared").iterdir()] == [f"photinus-{os.geteuid()}"]
 
@@ -84,7 +84,7 @@ def test_a_home_of_somebody_else_is_left_alone(tmp_path, monkeypatch):
     (tmp_path / "shared").mkdir()
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(origin, "_SHARED", tmp_path / "shared")
+    monkeypatch.setattr(signatures, "_SHARED", tmp_path / "shared")
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     assert signature_of("model", PLAIN) == "", (
         "what lies in the shared folder is not 12345's either"
@@ -94,7 +94,7 @@ def test_a_home_of_somebody_else_is_left_alone(tmp_path, monkeypatch):
 
 def test_without_any_place_for_a_key_nothing_is_signed(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
-    monkeypatch.setattr(origin, "_SHARED", tmp_path / "none")
+    monkeypatch.setattr(signatures, "_SHARED", tmp_path / "none")
     (tmp_path / "none").write_text("a file")
     assert signature_of("model", PLAIN) == ""
 

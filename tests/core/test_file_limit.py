@@ -3,9 +3,9 @@ import resource
 
 import pytest
 
-from photinus.core import descriptors
-from photinus.core.descriptors import allow_descriptors
+from photinus.core import file_limit
 from photinus.core.errors import NotReadyError
+from photinus.core.file_limit import allow_descriptors
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def limits(monkeypatch):
     held = []
 
     def set_to(soft, hard):
-        monkeypatch.setattr(descriptors, "_count", lambda limit: min(10, limit))
+        monkeypatch.setattr(file_limit, "_count", lambda limit: min(10, limit))
         monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, hard))
         monkeypatch.setattr(resource, "setrlimit", lambda kind, both: held.append(both))
         return held
@@ -51,19 +51,19 @@ def test_a_hard_limit_that_is_too_low_is_one_sentence(limits):
 
 
 def test_what_is_open_is_counted(tmp_path):
-    before = descriptors._count(0)
+    before = file_limit._count(0)
     with (tmp_path / "one").open("w"):
-        assert descriptors._count(0) == before + 1
+        assert file_limit._count(0) == before + 1
 
 
 def test_a_process_that_can_open_nothing_at_all_counts_as_full(monkeypatch):
     def fail(path):
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(descriptors.os, "listdir", fail)
-    assert descriptors._count(9) == 9
+    monkeypatch.setattr(file_limit.os, "listdir", fail)
+    assert file_limit._count(9) == 9
 
 
 def test_a_system_that_tells_nothing_refuses_nothing(monkeypatch, tmp_path):
-    monkeypatch.setattr(descriptors, "_OPEN", tmp_path / "none")
-    assert descriptors._count(9) == 0
+    monkeypatch.setattr(file_limit, "_OPEN", tmp_path / "none")
+    assert file_limit._count(9) == 0

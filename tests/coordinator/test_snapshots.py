@@ -4,25 +4,25 @@ import numpy as np
 import pytest
 
 from photinus.coordinator.callbacks import Callbacks
-from photinus.coordinator.cuts import Cuts
 from photinus.coordinator.early_stopping import EarlyStopping
 from photinus.coordinator.leases import Leases
 from photinus.coordinator.parameter_server import ParameterServer
+from photinus.coordinator.snapshots import SnapshotCollector
 from photinus.models.logistic import LogisticStage
 from photinus.protocol.messages import Seat
 from photinus.strategies.base import Message
 from photinus.strategies.peers import Meetings
 from photinus.strategies.recipes import averaging
 from photinus.strategies.rounds import Rounds
-from photinus.training.asks import Page, Snapshot
 from photinus.training.plan import Phase, TrainingPlan
+from photinus.training.requests import Page, WorkerSnapshot
 
 BOTH = frozenset({0, 1})
 FLOATS, INTEGERS = np.zeros(0, np.float32), np.zeros(0, np.int64)
 
 
 def state(value):
-    return Snapshot(32, {"m": np.full(2, value)}, np.full(2, value), FLOATS, INTEGERS)
+    return WorkerSnapshot(32, {"m": np.full(2, value)}, np.full(2, value), FLOATS, INTEGERS)
 
 
 class Made:
@@ -40,7 +40,7 @@ class Made:
         point = Message("heal", np.zeros(2), version=7, floats=FLOATS, integers=INTEGERS)
         self.owner.enter(0, policy or Rounds(), point)
         early_stopping = EarlyStopping(0.0, 0)
-        self.cuts = Cuts(plan, leases, self.owner, early_stopping, callbacks)
+        self.cuts = SnapshotCollector(plan, leases, self.owner, early_stopping, callbacks)
 
     def begin(self, asked=BOTH):
         return self.cuts.begin(asked, 0.5, 1.0)

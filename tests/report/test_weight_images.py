@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import UsageError
-from photinus.report.picture import data_uri, mosaic, pack, png, unpack
+from photinus.report.weight_images import data_uri, mosaic, pack, png, unpack
 
 
 def decoded(data: bytes) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWriter
 
-from photinus.checkpoint.origin import check_code, is_signed, signature_of
+from photinus.checkpoint.signatures import check_code, is_signed, signature_of
 from photinus.core.errors import CheckpointError
 from photinus.core.factories import check_importable
 from photinus.estimators.network import Network

@@ -20,16 +20,16 @@ from photinus.core.parameters import Vector
 from photinus.models.base import Model, Stage
 from photinus.protocol.messages import inner_of
 from photinus.strategies.base import Message
-from photinus.training.asks import Page, Snapshot
 from photinus.training.plan import TrainingPlan
-from photinus.training.snapshots import Cut, Shards
+from photinus.training.requests import Page, WorkerSnapshot
+from photinus.training.snapshots import RunSnapshot, Shards
 from photinus.transport.frames import Frame
 
 _MOST_RETURNS = 10
 """How often in a row a run goes back to the same cut before it fails."""
 
 
-class Cuts:
+class SnapshotCollector:
     """The last whole cut, and the one in the making: it waits for every worker of its round.
 
     Where a table is sharded over the workers it waits for their shards, too.
@@ -53,7 +53,7 @@ class Cuts:
         owner: ParameterServer,
         early_stopping: EarlyStopping,
         callbacks: Callbacks,
-        last: Cut | None = None,
+        last: RunSnapshot | None = None,
     ) -> None:
         if last is not None:
             _check(last, plan)
@@ -73,9 +73,9 @@ class Cuts:
         """How often in a row the run went back and agreed on nothing in between."""
         self._applied = -1
         """The examples that were agreed on before the present round."""
-        self._making: Cut | None = None
+        self._making: RunSnapshot | None = None
         self._missing: set[int] = set()
-        self._snapshots: dict[int, Snapshot] = {}
+        self._snapshots: dict[int, WorkerSnapshot] = {}
         self._shards = ShardFiles(callbacks.scratch, self._no_shard)
 
     def enter_phase(self, now: float) -> None:
@@ -86,7 +86,7 @@ class Cuts:
         """Keeps what a stage that is over agreed on [n]."""
         self.history = (*self.history, trained)
 
-    def continue_from(self, cut: Cut) -> None:
+    def continue_from(self, cut: RunSnapshot) -> None:
         """Takes a cut as the last one: the run continues from there."""
         self.last = cut
 
@@ -98,7 +98,7 @@ class Cuts:
     # -- the present point -----------------------------------------------------------------------
 
     @property
-    def saved(self) -> Cut | None:
+    def saved(self) -> RunSnapshot | None:
         """The last cut, when nothing was agreed since."""
         cut = self.last
         return cut if cut is not None and (cut.phase, cut.version) == self._owner.at else None
@@ -123,10 +123,10 @@ class Cuts:
         anybody = {} if is_own else cut.inner[min(cut.inner)]
         return point, cut.inner.get(slot, anybody)
 
-    def here(self) -> Cut:
+    def here(self) -> RunSnapshot:
         """Returns the present point as a cut, without what the workers hold alone."""
         owner = self._owner
-        return Cut(
+        return RunSnapshot(
             phase=owner.phase,
             version=owner.version,
             applied=owner.applied,
@@ -179,7 +179,7 @@ class Cuts:
         self._making, self._missing, self._snapshots = self.here(), set(asked), {}
         return bool(asked)
 
-    def take(self, slot: int, version: int, snapshot: Snapshot, now: float) -> None:
+    def take(self, slot: int, version: int, snapshot: WorkerSnapshot, now: float) -> None:
         """Takes in the state that a worker sent, for the cut in the making."""
         if self._making is not None and version == self._making.version and slot in self._missing:
             self._snapshots[slot] = snapshot
@@ -267,7 +267,7 @@ class Cuts:
         self._callbacks.emit(CheckpointFailed(name=self.here().name, reason=reason))
         self.drop()
 
-    def table(self, best: Cut | None) -> Table | None:
+    def table(self, best: RunSnapshot | None) -> Table | None:
         """Returns the table that was sharded; the workers sent their shards before they closed.
 
         Args:
@@ -286,7 +286,7 @@ class Cuts:
 
     # -- what workers held alone -----------------------------------------------------------------
 
-    def held_by(self, worker: Snapshot) -> Message:
+    def held_by(self, worker: WorkerSnapshot) -> Message:
         """Returns the present point as a worker holds it, where the owner does not."""
         return _held(self.here(), worker.trained, worker.floats, worker.integers).point
 
@@ -350,7 +350,9 @@ class Cuts:
             owner.failure = message(wrong, got=got, do="repair the network; resume the run")
 
 
-def _held(cut: Cut, trained: Vector | None, floats: Vector, integers: Vector) -> Cut:
+def _held(
+    cut: RunSnapshot, trained: Vector | None, floats: Vector, integers: Vector
+) -> RunSnapshot:
     """Returns a cut at the point that a worker held."""
     point = cut.point._replace(vector=trained, floats=floats, integers=integers)
     return replace(cut, point=point)
@@ -368,7 +370,7 @@ def _sections(arrays: Mapping[str, Vector]) -> tuple[Vector, Vector, Vector]:
     return arrays["vector"], arrays["floats"], arrays["integers"]
 
 
-def _check(cut: Cut, plan: TrainingPlan) -> None:
+def _check(cut: RunSnapshot, plan: TrainingPlan) -> None:
     if cut.phase >= len(plan.phases):
         wrong = f"the checkpoint is of phase {cut.phase}, and this plan has fewer phases"
         raise UsageError(wrong, got=len(plan.phases), do="resume with the plan it is of")

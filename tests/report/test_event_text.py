@@ -5,8 +5,8 @@ import math
 import pytest
 
 from photinus.core import events as e
-from photinus.report.units import bytes_text, count_text, number_text, seconds_text
-from photinus.report.wording import interval_text, line_of
+from photinus.report.event_text import interval_text, line_of
+from photinus.report.formatting import bytes_text, count_text, number_text, seconds_text
 
 LINES = [
     (

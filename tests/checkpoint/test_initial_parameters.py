@@ -5,7 +5,7 @@ import pytest
 
 from photinus.checkpoint.export import save_model
 from photinus.checkpoint.files import to_safetensors
-from photinus.checkpoint.start import load_start
+from photinus.checkpoint.initial_parameters import load_start
 from photinus.core.errors import CheckpointError, UsageError
 
 TENSORS = {"weight": np.arange(6, dtype="f4").reshape(2, 3), "bias": np.ones(2)}

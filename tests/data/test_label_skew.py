@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from photinus.data.skew import MOST_LABELS, label_counts, skewed
+from photinus.data.label_skew import MOST_LABELS, label_counts, skewed
 
 
 def dealt(labels, workers):

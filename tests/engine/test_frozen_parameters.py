@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import FencedError
-from photinus.engine.frozen import FrozenFile, fetched_once
+from photinus.engine.frozen_parameters import FrozenFile, fetched_once
 from photinus.strategies.base import Message
-from photinus.training.asks import Close, Grant, Hello
+from photinus.training.requests import Close, Grant, Hello
 
 FROZEN = np.arange(5, dtype=np.float32)
 

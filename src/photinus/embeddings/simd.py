@@ -15,7 +15,7 @@ from numba import types
 from numba.core import cgutils, config
 from numba.extending import intrinsic
 
-from photinus.embeddings.plain import OUTPUTS
+from photinus.embeddings.reference import OUTPUTS
 
 _HELD_TO: Any = getattr(config, "CPU_NAME", None)
 _IS_LONG = not _HELD_TO and llvm.get_host_cpu_features().get("avx512f", False)

@@ -3,8 +3,8 @@
 import pytest
 
 from photinus.core.clock import Epochs, Seconds, Steps
-from photinus.strategies.guard import Setting, clamp, gradient_share, limit, shortened
 from photinus.strategies.outer import Adam, DelayedNesterov, Nesterov, Sgd, SlowMo
+from photinus.strategies.phase_defaults import PhaseFacts, clamp, gradient_share, limit, shortened
 
 TABLE = [
     # workers, every, adaptive, steps, limit
@@ -23,7 +23,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("workers", "every", "adaptive", "steps", "most"), TABLE)
 def test_the_limit_follows_the_table(workers, every, adaptive, steps, most):
-    setting = Setting(workers=workers, steps=steps, epochs=50.0, is_adaptive=adaptive)
+    setting = PhaseFacts(workers=workers, steps=steps, epochs=50.0, is_adaptive=adaptive)
     assert limit(every, setting, is_immediate=False) == most
     tamed, warning = clamp(SlowMo(lr=1.0, momentum=0.95), every, setting)
     assert tamed.gain == pytest.approx(most, abs=1e-5)
@@ -33,7 +33,7 @@ def test_the_limit_follows_the_table(workers, every, adaptive, steps, most):
 
 
 def test_what_is_applied_as_it_comes_may_carry_no_further_than_its_share():
-    setting = Setting(workers=8, steps=5000, is_adaptive=True)
+    setting = PhaseFacts(workers=8, steps=5000, is_adaptive=True)
     assert limit(Steps(50), setting, is_immediate=True) == 1.0
     one = DelayedNesterov()
     assert clamp(one, Steps(50), setting, is_immediate=True) == (one, "")
@@ -43,11 +43,11 @@ def test_what_is_applied_as_it_comes_may_carry_no_further_than_its_share():
 
 @pytest.mark.parametrize("outer", [Sgd(), Nesterov(), Nesterov(0.2, 0.9), Adam(), Sgd(2.0)])
 def test_what_is_within_the_limit_is_taken_as_asked(outer):
-    assert clamp(outer, Steps(50), Setting(workers=8, steps=5000)) == (outer, "")
+    assert clamp(outer, Steps(50), PhaseFacts(workers=8, steps=5000)) == (outer, "")
 
 
 def test_a_rate_above_the_limit_is_lowered_once_no_momentum_is_left():
-    setting = Setting(workers=8, steps=5000)
+    setting = PhaseFacts(workers=8, steps=5000)
     assert clamp(Sgd(lr=3.0), Steps(50), setting)[0] == Sgd(lr=2.0)
     tamed, warning = clamp(Nesterov(lr=3.0, momentum=0.5), Steps(50), setting)
     assert tamed == Nesterov(lr=2.0, momentum=0.0)
@@ -73,4 +73,4 @@ def test_a_short_phase_is_by_gradients_and_a_long_one_at_its_start():
     ],
 )
 def test_rounds_follow_the_length_of_the_phase(every, workers, steps, shorter):
-    assert shortened(every, Setting(workers=workers, steps=steps))[0] == shorter
+    assert shortened(every, PhaseFacts(workers=workers, steps=steps))[0] == shorter

@@ -13,7 +13,7 @@ import numpy as np
 
 from photinus.core.errors import FencedError
 from photinus.core.parameters import Vector
-from photinus.training.asks import Ask, Grant, Hello, Life
+from photinus.training.requests import Grant, Hello, Request, WorkerGenerator
 
 
 class FrozenFile:
@@ -75,7 +75,7 @@ class FrozenFile:
         return vector
 
 
-def fetched_once(life: Life, file: FrozenFile) -> Life:
+def fetched_once(life: WorkerGenerator, file: FrozenFile) -> WorkerGenerator:
     """Yields a generator's requests; what is frozen is sent to one worker of the executor.
 
     The hello of the others reports that they have it; they map the file of the one that fetches.
@@ -86,7 +86,7 @@ def fetched_once(life: Life, file: FrozenFile) -> Life:
     """
     is_over = False
     try:
-        ask: Ask = next(life)
+        ask: Request = next(life)
         while True:
             try:
                 answer = yield from _answered(ask, file)
@@ -101,7 +101,7 @@ def fetched_once(life: Life, file: FrozenFile) -> Life:
         file.close(is_over=is_over)
 
 
-def _answered(ask: Ask, file: FrozenFile) -> Generator[Ask, Any, Any]:
+def _answered(ask: Request, file: FrozenFile) -> Generator[Request, Any, Any]:
     """Asks, and returns the answer; a grant with the vector, whichever worker fetched it."""
     if not isinstance(ask, Hello) or ask.has:
         return (yield ask)

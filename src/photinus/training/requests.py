@@ -1,4 +1,4 @@
-"""The requests that a worker's generator (`Life`) yields to its driver, and the answers to them."""
+"""The requests that a worker's generator yields to its driver, and the answers to them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Close(NamedTuple):
     rests: bool = False
     """The share is not done, but the pass over the rows is: another attempt continues."""
     inner: Mapping[str, Vector] = MappingProxyType({})
-    """What another attempt continues with, as of a `Snapshot`."""
+    """What another attempt continues with, as of a `WorkerSnapshot`."""
 
 
 class Page(NamedTuple):
@@ -59,7 +59,7 @@ class Page(NamedTuple):
     """It is sent because the share is done, not for a checkpoint."""
 
 
-class RowsAsked(NamedTuple):
+class RowsRequest(NamedTuple):
     """From the loop: rows [r] of a sharded table, as they were last agreed on.
 
     Answered by their numbers [r, width], once the owners have sent them; None where one of them
@@ -86,7 +86,7 @@ class Exchange(NamedTuple):
     """For a meeting: the parameters [n], and the point [n] that was last agreed on."""
 
 
-class Snapshot(NamedTuple):
+class WorkerSnapshot(NamedTuple):
     """From the loop when its state was asked for: all of a worker that a checkpoint needs."""
 
     position: int
@@ -105,7 +105,7 @@ class Measured(NamedTuple):
     sums: Mapping[str, float]
 
 
-class News(NamedTuple):
+class StepReply(NamedTuple):
     """Into the loop: the time, what arrived, and how far all are."""
 
     seconds: float = 0.0
@@ -118,7 +118,7 @@ class News(NamedTuple):
     measure: bool = False
     """Likewise, what it measures on its rows set aside."""
 
-    def behind(self, news: News) -> News:
+    def behind(self, news: StepReply) -> StepReply:
         """Returns it merged with an earlier turn's news of the same step, but for its messages."""
         return self._replace(
             progress=news.progress if self.progress is None else self.progress,
@@ -128,8 +128,8 @@ class News(NamedTuple):
         )
 
 
-Ask = Hello | Close | Page | RowsAsked | StepDone | Exchange | Snapshot | Measured
-Life = Generator[Ask, Any, None]
+Request = Hello | Close | Page | RowsRequest | StepDone | Exchange | WorkerSnapshot | Measured
+WorkerGenerator = Generator[Request, Any, None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

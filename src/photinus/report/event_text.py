@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from photinus.core import events as e
-from photinus.report.units import count_text, number_text, seconds_text
+from photinus.report.formatting import count_text, number_text, seconds_text
 
 
 def line_of(event: e.Event) -> str:

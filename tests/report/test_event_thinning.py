@@ -1,6 +1,6 @@
 from photinus.core.events import PhaseEnded, RoundClosed, RunEnded
+from photinus.report.event_thinning import ThinnedEvents
 from photinus.report.summary import Summary
-from photinus.report.thinned import ThinnedEvents
 
 
 def closed(version, **fields):

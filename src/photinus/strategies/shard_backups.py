@@ -15,7 +15,7 @@ import numpy as np
 from photinus.core.pages import read_at_random
 from photinus.core.parameters import Vector
 from photinus.strategies.base import ShardMove
-from photinus.strategies.outer import Outer
+from photinus.strategies.outer import OuterOptimizer
 
 PAGE_NUMBERS = 1 << 20
 """How many numbers a lost worker's successor asks for at once."""
@@ -26,7 +26,7 @@ _BLOCK_NUMBERS = 1 << 24
 _PREFIX, _OUTER, _INNER = "backup.", "outer.", "inner."
 
 
-class Backup:
+class ShardBackup:
     """Rows that moved of another worker's shard, in blocks: it takes room for these rows only.
 
     Args:
@@ -37,7 +37,7 @@ class Backup:
     """
 
     def __init__(
-        self, count: int, like: Vector, outer: Outer, room: Callable[..., Vector | None]
+        self, count: int, like: Vector, outer: OuterOptimizer, room: Callable[..., Vector | None]
     ) -> None:
         self._like, self._room = (like, *outer.init(like)), room
         self._places = np.full(count, -1, np.int32)

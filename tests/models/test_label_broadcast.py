@@ -7,8 +7,8 @@ from torch.nn.functional import mse_loss, softplus
 
 from photinus.core.errors import UsageError
 from photinus.data.rows import Rows
+from photinus.models.label_broadcast import is_paired
 from photinus.models.module import ModuleStage
-from photinus.models.paired import is_paired
 
 OUTPUTS = torch.tensor([[0.5], [1.5], [2.0]])
 
