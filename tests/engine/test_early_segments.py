@@ -43,7 +43,7 @@ def net(hidden=24):
 @pytest.fixture
 def sent(monkeypatch):
     """Has segments of 100 numbers; counts what left early, and the calls that found it here."""
-    counts, announces, opens = Counter(), PeerSession.announces, ReduceScatter.open
+    counts, announces, opens = Counter(), PeerSession.announce, ReduceScatter.open
 
     def announcing(self, run, size, merge):
         counts[run.fragment] += 1
@@ -56,7 +56,7 @@ def sent(monkeypatch):
 
     monkeypatch.setattr(segments, "SEGMENT", 100)
     monkeypatch.setattr(EarlyTrial, "pays", lambda self: True)
-    monkeypatch.setattr(PeerSession, "announces", announcing)
+    monkeypatch.setattr(PeerSession, "announce", announcing)
     monkeypatch.setattr(ReduceScatter, "open", opening)
     return counts
 

@@ -32,7 +32,12 @@ LOSSY = {"faults": Faults().lose(0.2).double(0.3), "resend_seconds": 0.1}
 @pytest.fixture
 def truth(monkeypatch):
     """What became of publications, counted where they are read."""
-    counts, hear, end, tell = Counter(), PeerSession.hear, PeerSession.agreed, PeerSession.publishes
+    counts, hear, end, tell = (
+        Counter(),
+        PeerSession.hear_worker,
+        PeerSession.end_meeting,
+        PeerSession.publish,
+    )
 
     def publishing(self, message):
         counts["published"] += len(message.slots)
@@ -49,9 +54,9 @@ def truth(monkeypatch):
         counts["unread"] += sum(f.header["version"] == self._version for f in self._inbox)
         return end(self, message)
 
-    monkeypatch.setattr(PeerSession, "publishes", publishing)
-    monkeypatch.setattr(PeerSession, "hear", hearing)
-    monkeypatch.setattr(PeerSession, "agreed", agreeing)
+    monkeypatch.setattr(PeerSession, "publish", publishing)
+    monkeypatch.setattr(PeerSession, "hear_worker", hearing)
+    monkeypatch.setattr(PeerSession, "end_meeting", agreeing)
     return counts
 
 
@@ -256,7 +261,7 @@ def early(monkeypatch):
     def pumping(self, node, answer, lost=None):
         def send(run, size, merge):
             counts["runs"] += 1
-            self._post(node, node.session.peers.announces(run, size, merge))
+            self._post(node, node.session.peers.announce(run, size, merge))
 
         if isinstance(answer, Grant):
             answer = dataclasses.replace(answer, early=segments.EarlySending(send, lambda: True))

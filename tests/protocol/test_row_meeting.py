@@ -104,8 +104,8 @@ def shares(brought):
     """Each has agreed on a round, and asks the others for what its push will ask for."""
     all_of = [ShardExchange() for _ in brought]
     for slot, (share, push) in enumerate(zip(all_of, brought, strict=True)):
-        share.agreed(push, tuple(range(len(brought))), (0, 0))
-        share.wants(push.asks, 7, slot)
+        share.end_round(push, tuple(range(len(brought))), (0, 0))
+        share.request_ahead(push.asks, 7, slot)
     return all_of
 
 
@@ -116,9 +116,9 @@ def test_of_rows_that_came_ahead_only_those_come_again_that_the_round_moved(code
     plain = [meeting.result() for meeting in meet(brought, called(3), rng)]
     all_of = shares(brought)
     for slot, share in enumerate(all_of):
-        for owner, rows in share.wants(brought[slot].asks, 7, slot).items():
-            share.came(owner, 7, all_of[owner].rows(7, {"asks": rows})["vector"])
-    ahead = [s.ahead(push.asks, 7) for s, push in zip(all_of, brought, strict=True)]
+        for owner, rows in share.request_ahead(brought[slot].asks, 7, slot).items():
+            share.take_answer(owner, 7, all_of[owner].rows(7, {"asks": rows})["vector"])
+    ahead = [s.fetched_ahead(push.asks, 7) for s, push in zip(all_of, brought, strict=True)]
     assert [sorted(came) for came in ahead] == [[1, 2], [0, 2], [0, 1]]
     moved = np.unique(np.concatenate([push.rows for push in brought]))
     for meeting, wanted in zip(meet(brought, called(3), rng, ahead), plain, strict=True):
@@ -132,13 +132,13 @@ def test_of_rows_that_came_ahead_only_those_come_again_that_the_round_moved(code
 def test_what_came_for_other_rows_or_of_another_version_is_of_no_use():
     _, brought = pushes(2, "fp32", Sgd(), np.random.default_rng(7))
     one, _ = shares(brought)
-    rows = one.wants(brought[0].asks, 7, 0)[1]
-    one.came(1, 6, np.zeros(rows.size * WIDTH, np.float32))
-    assert not one.ahead(brought[0].asks, 7)
-    one.came(1, 7, np.zeros(rows.size * WIDTH, np.float32))
-    assert list(one.ahead(brought[0].asks, 7)) == [1]
-    assert not one.ahead(brought[0].asks, 8)
-    assert not one.ahead(brought[0].asks[brought[0].asks != rows[0]], 7)
+    rows = one.request_ahead(brought[0].asks, 7, 0)[1]
+    one.take_answer(1, 6, np.zeros(rows.size * WIDTH, np.float32))
+    assert not one.fetched_ahead(brought[0].asks, 7)
+    one.take_answer(1, 7, np.zeros(rows.size * WIDTH, np.float32))
+    assert list(one.fetched_ahead(brought[0].asks, 7)) == [1]
+    assert not one.fetched_ahead(brought[0].asks, 8)
+    assert not one.fetched_ahead(brought[0].asks[brought[0].asks != rows[0]], 7)
 
 
 def test_a_shard_that_is_about_to_move_answers_nobody():
@@ -147,7 +147,7 @@ def test_a_shard_that_is_about_to_move_answers_nobody():
     asked = {"asks": np.array([0, 4])}
     assert one.rows(7, asked)["vector"].size == 2 * WIDTH
     assert one.rows(8, asked) is None
-    one.agreed(brought[0], (0, 1), (0, 0))
+    one.end_round(brought[0], (0, 1), (0, 0))
     assert one.rows(7, asked) is None
 
 

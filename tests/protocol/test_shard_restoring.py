@@ -31,8 +31,8 @@ def agreed(rng, codec):
         backup.take(ShardMove(at, now[before][at], (sums[before][at],), {"m": np.ones(1)}))
         owned = OwnedShard(now[mine].copy(), (sums[mine].copy(),), OUTER.update, backup=backup)
         told[slot] = ShardExchange()
-        told[slot].agreed(Message("push", codec=codec, owned=owned), (0, 1, 2), (1, 0))
-        told[slot].wants(np.empty(0, np.int64), VERSION, slot)
+        told[slot].end_round(Message("push", codec=codec, owned=owned), (0, 1, 2), (1, 0))
+        told[slot].request_ahead(np.empty(0, np.int64), VERSION, slot)
     return loaded, now, sums, told
 
 
@@ -78,8 +78,8 @@ def test_a_worker_that_came_to_its_last_rounds_still_tells():
     _, _, _, told = agreed(np.random.default_rng(0), "fp32")
     shares = told[1]
     owned = shares._owned
-    shares.agreed(Message("push", owned=owned), (0, 1, 2), (1, 0))
+    shares.end_round(Message("push", owned=owned), (0, 1, 2), (1, 0))
     asked = {"start": np.array([0])}
     assert shares.rows(VERSION + 1, asked) is None, "its shard is about to move"
-    shares.brings(Message("push", version=VERSION + 1, owned=owned))
+    shares.bring_push(Message("push", version=VERSION + 1, owned=owned))
     assert shares.rows(VERSION + 1, asked)["after"].tolist() == [8]

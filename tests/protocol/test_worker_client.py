@@ -231,7 +231,7 @@ def test_what_comes_in_is_not_asked_for_again(monkeypatch):
                 raise RunFailedError("enough")
             return link.exchange(None, 0.0)
 
-        monkeypatch.setattr(worker, "_heard", heard)
+        monkeypatch.setattr(worker, "_receive", heard)
         with pytest.raises(RunFailedError, match="enough"):
             worker.run()
         hellos[trickles] = link.hellos

@@ -10,7 +10,7 @@ from photinus.core.errors import NotReadyError, UsageError
 from photinus.strategies.shards import ShardState
 from photinus.training import shard_pages
 from photinus.training.requests import Page
-from photinus.training.shard_pages import ShardCopy, fetched, fetched_moved, first_of
+from photinus.training.shard_pages import ShardCopy, fetched, fetched_moved, sample_of
 
 
 @pytest.fixture(autouse=True)
@@ -105,12 +105,12 @@ def test_rows_that_moved_are_written_over_those_of_the_start():
     start = np.arange(60.0).reshape(20, 3)
     now = held()
     at = np.array([1, 2, 3, 8, 19])
-    files = {"at": at[:, None], "first": first_of(start), "vector": now.own[at]}
+    files = {"at": at[:, None], "first": sample_of(start), "vector": now.own[at]}
     files["outer.0"] = now.outer[0][at, None]
     shard = {"vector": start.copy(), "outer.0": np.zeros((20, 1))}
     moved = answers(fetched_moved(kinds_of(files), 4, shard), files)
     assert moved.at.tolist() == at.tolist()
-    assert np.array_equal(moved.rows, first_of(start))
+    assert np.array_equal(moved.rows, sample_of(start))
     start[at] = now.own[at]
     assert np.array_equal(shard["vector"], start)
     assert np.array_equal(np.flatnonzero(shard["outer.0"]), at)
@@ -118,7 +118,7 @@ def test_rows_that_moved_are_written_over_those_of_the_start():
 
 def test_a_start_that_is_drawn_otherwise_than_for_the_checkpoint_is_refused():
     start = np.arange(60.0).reshape(20, 3)
-    files = {"at": np.zeros((0, 1), np.int64), "first": first_of(start), "vector": start[:0]}
+    files = {"at": np.zeros((0, 1), np.int64), "first": sample_of(start), "vector": start[:0]}
     start[5] += 1
     with pytest.raises(UsageError, match="first numbers of the table are drawn otherwise"):
         answers(fetched_moved(kinds_of(files), 4, {"vector": start}), files)

@@ -47,18 +47,18 @@ class Seat:
 def message_to(frame: Frame, message: Message, **header: Any) -> Frame:  # noqa: ANN401 - plain
     """Returns the frame with a message in it, and with more in its header."""
     since = message.since
-    told: dict[str, Any] = {**frame.header, "version": message.version, **header}
+    fields: dict[str, Any] = {**frame.header, "version": message.version, **header}
     if message.fragment != ALL:
-        told["fragment"] = message.fragment
+        fields["fragment"] = message.fragment
     if message.codec != "fp32":
-        told["codec"] = message.codec
+        fields["codec"] = message.codec
     if since != _NO_WORK:
-        told["steps"], told["examples"] = int(since.steps), int(since.examples)
-        told["epochs"], told["seconds"] = float(since.epochs), float(since.seconds)
+        fields["steps"], fields["examples"] = int(since.steps), int(since.examples)
+        fields["epochs"], fields["seconds"] = float(since.epochs), float(since.seconds)
     if message.fingerprint:
-        told["fingerprint"] = message.fingerprint
+        fields["fingerprint"] = message.fingerprint
     if message.slots:
-        told["slots"] = message.slots
+        fields["slots"] = message.slots
     arrays = {
         "vector": message.vector,
         "rows": message.rows,
@@ -66,9 +66,9 @@ def message_to(frame: Frame, message: Message, **header: Any) -> Frame:  # noqa:
         "floats": message.floats,
         "integers": message.integers,
     }
-    kept = {name: array for name, array in arrays.items() if array is not None}
-    kept |= {f"outer.{i}": held for i, held in enumerate(message.outer)}
-    return replace(frame, header=told, arrays=kept)
+    present = {name: array for name, array in arrays.items() if array is not None}
+    present |= {f"outer.{i}": vector for i, vector in enumerate(message.outer)}
+    return replace(frame, header=fields, arrays=present)
 
 
 def message_of(frame: Frame, kind: str = "") -> Message:
@@ -100,11 +100,11 @@ def message_of(frame: Frame, kind: str = "") -> Message:
 
 def step_reply_of(frames: Sequence[Frame], seconds: float) -> StepReply:
     """Returns what answers mean for the loop; an `ack` reports only how far all are."""
-    told = [f.header["progress"] for f in frames if "progress" in f.header]
+    reported = [f.header["progress"] for f in frames if "progress" in f.header]
     return StepReply(
         seconds,
         tuple(message_of(frame) for frame in frames if frame.kind != "ack"),
-        told[-1] if told else None,
+        reported[-1] if reported else None,
         stop=any(frame.header.get("stop") for frame in frames),
         save=any(frame.header.get("save") for frame in frames),
         measure=any(frame.header.get("measure") for frame in frames),
@@ -188,7 +188,7 @@ def snapshot_of(frame: Frame) -> WorkerSnapshot:
 
 def page_to(frame: Frame, page: Page, **header: Any) -> Frame:  # noqa: ANN401 - plain values
     """Returns a page frame, with more in its header."""
-    told = {
+    fields = {
         "version": page.version,
         "name": page.name,
         "start": page.start,
@@ -196,7 +196,7 @@ def page_to(frame: Frame, page: Page, **header: Any) -> Frame:  # noqa: ANN401 -
         "is_last": page.is_last,
     }
     arrays = {} if page.numbers is None else {"numbers": page.numbers}
-    return replace(frame, header={**frame.header, **told, **header}, arrays=arrays)
+    return replace(frame, header={**frame.header, **fields, **header}, arrays=arrays)
 
 
 def page_of(frame: Frame) -> Page:
@@ -212,8 +212,8 @@ def page_of(frame: Frame) -> Page:
     )
 
 
-def _kinds(told: Mapping[str, Any]) -> Kinds:
-    return {name: (dtype, tuple(shape)) for name, (dtype, shape) in told.items()}
+def _kinds(fields: Mapping[str, Any]) -> Kinds:
+    return {name: (dtype, tuple(shape)) for name, (dtype, shape) in fields.items()}
 
 
 def inner_to(inner: Mapping[str, Vector]) -> dict[str, Vector]:

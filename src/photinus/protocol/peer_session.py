@@ -64,124 +64,134 @@ class PeerSession:
         self._leases: dict[int, int] = {}
         self._edition = -1
         self._version = self._published = self._rounds = 0
-        self._heard: dict[tuple[int, int], int] = {}
+        self._last_sequence: dict[tuple[int, int], int] = {}
         self._inbox: list[Frame] = []
-        self._pieces: list[Frame] = []
+        self._early_pieces: list[Frame] = []
         """Pieces of a meeting that this worker is not called to yet."""
         self._messages: list[Message] = []
-        self._brought: Message | None = None
+        self._push: Message | None = None
         self._is_sparse = False
         """Zeros of its shards do not travel."""
-        self._stands: tuple[Vector, Vector] | None = None
+        self._points: tuple[Vector, Vector] | None = None
         self._meeting: ReduceScatter | RowMeeting | ShardRestore | None = None
-        self._met: tuple[int, ...] = ()
+        self._met_leases: tuple[int, ...] = ()
         """The leases of the open meeting's members, where it is about a table."""
-        self._early: ReduceScatter | None = None
+        self._announced: ReduceScatter | None = None
         """The next meeting, while it is not called: its members are those of the directory."""
-        self._early_leases: tuple[int, ...] = ()
+        self._announced_leases: tuple[int, ...] = ()
         """Of its members."""
-        self._asks = 0
-        self._table = ShardExchange()
-        self._near: set[int] = set()
+        self._reminders = 0
+        self._shards = ShardExchange()
+        self._active: set[int] = set()
         """The slots from which anything arrived since this worker last reported what it lacks."""
         self._arriving: frozenset[int] = frozenset()
         """The slots from which a frame is arriving now: what it holds is not missing."""
 
-    def seated(self, seat: Seat, version: int, told: Mapping[str, Any]) -> None:
+    def seated(self, seat: Seat, version: int, header: Mapping[str, Any]) -> None:
         """Starts anew under a grant: its numbers begin again with the lease."""
         if seat.lease != self._seat.lease or seat.phase != self._seat.phase:
             self._edition, self._published = -1, 0
-            self._inbox, self._heard = [], {}
-        self._table = ShardExchange()
-        self._seat, self._meeting, self._brought, self._early = seat, None, None, None
-        self._stands_on(version)
-        if "peers" in told:
-            self._directory(told)
+            self._inbox, self._last_sequence = [], {}
+        self._shards = ShardExchange()
+        self._seat, self._meeting, self._push, self._announced = seat, None, None, None
+        self._begin_version(version)
+        if "peers" in header:
+            self._update_directory(header)
 
-    def _stands_on(self, version: int) -> None:
+    def _begin_version(self, version: int) -> None:
         self._version, self._rounds = version, 0
         for counter in (self.counts, self._sent, self._taken):
             counter.clear()
-        self._pieces = [p for p in self._pieces if p.header["version"] >= version]
+        self._early_pieces = [p for p in self._early_pieces if p.header["version"] >= version]
 
     # -- from the coordinator --------------------------------------------------------------------
 
-    def told(self, frame: Frame) -> list[AddressedFrame]:
+    def hear_coordinator(self, frame: Frame) -> list[AddressedFrame]:
         """Takes in the list of members, and calls to meetings; returns what to send."""
         is_ours = (frame.lease, frame.phase) == (self._seat.lease, self._seat.phase)
         if frame.kind not in OTHERS or not is_ours:
             return []
-        self._directory(frame.header)
+        self._update_directory(frame.header)
         if frame.kind == "here":
             if frame.header["call"]:
                 self._messages.append(Message("call", version=frame.header["version"]))
-        elif frame.header["version"] == self._version and self._brought is not None:
-            self._table.kept = frame.header.get("kept", 0)
-            return self._meets(message_of(frame))
+        elif frame.header["version"] == self._version and self._push is not None:
+            self._shards.checkpoint_version = frame.header.get("kept", 0)
+            return self._open_meeting(message_of(frame))
         return []
 
-    def _directory(self, here: Mapping[str, Any]) -> None:
-        if here["edition"] <= self._edition:
+    def _update_directory(self, header: Mapping[str, Any]) -> None:
+        if header["edition"] <= self._edition:
             return
-        self._edition = here["edition"]
-        self._leases = {slot: lease for slot, lease, _ in here["peers"]}
-        if self._early is not None and self._leases_of(self._early.slots) != self._early_leases:
-            self._early = None
-        self.addresses = {slot: address for slot, _, address in here["peers"]}
-        told = Message("here", slot=self._seat.slot, slots=tuple(sorted(self._leases)))
-        self._messages.append(told)
+        self._edition = header["edition"]
+        self._leases = {slot: lease for slot, lease, _ in header["peers"]}
+        if (
+            self._announced is not None
+            and self._leases_of(self._announced.slots) != self._announced_leases
+        ):
+            self._announced = None
+        self.addresses = {slot: address for slot, _, address in header["peers"]}
+        members = Message("here", slot=self._seat.slot, slots=tuple(sorted(self._leases)))
+        self._messages.append(members)
 
-    def _meets(self, called: Message) -> list[AddressedFrame]:
+    def _open_meeting(self, called: Message) -> list[AddressedFrame]:
         """Opens a meeting; if it is open already, asks for what has not arrived."""
-        assert self._brought is not None
+        assert self._push is not None
         if self._meeting is not None and set(called.slots) > set(self._meeting.slots):
             return []  # an old call: members are only ever lost
-        slot, brought, met = self._seat.slot, self._brought, tuple[int, ...]()
-        if brought.owned is not None:  # a lost member rejoins, with other parts
-            met = self._leases_of(called.slots)
-        if self._meeting is not None and (self._meeting.slots, self._met) == (called.slots, met):
-            return self._says_again()
-        self._near, self._met, out = set(), met, list[AddressedFrame]()
-        if brought.kind == "fetch":
-            self._meeting = restoring = ShardRestore(slot, called, brought)
-            return self._asks_of(restoring.others)
-        early, self._early = self._early, None
-        if early is not None and early.slots == called.slots and early.open(called, brought):
-            self._meeting = early
+        slot, push, leases = self._seat.slot, self._push, tuple[int, ...]()
+        if push.owned is not None:  # a lost member rejoins, with other parts
+            leases = self._leases_of(called.slots)
+        if self._meeting is not None and (self._meeting.slots, self._met_leases) == (
+            called.slots,
+            leases,
+        ):
+            return self._report_missing()
+        self._active, self._met_leases, outgoing = set(), leases, list[AddressedFrame]()
+        if push.kind == "fetch":
+            self._meeting = restoring = ShardRestore(slot, called, push)
+            return self._request_restore(restoring.others)
+        announced, self._announced = self._announced, None
+        if (
+            announced is not None
+            and announced.slots == called.slots
+            and announced.open(called, push)
+        ):
+            self._meeting = announced
         else:
-            meeting = self._meeting = self._opened(called, brought)
-            out += [self._piece(s, "part", meeting.part(s)) for s in meeting.others]
-        return out + self._wholes() + self._hear_held() + self._ready()
+            meeting = self._meeting = self._new_meeting(called, push)
+            outgoing += [self._piece(s, "part", meeting.part(s)) for s in meeting.others]
+        return outgoing + self._merged_pieces() + self._take_early_pieces() + self._ready_frame()
 
-    def _hear_held(self) -> list[AddressedFrame]:
+    def _take_early_pieces(self) -> list[AddressedFrame]:
         """Takes in the pieces that came before this worker knew of their meeting."""
-        held, self._pieces = self._pieces, []
-        return [out for frame in held for out in self.hear(frame)]
+        pieces, self._early_pieces = self._early_pieces, []
+        return [answer for frame in pieces for answer in self.hear_worker(frame)]
 
-    def _opened(self, called: Message, brought: Message) -> ReduceScatter | RowMeeting:
-        slot, owned = self._seat.slot, brought.owned
+    def _new_meeting(self, called: Message, push: Message) -> ReduceScatter | RowMeeting:
+        slot, owned = self._seat.slot, push.owned
         if owned is None:
-            return ReduceScatter.called(slot, called, brought)
-        ahead = self._table.ahead(brought.asks, self._version)
+            return ReduceScatter.called(slot, called, push)
+        ahead = self._shards.fetched_ahead(push.asks, self._version)
         guard = next_to(slot, called.slots)
-        backlog = self._table.backlog(self._leases.get(guard, 0), owned)
-        return RowMeeting(slot, called, brought, ahead, backlog)
+        backlog = self._shards.backlog(self._leases.get(guard, 0), owned)
+        return RowMeeting(slot, called, push, ahead, backlog)
 
     # -- to and from other workers ---------------------------------------------------------------
 
-    def publishes(self, message: Message) -> list[AddressedFrame]:
+    def publish(self, message: Message) -> list[AddressedFrame]:
         """Returns a publication for each of its readers, and the report of it for the coordinator.
 
         For a table it is a question to each owner, for the rows of the round after the next one.
         """
         if message.kind == "fetch":
-            return self._fetches(message)
+            return self._fetch_rows(message)
         self._published, self._rounds = self._published + 1, self._rounds + 1
         self._sent.update(str(slot) for slot in message.slots)
         frame = self._seat.frame("publish", sequence=self._published)
         sent = message_to(frame, message._replace(slots=()))
         self.counts["bytes"] += len(message.slots) * sent.size_bytes
-        told = self._seat.frame(
+        report = self._seat.frame(
             "publish",
             {
                 "version": self._version,
@@ -190,87 +200,95 @@ class PeerSession:
             },
             sequence=self._rounds,
         )
-        out = {slot: sent for slot in message.slots} | {COORDINATOR: told}
-        return [AddressedFrame(to, out[to]) for to in reordered(out, self._published)]
+        frames = {slot: sent for slot in message.slots} | {COORDINATOR: report}
+        return [AddressedFrame(to, frames[to]) for to in reordered(frames, self._published)]
 
-    def _fetches(self, message: Message) -> list[AddressedFrame]:
+    def _fetch_rows(self, message: Message) -> list[AddressedFrame]:
         """Asks the owners of rows; answers earlier questions that waited for the shard to move."""
         assert message.asks is not None
-        asks = self._table.wants(message.asks, self._version, self._seat.slot)
-        told = {"restores": False}
-        out = [self._told(slot, "fetch", {"asks": rows}, told) for slot, rows in asks.items()]
-        return out + self._answers_early()
+        rows_by_owner = self._shards.request_ahead(message.asks, self._version, self._seat.slot)
+        header = {"restores": False}
+        outgoing = [
+            self._addressed(slot, "fetch", {"asks": rows}, header)
+            for slot, rows in rows_by_owner.items()
+        ]
+        return outgoing + self._answer_waiting()
 
-    def _answers_early(self) -> list[AddressedFrame]:
+    def _answer_waiting(self) -> list[AddressedFrame]:
         """Answers the questions that waited for the shard to move."""
-        early = self._table.serves(self._version)
-        return [answer for frame in early for answer in self._answers(frame)]
+        early = self._shards.take_waiting(self._version)
+        return [answer for frame in early for answer in self._answer(frame)]
 
-    def reads(self, rows: Vector) -> list[AddressedFrame]:
+    def request_rows(self, rows: Vector) -> list[AddressedFrame]:
         """Asks the owners of rows for their numbers, while the worker takes no step."""
-        self._table.reads(rows, self._version, self._seat.slot)
-        return self.reads_again() + self._answers_early()
+        self._shards.begin_read(rows, self._version, self._seat.slot)
+        return self.repeat_requests() + self._answer_waiting()
 
-    def reads_again(self) -> list[AddressedFrame]:
+    def repeat_requests(self) -> list[AddressedFrame]:
         """Asks those owners again that have not answered."""
-        reading = self._table.reading
-        told = {"restores": False, "reading": reading.number}
-        return [self._told(s, "fetch", {"asks": reading.asks[s]}, told) for s in reading.owing]
+        read = self._shards.read
+        header = {"restores": False, "reading": read.number}
+        return [
+            self._addressed(s, "fetch", {"asks": read.rows_by_owner[s]}, header)
+            for s in read.unanswered
+        ]
 
     @property
-    def owing(self) -> int:
+    def unanswered(self) -> int:
         """How many owners have not answered the present question."""
-        return len(self._table.reading.owing)
+        return len(self._shards.read.unanswered)
 
-    def numbers_read(self) -> Vector | None:
+    def requested_rows(self) -> Vector | None:
         """Returns the numbers [r, width] of the rows that are read; None while any are missing."""
-        return self._table.numbers_read()
+        return self._shards.read_rows()
 
-    def _answers(self, frame: Frame) -> list[AddressedFrame]:
-        rows = self._table.rows(frame.header["version"], frame.arrays)
+    def _answer(self, frame: Frame) -> list[AddressedFrame]:
+        rows = self._shards.rows(frame.header["version"], frame.arrays)
         if rows is None:
-            self._table.early.append(frame)
+            self._shards.waiting.append(frame)
             return []
-        told = {"restores": frame.header.get("restores", False), "to": frame.lease}
-        told |= {"reading": frame.header.get("reading", 0)}
-        return [self._told(frame.slot, "heal", rows, told)]
+        header = {"restores": frame.header.get("restores", False), "to": frame.lease}
+        header |= {"reading": frame.header.get("reading", 0)}
+        return [self._addressed(frame.slot, "heal", rows, header)]
 
-    def _asks_of(self, slots: Iterable[int]) -> list[AddressedFrame]:
+    def _request_restore(self, slots: Iterable[int]) -> list[AddressedFrame]:
         """Asks others for what the own shard and the next steps lack."""
         restoring = self._meeting
         assert isinstance(restoring, ShardRestore)
-        told = {"restores": True}
-        return [self._told(slot, "fetch", restoring.part(slot), told) for slot in slots]
+        header = {"restores": True}
+        return [self._addressed(slot, "fetch", restoring.part(slot), header) for slot in slots]
 
-    def _hears(self, frame: Frame) -> list[AddressedFrame]:
+    def _take_rows(self, frame: Frame) -> list[AddressedFrame]:
         """Takes rows in that were asked for: ahead, or for a shard that is restored.
 
         Answers to an earlier holder of the seat are ignored.
         """
-        restoring, piece, told = self._meeting, frame.arrays, frame.header
-        if told.get("to") != self._seat.lease:
+        restoring, piece, header = self._meeting, frame.arrays, frame.header
+        if header.get("to") != self._seat.lease:
             return []
-        is_restored, reading = told.get("restores", False), self._table.reading
-        if told.get("reading", 0):
-            is_asked = told["reading"] == reading.number and frame.slot in reading.asks
+        is_restored, read = header.get("restores", False), self._shards.read
+        if header.get("reading", 0):
+            is_asked = header["reading"] == read.number and frame.slot in read.rows_by_owner
             if is_asked and "vector" in piece:
-                reading.came.setdefault(frame.slot, piece["vector"])
+                read.numbers.setdefault(frame.slot, piece["vector"])
             return []
         if not is_restored:
-            self._table.came(frame.slot, told["version"], piece.get("vector"))
+            self._shards.take_answer(frame.slot, header["version"], piece.get("vector"))
         if not is_restored or not isinstance(restoring, ShardRestore):
             return []
         was_whole = restoring.is_whole
-        out = self._asks_of([frame.slot]) if restoring.take(frame.slot, piece) else []
-        return out if was_whole else out + self._ready()
+        outgoing = self._request_restore([frame.slot]) if restoring.take(frame.slot, piece) else []
+        return outgoing if was_whole else outgoing + self._ready_frame()
 
-    def _told(self, to: int, kind: str, piece: Piece, told: Mapping[str, Any]) -> AddressedFrame:
-        frame = self._seat.frame(kind, {"version": self._version, **told}, piece)
+    def _addressed(
+        self, to: int, kind: str, piece: Piece, header: Mapping[str, Any]
+    ) -> AddressedFrame:
+        frame = self._seat.frame(kind, {"version": self._version, **header}, piece)
         self.counts["bytes"] += frame.size_bytes
         return AddressedFrame(to, frame)
 
-    def brings(
-        self, message: Message, stands: tuple[Vector, Vector] | None = None
+    def bring_push(
+        self, message: Message, points: tuple[Vector, Vector] | None = None
     ) -> tuple[Message, dict[str, Any]]:
         """Keeps the vector of a push for the meeting; returns what to send to the coordinator."""
         self._is_sparse, message = message.kept is not None, to_dense(message)
@@ -281,16 +299,16 @@ class PeerSession:
             by_row = RowCodec(message.codec, owned.rows.shape[1], owned.exact)
             sound = by_row.is_sound(message.vector)
         sound = sound and (message.floats is None or is_finite(message.floats))
-        self._brought, self._stands, self._meeting = message, stands, None
-        self._table.brings(message)
-        told = message._replace(vector=None, rows=None, floats=None, integers=None)
-        return told, {"is_finite": sound, **self._told_of()}
+        self._push, self._points, self._meeting = message, points, None
+        self._shards.bring_push(message)
+        report = message._replace(vector=None, rows=None, floats=None, integers=None)
+        return report, {"is_finite": sound, **self._publication_counts()}
 
-    def _told_of(self) -> dict[str, Any]:
+    def _publication_counts(self) -> dict[str, Any]:
         doubled = self.counts["doubled"]
         return {"sent": dict(self._sent), "taken": dict(self._taken), "doubled": doubled}
 
-    def announces(self, run: Message, size: int, merge: str) -> list[AddressedFrame]:
+    def announce(self, run: Message, size: int, merge: str) -> list[AddressedFrame]:
         """Returns a run of segments for the members that merge them, before a meeting is called.
 
         Args:
@@ -298,50 +316,52 @@ class PeerSession:
             size: of all of it.
             merge: how the weights follow from the members' work.
         """
-        slots, is_new = tuple(sorted(self._leases)), self._early is None
+        slots, is_new = tuple(sorted(self._leases)), self._announced is None
         if run.version != self._version or self._seat.slot not in slots or run.vector is None:
             return []
-        if self._early is None:
-            room = np.empty(size, run.vector.dtype)  # its pages are never touched
-            self._early = ReduceScatter(self._seat.slot, slots, run._replace(vector=room))
-            self._early_leases = self._leases_of(slots)
-        shares, since = self._early.announce(run, merge), run.since
+        if self._announced is None:
+            placeholder = np.empty(size, run.vector.dtype)  # its pages are never touched
+            self._announced = ReduceScatter(
+                self._seat.slot, slots, run._replace(vector=placeholder)
+            )
+            self._announced_leases = self._leases_of(slots)
+        ranges, since = self._announced.announce(run, merge), run.since
         work = {"steps": int(since.steps), "examples": int(since.examples), "merge": merge}
-        out = [
-            self._piece(s, "part", share.piece, share.start, work) for s, share in shares.items()
+        outgoing = [
+            self._piece(s, "part", found.piece, found.start, work) for s, found in ranges.items()
         ]
-        return out + self._wholes() + (self._hear_held() if is_new else [])
+        return outgoing + self._merged_pieces() + (self._take_early_pieces() if is_new else [])
 
-    def nears(self, slots: Iterable[int]) -> None:
+    def note_arriving(self, slots: Iterable[int]) -> None:
         """Takes in the slots from which a frame is arriving and is not whole yet."""
         self._arriving = frozenset(slots)
 
-    def hear(self, frame: Frame) -> list[AddressedFrame]:
+    def hear_worker(self, frame: Frame) -> list[AddressedFrame]:
         """Takes a frame of another worker in; returns what to send."""
         seat, lease = self._seat, self._leases.get(frame.slot, 0)
         if (frame.term, frame.phase) != (seat.term, seat.phase) or frame.lease < lease:
             self.counts["fenced"] += 1
             return []
-        self._near.add(frame.slot)
+        self._active.add(frame.slot)
         version = frame.header["version"]
         if version < self._version:
             self.counts["late"] += 1
         elif frame.kind == "publish":
-            self._publication(frame)
+            self._take_publication(frame)
         elif frame.kind == "fetch":
-            return self._answers(frame)
+            return self._answer(frame)
         elif frame.kind == "heal":
-            return self._hears(frame)
+            return self._take_rows(frame)
         else:
-            return self._takes(frame)
+            return self._take_piece(frame)
         return []
 
-    def _publication(self, frame: Frame) -> None:
-        line = frame.slot, frame.lease
-        if frame.sequence <= self._heard.get(line, 0):
+    def _take_publication(self, frame: Frame) -> None:
+        sender = frame.slot, frame.lease
+        if frame.sequence <= self._last_sequence.get(sender, 0):
             self.counts["doubled"] += 1
             return
-        self._heard[line] = frame.sequence
+        self._last_sequence[sender] = frame.sequence
         self._inbox.append(frame)
         while len(self._inbox) > _MOST_WAITING or (
             len(self._inbox) > 1 and sum(f.size_bytes for f in self._inbox) > _MOST_WAITING_BYTES
@@ -349,15 +369,15 @@ class PeerSession:
             self._inbox.pop(0)
             self.counts["overrun"] += 1
 
-    def news(self) -> tuple[Message, ...]:
+    def arrived(self) -> tuple[Message, ...]:
         """Returns what has arrived: lists of members, calls, publications from the same point.
 
         Nothing while a push waits for its meeting: the push has counted what was taken in.
         """
-        if self._brought is not None:
+        if self._push is not None:
             return ()
-        news, self._messages = self._messages, []
-        kept: list[Frame] = []
+        messages, self._messages = self._messages, []
+        later: list[Frame] = []
         for frame in self._inbox:
             version = frame.header["version"]
             if version == self._version:
@@ -365,11 +385,11 @@ class PeerSession:
                 sound = message.vector is not None and is_sound(message.codec, message.vector)
                 self.counts["taken" if sound else "refused"] += 1
                 self._taken[f"{frame.slot} {frame.lease}"] += sound
-                news += [message] if sound else []
+                messages += [message] if sound else []
             elif version > self._version:
-                kept.append(frame)
-        self._inbox = kept
-        return tuple(news)
+                later.append(frame)
+        self._inbox = later
+        return tuple(messages)
 
     # -- the meeting -----------------------------------------------------------------------------
 
@@ -383,23 +403,23 @@ class PeerSession:
     ) -> AddressedFrame:
         if self._is_sparse and (found := gather(piece["vector"])) is not None:
             piece = {**piece, "vector": found[0], "kept": found[1]}
-        told = {"version": self._version, **self._group, **work}
-        told |= {} if start == WHOLE else {"start": start}
-        frame = self._seat.frame(kind, told, piece)
+        header = {"version": self._version, **self._meeting_fields, **work}
+        header |= {} if start == WHOLE else {"start": start}
+        frame = self._seat.frame(kind, header, piece)
         self.counts["bytes"] += frame.size_bytes
         return AddressedFrame(to, frame)
 
     @property
-    def _group(self) -> dict[str, Any]:
+    def _meeting_fields(self) -> dict[str, Any]:
         """The fields that identify the meeting: its members, and their leases.
 
         Once it is called the members are enough, except for a table.
         """
-        meeting, met = self._meeting, self._met
+        meeting, leases = self._meeting, self._met_leases
         if meeting is None:
-            meeting, met = self._early, self._early_leases
+            meeting, leases = self._announced, self._announced_leases
         assert meeting is not None
-        return {"slots": list(meeting.slots), **({"leases": list(met)} if met else {})}
+        return {"slots": list(meeting.slots), **({"leases": list(leases)} if leases else {})}
 
     def _leases_of(self, slots: Iterable[int]) -> tuple[int, ...]:
         return tuple(self._leases.get(slot, 0) for slot in slots)
@@ -407,23 +427,23 @@ class PeerSession:
     def _meeting_of(self, header: Mapping[str, Any]) -> ReduceScatter | RowMeeting | None:
         """Returns the meeting that a piece belongs to; None where this worker is in another."""
         slots, leases = tuple(header["slots"]), tuple(header.get("leases", ()))
-        meeting, met = self._meeting, self._met
+        meeting, member_leases = self._meeting, self._met_leases
         if isinstance(meeting, ReduceScatter) and leases:  # of a piece that left before the call
-            met = self._leases_of(slots)
+            member_leases = self._leases_of(slots)
         if meeting is None:
-            meeting, met = self._early, self._early_leases
-        if meeting is None or isinstance(meeting, ShardRestore) or leases != met:
+            meeting, member_leases = self._announced, self._announced_leases
+        if meeting is None or isinstance(meeting, ShardRestore) or leases != member_leases:
             return None
-        is_it = (header["version"], slots) == (meeting.version, meeting.slots)
-        return meeting if is_it else None
+        is_same = (header["version"], slots) == (meeting.version, meeting.slots)
+        return meeting if is_same else None
 
-    def _takes(self, frame: Frame) -> list[AddressedFrame]:
+    def _take_piece(self, frame: Frame) -> list[AddressedFrame]:
         header, meeting = frame.header, self._meeting_of(frame.header)
         if meeting is None:
-            self._pieces += [frame] if frame.arrays else []
+            self._early_pieces += [frame] if frame.arrays else []
             return []
         if frame.kind == "missing":
-            return self.again(frame.slot, header)
+            return self.resend(frame.slot, header)
         was_whole = meeting.is_whole
         piece = dict(frame.arrays)
         if "kept" in piece:
@@ -435,83 +455,88 @@ class PeerSession:
                 work = Clock(header.get("steps", 0), header.get("examples", 0))
                 meeting.count(frame.slot, work, header["merge"])
             is_merged = meeting.take(frame.kind, frame.slot, piece, header.get("start", WHOLE))
-        out = self._wholes() if is_merged else []
-        return out if was_whole else out + self._ready()
+        outgoing = self._merged_pieces() if is_merged else []
+        return outgoing if was_whole else outgoing + self._ready_frame()
 
-    def _wholes(self) -> list[AddressedFrame]:
+    def _merged_pieces(self) -> list[AddressedFrame]:
         """Returns what was merged here, for the others."""
-        meeting = self._early if self._meeting is None else self._meeting
+        meeting = self._announced if self._meeting is None else self._meeting
         if isinstance(meeting, ReduceScatter):
             runs, others = meeting.merged(), meeting.others
             return [self._piece(s, "whole", run.piece, run.start) for run in runs for s in others]
         if not isinstance(meeting, RowMeeting):
             return []
-        wholes = {slot: meeting.whole_for(slot) for slot in meeting.others}
-        return [self._piece(s, "whole", w) for s, w in wholes.items() if w is not None]
+        rows_by_member = {slot: meeting.whole_for(slot) for slot in meeting.others}
+        return [
+            self._piece(s, "whole", rows) for s, rows in rows_by_member.items() if rows is not None
+        ]
 
-    def _ready(self) -> list[AddressedFrame]:
+    def _ready_frame(self) -> list[AddressedFrame]:
         meeting = self._meeting
         if meeting is None or not meeting.is_whole:
             return []
-        told: dict[str, Any] = {"version": self._version, **self._group}
-        told["bytes"] = self.counts["bytes"]
-        if self._stands is not None and isinstance(meeting, ReduceScatter):
-            apart = meeting.apart(*self._stands)
-            told |= {"apart": apart} if math.isfinite(apart) else {}
+        header: dict[str, Any] = {"version": self._version, **self._meeting_fields}
+        header["bytes"] = self.counts["bytes"]
+        if self._points is not None and isinstance(meeting, ReduceScatter):
+            distance = meeting.distance(*self._points)
+            header |= {"apart": distance} if math.isfinite(distance) else {}
         if isinstance(meeting, RowMeeting):
-            told["guards"] = meeting.guards
-        return [AddressedFrame(COORDINATOR, self._seat.frame("ready", told))]
+            header["guards"] = meeting.is_backup_current
+        return [AddressedFrame(COORDINATOR, self._seat.frame("ready", header))]
 
-    def _says_again(self) -> list[AddressedFrame]:
+    def _report_missing(self) -> list[AddressedFrame]:
         """Reports what is missing to the coordinator and to those that owe it; or `ready`."""
         meeting = self._meeting
         if meeting is None or meeting.is_whole:
-            return self._ready()
+            return self._ready_frame()
         lacks = meeting.lacks
-        near = sorted(self._near | self._arriving)
-        told = {"version": self._version, "near": near, **self._group, **lacks}
-        self._near = set()
-        frame = self._seat.frame("missing", told)
-        self._asks += 1
-        owing = {*lacks["parts"], *lacks["wholes"]} - self._arriving
-        to = reordered(owing, self._asks)
+        active = sorted(self._active | self._arriving)
+        header = {"version": self._version, "near": active, **self._meeting_fields, **lacks}
+        self._active = set()
+        frame = self._seat.frame("missing", header)
+        self._reminders += 1
+        debtors = {*lacks["parts"], *lacks["wholes"]} - self._arriving
+        receivers = reordered(debtors, self._reminders)
         if isinstance(meeting, ShardRestore):
-            return [*self._asks_of(to), AddressedFrame(COORDINATOR, frame)]
-        return [*(AddressedFrame(slot, frame) for slot in to), AddressedFrame(COORDINATOR, frame)]
+            return [*self._request_restore(receivers), AddressedFrame(COORDINATOR, frame)]
+        return [
+            *(AddressedFrame(slot, frame) for slot in receivers),
+            AddressedFrame(COORDINATOR, frame),
+        ]
 
-    def again(self, slot: int, lacks: Mapping[str, Any] | None = None) -> list[AddressedFrame]:
+    def resend(self, slot: int, lacks: Mapping[str, Any] | None = None) -> list[AddressedFrame]:
         """Returns what a member lacks, or may have missed when the line to it broke."""
-        meeting, own = self._meeting, self._seat.slot
+        meeting, own_slot = self._meeting, self._seat.slot
         if meeting is None or slot not in meeting.others:
             return []
         if isinstance(meeting, ShardRestore):
-            return self._asks_of([slot] if slot in meeting.lacks["wholes"] else [])
-        out = list[AddressedFrame]()
-        if lacks is None or own in lacks["parts"]:
-            out.append(self._piece(slot, "part", meeting.part(slot)))
-        whole = meeting.whole_for(slot)
-        if whole is not None and (lacks is None or own in lacks["wholes"]):
-            out.append(self._piece(slot, "whole", whole))
-        return out
+            return self._request_restore([slot] if slot in meeting.lacks["wholes"] else [])
+        outgoing = list[AddressedFrame]()
+        if lacks is None or own_slot in lacks["parts"]:
+            outgoing.append(self._piece(slot, "part", meeting.part(slot)))
+        merged = meeting.whole_for(slot)
+        if merged is not None and (lacks is None or own_slot in lacks["wholes"]):
+            outgoing.append(self._piece(slot, "whole", merged))
+        return outgoing
 
     @property
-    def summing(self) -> ReduceScatter | None:
+    def open_sum(self) -> ReduceScatter | None:
         """The open meeting, while its mean is not made yet."""
         is_open = self.is_waiting_for_peers and isinstance(self._meeting, ReduceScatter)
         return self._meeting if is_open else None  # type: ignore[return-value]
 
     def ring_members(self, meeting: ReduceScatter) -> RingMembers:
         """Returns the members of a meeting, for a sum of all; any other lease is another group."""
-        named_ = [f"{slot}.{self._leases[slot]}" for slot in meeting.slots]
-        place, first = meeting.slots.index(meeting.slot), self.addresses[meeting.slots[0]]
-        name = f"{self._seat.term}/{self._seat.phase}/{','.join(named_)}"
-        return RingMembers(name, place, len(named_), first)
+        names = [f"{slot}.{self._leases[slot]}" for slot in meeting.slots]
+        rank, first = meeting.slots.index(meeting.slot), self.addresses[meeting.slots[0]]
+        name = f"{self._seat.term}/{self._seat.phase}/{','.join(names)}"
+        return RingMembers(name, rank, len(names), first)
 
     def summed(self, mean: Piece) -> list[AddressedFrame]:
         """Takes the mean that a sum of all made; returns what to send."""
         assert isinstance(self._meeting, ReduceScatter)
         self._meeting.fill(mean)
-        return self._ready()
+        return self._ready_frame()
 
     @property
     def is_meeting(self) -> bool:
@@ -523,14 +548,14 @@ class PeerSession:
         """True while pieces of the open meeting are missing."""
         return self._meeting is not None and not self._meeting.is_whole
 
-    def agreed(self, message: Message) -> Message:
+    def end_meeting(self, message: Message) -> Message:
         """Returns the answer that ends a meeting, with the mean in it."""
         meeting = self._meeting
         assert meeting is not None
         result = meeting.result()._replace(version=message.version)
-        if self._brought is not None and not isinstance(meeting, ReduceScatter):
-            guard = self._leases.get(meeting.guard, 0)
-            self._table.agreed(self._brought, meeting.slots, (guard, meeting.told))
-        self._meeting = self._brought = self._stands = self._early = None
-        self._stands_on(message.version)
+        if self._push is not None and not isinstance(meeting, ReduceScatter):
+            guard = self._leases.get(meeting.backup_slot, 0)
+            self._shards.end_round(self._push, meeting.slots, (guard, meeting.backed_up_to))
+        self._meeting = self._push = self._points = self._announced = None
+        self._begin_version(message.version)
         return result

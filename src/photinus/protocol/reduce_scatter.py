@@ -49,20 +49,20 @@ class ReduceScatter:
             its numbers are unknown: `announce` brings them.
     """
 
-    def __init__(self, slot: int, slots: tuple[int, ...], brought: Message) -> None:
-        self.slot, self.slots, self.version = slot, slots, brought.version
-        self._brought, self._codec = brought, brought.codec
+    def __init__(self, slot: int, slots: tuple[int, ...], push: Message) -> None:
+        self.slot, self.slots, self.version = slot, slots, push.version
+        self._push, self._codec = push, push.codec
         self._weights: list[float] | None = None
-        self._shares: list[float] = []
-        self._mean = {name: np.empty_like(held) for name, held in self._sections().items()}
+        self._example_shares: list[float] = []
+        self._mean = {name: np.empty_like(section) for name, section in self._sections().items()}
         self._parts: dict[int, dict[int, Vector]] = {s: {} for s in slots}
         """Slot -> where a segment of the own shard starts -> its numbers."""
         self._buffers: dict[int, Piece] = {}
         """Slot -> its buffers, if any; of those that sent whole shards."""
-        self._unmerged = set(starts(*self._border(slot)))
+        self._unmerged = set(starts(*self._bounds(slot)))
         self._unsent: list[int] = []
         """Where the merged segments start that the others were not sent."""
-        self._lacking = {s: set(starts(*self._border(s))) for s in slots}
+        self._lacking = {s: set(starts(*self._bounds(s))) for s in slots}
         """Slot -> where the segments of its merged shard start that have not arrived."""
         self._wholes: set[int] = set()
         """The members whose shards of the mean are in it."""
@@ -72,28 +72,28 @@ class ReduceScatter:
         self._announced = 0
 
     @classmethod
-    def called(cls, slot: int, called: Message, brought: Message) -> ReduceScatter:
+    def called(cls, slot: int, call: Message, push: Message) -> ReduceScatter:
         """Returns a meeting that nothing was announced for.
 
         Args:
             slot: the worker's own.
-            called: the `meet` message: the members and their weights.
-            brought: the worker's push.
+            call: the `meet` message: the members and their weights.
+            push: the worker's push.
         """
-        meeting = cls(slot, called.slots, brought._replace(version=called.version))
-        meeting.open(called, brought)
+        meeting = cls(slot, call.slots, push._replace(version=call.version))
+        meeting.open(call, push)
         meeting.take("part", slot, meeting.part(slot))
         return meeting
 
-    def open(self, called: Message, brought: Message) -> bool:
+    def open(self, call: Message, push: Message) -> bool:
         """Takes the call and the push; returns whether they are what was announced."""
-        assert called.vector is not None
-        assert called.floats is not None
-        weights = [float(w) for w in called.vector]
+        assert call.vector is not None
+        assert call.floats is not None
+        weights = [float(w) for w in call.vector]
         size = self._mean["vector"].size
-        is_same = self._weights in (None, weights) and brought.floats is None
-        self._weights, self._shares = weights, [float(w) for w in called.floats]
-        self._brought = brought
+        is_same = self._weights in (None, weights) and push.floats is None
+        self._weights, self._example_shares = weights, [float(w) for w in call.floats]
+        self._push = push
         self._merge()
         return is_same and self._announced == size
 
@@ -107,19 +107,19 @@ class ReduceScatter:
             merge: how the weights follow from the members' work.
         """
         assert run.vector is not None
-        (start, stop), shares = run.fragment, dict[int, SegmentRange]()
+        (start, stop), ranges = run.fragment, dict[int, SegmentRange]()
         for slot in self.slots:
-            low, high = self._border(slot)
+            low, high = self._bounds(slot)
             first, last = max(low, start), min(high, stop)
             if first < last:
-                shares[slot] = SegmentRange(
+                ranges[slot] = SegmentRange(
                     first, {"vector": run.vector[first - start : last - start]}
                 )
         self._announced += stop - start
         self.count(self.slot, run.since, merge)
-        if own := shares.pop(self.slot, None):
+        if own := ranges.pop(self.slot, None):
             self.take("part", self.slot, own.piece, own.start)
-        return shares
+        return ranges
 
     def count(self, slot: int, work: Clock, merge: str) -> None:
         """Takes in a member's work: once that of all is known, the weights are."""
@@ -157,7 +157,7 @@ class ReduceScatter:
 
     def merged(self) -> list[SegmentRange]:
         """Returns what was merged since the last call: the whole shard, or runs of it."""
-        (low, high), whole = self._border(self.slot), self.whole_for(self.slot)
+        (low, high), whole = self._bounds(self.slot), self.whole_for(self.slot)
         unsent, self._unsent = self._unsent, []
         if whole is not None and len(unsent) == len(starts(low, high)):
             return [SegmentRange(WHOLE, whole)]
@@ -177,17 +177,17 @@ class ReduceScatter:
         """
         if slot not in self.slots:
             return False
-        low, high = self._border(self.slot if kind == "part" else slot)
-        numbers, start_ = piece["vector"], low if start == WHOLE else start
-        stop = start_ + len(numbers)
-        if start_ < low or stop > high:
+        low, high = self._bounds(self.slot if kind == "part" else slot)
+        numbers, first_number = piece["vector"], low if start == WHOLE else start
+        stop = first_number + len(numbers)
+        if first_number < low or stop > high:
             return False
-        buffers = {n: held for n, held in piece.items() if n != "vector"}
+        buffers = {n: buffer for n, buffer in piece.items() if n != "vector"}
         if kind == "whole":
-            self._take_whole(slot, numbers, start_, buffers if start == WHOLE else None)
+            self._take_whole(slot, numbers, first_number, buffers if start == WHOLE else None)
             return False
-        for first, last in (r for at in starts(start_, stop) for r in runs([at], stop)):
-            self._parts[slot].setdefault(first, numbers[first - start_ : last - start_])
+        for first, last in (r for at in starts(first_number, stop) for r in runs([at], stop)):
+            self._parts[slot].setdefault(first, numbers[first - first_number : last - first_number])
         if start == WHOLE:
             self._buffers.setdefault(slot, buffers)
         return self._merge()
@@ -198,73 +198,75 @@ class ReduceScatter:
         stop = start + len(numbers)
         self._mean["vector"][start:stop] = numbers
         self._lacking[slot].difference_update(starts(start, stop))
-        for name, room in self._shard(self._mean, slot).items():
+        for name, target in self._shard(self._mean, slot).items():
             if buffers and name in buffers:
-                room[:] = buffers[name]
+                target[:] = buffers[name]
         if not self._lacking[slot] and (buffers is not None or not self._has_buffers):
             self._wholes.add(slot)
 
     def _merge(self) -> bool:
         """Merges the segments that are here from all members; returns whether there are any."""
-        here = [at for at in self._unmerged if all(at in part for part in self._parts.values())]
+        complete = [at for at in self._unmerged if all(at in part for part in self._parts.values())]
         is_late = self._has_buffers and len(self._buffers) < len(self.slots)
         if self._weights is None or is_late or self.slot in self._wholes:
             return False
-        for at in here:
+        for at in complete:
             vectors = [decode(self._codec, self._parts[s][at]) for s in self.slots]
-            room = self._mean["vector"][at : at + len(vectors[0])]
+            target = self._mean["vector"][at : at + len(vectors[0])]
             if self._codec == "fp32":
-                combine(vectors, self._weights, room)
+                combine(vectors, self._weights, target)
             else:
-                room[:] = encode(self._codec, combine(vectors, self._weights))
-        self._unmerged.difference_update(here)
-        self._unsent += here
+                target[:] = encode(self._codec, combine(vectors, self._weights))
+        self._unmerged.difference_update(complete)
+        self._unsent += complete
         if not self._unmerged:
             self._merge_buffers()
             self._wholes.add(self.slot)
-        return bool(here) or not self._unmerged
+        return bool(complete) or not self._unmerged
 
     def _merge_buffers(self) -> None:
-        brought = [self._buffers.get(s, {}) for s in self.slots]
-        if self._has_buffers and all("floats" in held for held in brought):
-            room = self._shard(self._mean, self.slot)
-            combine([held["floats"] for held in brought], self._shares, room["floats"])
-            np.maximum.reduce([held["integers"] for held in brought], out=room["integers"])
+        buffers = [self._buffers.get(s, {}) for s in self.slots]
+        if self._has_buffers and all("floats" in buffer for buffer in buffers):
+            target = self._shard(self._mean, self.slot)
+            combine(
+                [buffer["floats"] for buffer in buffers], self._example_shares, target["floats"]
+            )
+            np.maximum.reduce([buffer["integers"] for buffer in buffers], out=target["integers"])
             self._names = _NAMES
 
     @property
     def _has_buffers(self) -> bool:
-        return self._brought.floats is not None
+        return self._push.floats is not None
 
     def _has_part(self, slot: int) -> bool:
         is_here = self._parts[slot].keys() >= self._unmerged
         return is_here and (not self._has_buffers or slot in self._buffers)
 
     def _sections(self) -> Piece:
-        sections = {name: getattr(self._brought, name) for name in _NAMES}
-        return {name: held for name, held in sections.items() if held is not None}
+        sections = {name: getattr(self._push, name) for name in _NAMES}
+        return {name: section for name, section in sections.items() if section is not None}
 
-    def _border(self, slot: int, size: int | None = None) -> tuple[int, int]:
+    def _bounds(self, slot: int, size: int | None = None) -> tuple[int, int]:
         """Returns where the shard of a member starts and stops in a section [size]."""
-        place, count = self.slots.index(slot), len(self.slots)
+        rank, count = self.slots.index(slot), len(self.slots)
         if size is None:
-            assert self._brought.vector is not None
-            size = self._brought.vector.size
-        return size * place // count, size * (place + 1) // count
+            assert self._push.vector is not None
+            size = self._push.vector.size
+        return size * rank // count, size * (rank + 1) // count
 
     def _shard(self, piece: Piece, slot: int) -> Piece:
-        borders = {name: self._border(slot, held.size) for name, held in piece.items()}
-        return {name: held[slice(*borders[name])] for name, held in piece.items()}
+        bounds = {name: self._bounds(slot, section.size) for name, section in piece.items()}
+        return {name: section[slice(*bounds[name])] for name, section in piece.items()}
 
     # -- one sum of all --------------------------------------------------------------------------
 
     def weighed(self) -> Piece:
         """Returns what this worker brings to a sum of all: cᵢvᵢ [n], and its buffers."""
-        held, place = dict(self._sections()), self.slots.index(self.slot)
-        for name, weights in (("vector", self._weights), ("floats", self._shares)):
-            if weights and name in held:
-                held[name] = held[name] * held[name].dtype.type(weights[place])
-        return held
+        sections, rank = dict(self._sections()), self.slots.index(self.slot)
+        for name, weights in (("vector", self._weights), ("floats", self._example_shares)):
+            if weights and name in sections:
+                sections[name] = sections[name] * sections[name].dtype.type(weights[rank])
+        return sections
 
     def fill(self, mean: Piece) -> None:
         """Takes the whole mean, as a sum of all members made it."""
@@ -272,7 +274,7 @@ class ReduceScatter:
 
     # -- the mean --------------------------------------------------------------------------------
 
-    def apart(self, vector: Vector, anchor: Vector) -> float:
+    def distance(self, vector: Vector, anchor: Vector) -> float:
         """Returns the distance of parameters [n] from the agreed point, as a share of its length.
 
         Args:

@@ -36,15 +36,15 @@ class RowRead(NamedTuple):
     """Answers to an earlier one are dropped."""
     rows: Vector
     """[r]"""
-    asks: dict[int, Vector]
+    rows_by_owner: dict[int, Vector]
     """Owner -> its rows among them."""
-    came: dict[int, Vector]
+    numbers: dict[int, Vector]
     """Owner -> their numbers, as they travel."""
 
     @property
-    def owing(self) -> list[int]:
+    def unanswered(self) -> list[int]:
         """The owners that have not answered."""
-        return [slot for slot in self.asks if slot not in self.came]
+        return [slot for slot in self.rows_by_owner if slot not in self.numbers]
 
 
 class ShardExchange:
@@ -60,116 +60,121 @@ class ShardExchange:
         self._slots: tuple[int, ...] = ()
         self._version = -1
         """The version of the own shard; a shard that is about to move has none."""
-        self._asks: dict[int, Vector] = {}
-        self._came: dict[int, Vector] = {}
-        self.early: list[Frame] = []
+        self._requested: dict[int, Vector] = {}
+        self._answers: dict[int, Vector] = {}
+        self.waiting: list[Frame] = []
         """Questions about a version that the own shard has not reached."""
-        self._guard, self._told = 0, 0
+        self._backup_lease, self._backed_up_to = 0, 0
         """The lease of the next worker, and below which row the backup there has all."""
-        self.kept = 0
+        self.checkpoint_version = 0
         """The version of the last checkpoint: what moved before it needs no backup."""
-        self.reading = RowRead(0, np.empty(0, np.int64), {}, {})
+        self.read = RowRead(0, np.empty(0, np.int64), {}, {})
         """The rows that are asked for now, while no step is taken."""
 
-    def brings(self, message: Message) -> None:
+    def bring_push(self, message: Message) -> None:
         """Called when its worker pushes for the next round: the last round moved its shard."""
         if self._owned is not None and message.kind == "push":
             self._version = message.version
 
-    def agreed(self, brought: Message, slots: tuple[int, ...], told: tuple[int, int]) -> None:
+    def end_round(
+        self, push: Message, slots: tuple[int, ...], backup_progress: tuple[int, int]
+    ) -> None:
         """Called when a round is over, and its worker is about to move its shard.
 
         Args:
-            brought: the worker's push.
+            push: the worker's push.
             slots: of the members.
-            told: the lease of the next worker, and below which row its backup has all that moved.
+            backup_progress: the lease of the next worker, and below which row its backup has all
+                that moved.
         """
-        self._owned, self._slots = brought.owned, slots
-        self._codec = answer_codec(brought.codec)
-        self._version, self._asks, self._came = -1, {}, {}
-        self._guard, self._told = told
+        self._owned, self._slots = push.owned, slots
+        self._codec = answer_codec(push.codec)
+        self._version, self._requested, self._answers = -1, {}, {}
+        self._backup_lease, self._backed_up_to = backup_progress
 
     def backlog(self, lease: int, owned: OwnedShard) -> tuple[Vector, int]:
         """Returns rows that a backup lacks, of earlier rounds, and below which row it then has all.
 
         It lacks all rows where another worker keeps it than at the last round.
         """
-        start = self._told if lease == self._guard else 0
-        return next_moved(owned.moved > self.kept, start, BACKLOG_NUMBERS // owned.rows.shape[1])
+        first = self._backed_up_to if lease == self._backup_lease else 0
+        return next_moved(
+            owned.moved > self.checkpoint_version, first, BACKLOG_NUMBERS // owned.rows.shape[1]
+        )
 
-    def wants(self, asks: Vector, version: int, slot: int) -> dict[int, Vector]:
+    def request_ahead(self, asks: Vector, version: int, slot: int) -> dict[int, Vector]:
         """Returns owner -> its rows among those asked for; the shard has moved to a version."""
         self._version = version
-        self._asks = {s: rows for s, rows in self._by_owner(asks).items() if s != slot}
-        return self._asks
+        self._requested = {s: rows for s, rows in self._by_owner(asks).items() if s != slot}
+        return self._requested
 
-    def reads(self, rows: Vector, version: int, slot: int) -> None:
+    def begin_read(self, rows: Vector, version: int, slot: int) -> None:
         """Begins to read rows at once; the shard has moved to a version, and stays while it does.
 
         Those of the own shard are encoded, too: where a row lies changes no number.
         """
         self._version = version
-        asks = self._by_owner(rows)
-        self.reading = RowRead(self.reading.number + 1, rows, asks, {})
-        if slot in asks:
-            own = self.rows(version, {"asks": asks[slot]})
-            assert own is not None
-            self.reading.came[slot] = own["vector"]
+        rows_by_owner = self._by_owner(rows)
+        self.read = RowRead(self.read.number + 1, rows, rows_by_owner, {})
+        if slot in rows_by_owner:
+            answer = self.rows(version, {"asks": rows_by_owner[slot]})
+            assert answer is not None
+            self.read.numbers[slot] = answer["vector"]
 
-    def numbers_read(self) -> Vector | None:
+    def read_rows(self) -> Vector | None:
         """Returns the numbers [r, width] of the rows that are read; None while any are missing."""
-        reading, owned, count = self.reading, self._owned, len(self._slots)
-        if reading.owing or owned is None:
+        read, owned, count = self.read, self._owned, len(self._slots)
+        if read.unanswered or owned is None:
             return None
-        numbers = np.empty((reading.rows.size, owned.rows.shape[1]), owned.rows.dtype)
-        for slot, came in reading.came.items():
-            at = reading.rows % count == self._slots.index(slot)
-            numbers[at] = decode(self._codec, came).reshape(-1, owned.rows.shape[1])
+        numbers = np.empty((read.rows.size, owned.rows.shape[1]), owned.rows.dtype)
+        for slot, encoded in read.numbers.items():
+            is_owned = read.rows % count == self._slots.index(slot)
+            numbers[is_owned] = decode(self._codec, encoded).reshape(-1, owned.rows.shape[1])
         return numbers
 
     def _by_owner(self, rows: Vector) -> dict[int, Vector]:
         """Returns owner -> its rows [r] among these, where it has any."""
         count = len(self._slots)
-        of = {slot: rows[rows % count == place] for place, slot in enumerate(self._slots)}
-        return {slot: some for slot, some in of.items() if some.size}
+        by_owner = {slot: rows[rows % count == place] for place, slot in enumerate(self._slots)}
+        return {slot: own for slot, own in by_owner.items() if own.size}
 
-    def serves(self, version: int) -> list[Frame]:
+    def take_waiting(self, version: int) -> list[Frame]:
         """Returns the questions that had waited for a version; older ones are dropped."""
-        early, self.early = self.early, []
-        self.early = [frame for frame in early if frame.header["version"] > version]
+        early, self.waiting = self.waiting, []
+        self.waiting = [frame for frame in early if frame.header["version"] > version]
         return [frame for frame in early if frame.header["version"] == version]
 
-    def rows(self, version: int, asked: Piece) -> Piece | None:
+    def rows(self, version: int, request: Piece) -> Piece | None:
         """Returns rows of the own shard as they travel; None before it has the version.
 
         The worker that restores the previous worker's shard also asks for what has moved in it.
         """
         if self._owned is None or version != self._version:
             return None
-        told: dict[str, Vector] = {}
-        if "asks" in asked:
-            rows = self._owned.rows[asked["asks"] // len(self._slots)]
-            told["vector"] = encode(self._codec, rows.ravel())
-        if "start" in asked and self._owned.backup is not None:
-            move, after = self._owned.backup.page(int(asked["start"][0]))
-            told |= {"start": asked["start"], "after": np.array([after]), **to_arrays(move)}
-        return told
+        answer: dict[str, Vector] = {}
+        if "asks" in request:
+            rows = self._owned.rows[request["asks"] // len(self._slots)]
+            answer["vector"] = encode(self._codec, rows.ravel())
+        if "start" in request and self._owned.backup is not None:
+            move, after = self._owned.backup.page(int(request["start"][0]))
+            answer |= {"start": request["start"], "after": np.array([after]), **to_arrays(move)}
+        return answer
 
-    def came(self, slot: int, version: int, vector: Vector | None) -> None:
+    def take_answer(self, slot: int, version: int, vector: Vector | None) -> None:
         """Takes an owner's answer in."""
-        if version == self._version and slot in self._asks and vector is not None:
-            self._came[slot] = vector
+        if version == self._version and slot in self._requested and vector is not None:
+            self._answers[slot] = vector
 
-    def ahead(self, asks: Vector | None, version: int) -> dict[int, Vector]:
+    def fetched_ahead(self, asks: Vector | None, version: int) -> dict[int, Vector]:
         """Returns owner -> the rows that a round asks for, where these arrived at its version."""
         if asks is None or version != self._version:
             return {}
-        count, found = len(self._slots), dict[int, Vector]()
-        for slot, vector in self._came.items():
+        count, fetched = len(self._slots), dict[int, Vector]()
+        for slot, vector in self._answers.items():
             rows = asks[asks % count == self._slots.index(slot)]
-            if np.array_equal(rows, self._asks[slot]):
-                found[slot] = vector
-        return found
+            if np.array_equal(rows, self._requested[slot]):
+                fetched[slot] = vector
+        return fetched
 
 
 class RowMeeting:
@@ -190,30 +195,30 @@ class RowMeeting:
     def __init__(
         self,
         slot: int,
-        called: Message,
-        brought: Message,
+        call: Message,
+        push: Message,
         ahead: Mapping[int, Vector],
         backlog: tuple[Vector, int] | None = None,
     ) -> None:
-        assert called.vector is not None
-        assert brought.owned is not None
-        self.slot, self.slots, self.version = slot, called.slots, called.version
-        self._weights = [float(w) for w in called.vector]
-        self._brought, self._owned, self._ahead = brought, brought.owned, ahead
+        assert call.vector is not None
+        assert push.owned is not None
+        self.slot, self.slots, self.version = slot, call.slots, call.version
+        self._weights = [float(w) for w in call.vector]
+        self._push, self._owned, self._ahead = push, push.owned, ahead
         self._width = self._owned.rows.shape[1]
-        self._by_row = RowCodec(brought.codec, self._width, self._owned.exact)
-        self._codec = answer_codec(brought.codec)
-        self.guard = next_to(slot, self.slots)
+        self._by_row = RowCodec(push.codec, self._width, self._owned.exact)
+        self._codec = answer_codec(push.codec)
+        self.backup_slot = next_to(slot, self.slots)
         """The next worker, which keeps the backup of this one's shard."""
-        self._guarded = self.slots[self.slots.index(slot) - 1]
+        self._backed_up_slot = self.slots[self.slots.index(slot) - 1]
         self._backlog = (np.empty(0, np.int64), 0) if backlog is None else backlog
         self._moved: ShardMove | None = None
         self._answers: dict[int, Piece] = {}
         """Slot -> the rows that it asked for, once all deltas have arrived."""
-        self._wholes: dict[int, Piece] = {}
+        self._received: dict[int, Piece] = {}
         """Owner -> the rows that this worker asked for."""
         self._parts: dict[int, Piece] = {slot: self.part(slot)}
-        self._merge_when_all_came()
+        self._merge_if_complete()
 
     @property
     def others(self) -> tuple[int, ...]:
@@ -223,49 +228,49 @@ class RowMeeting:
     @property
     def is_whole(self) -> bool:
         """True when all rows that were asked for are here."""
-        return len(self._wholes) == len(self.slots)
+        return len(self._received) == len(self.slots)
 
     @property
     def lacks(self) -> dict[str, list[int]]:
         """The members whose parts, and whose rows, have not arrived."""
         parts = [s for s in self.slots if s not in self._parts]
-        return {"parts": parts, "wholes": [s for s in self.others if s not in self._wholes]}
+        return {"parts": parts, "wholes": [s for s in self.others if s not in self._received]}
 
     @property
-    def told(self) -> int:
+    def backed_up_to(self) -> int:
         """Below which row of the own shard its backup has all that moved, once this is agreed."""
         return self._backlog[1]
 
     @property
-    def guards(self) -> bool:
+    def is_backup_current(self) -> bool:
         """True when the backup that is kept here is up to date, once this is agreed."""
-        whole = self._wholes.get(self._guarded, {})
+        whole = self._received.get(self._backed_up_slot, {})
         return self._owned.backup is not None and bool(whole.get("is_all", [False])[0])
 
     def part(self, slot: int) -> Piece:
         """Returns what an owner needs: the deltas of its rows, and which of them are asked for."""
-        brought = self._brought
-        assert brought.rows is not None
-        assert brought.vector is not None
-        mine = self._is_of(brought.rows, slot)
+        push = self._push
+        assert push.rows is not None
+        assert push.vector is not None
+        is_owned = self._is_owned_by(push.rows, slot)
         reads: Piece = {}
         if self._owned.by_reads:
-            assert brought.reads is not None
-            reads = {"reads": brought.reads[mine], "steps": np.array([brought.since.steps])}
+            assert push.reads is not None
+            reads = {"reads": push.reads[is_owned], "steps": np.array([push.since.steps])}
         return {
             **reads,
-            "rows": brought.rows[mine],
-            "vector": brought.vector.reshape(-1, self._by_row.size)[mine].ravel(),
-            "asks": self._asks[self._is_of(self._asks, slot)],
+            "rows": push.rows[is_owned],
+            "vector": push.vector.reshape(-1, self._by_row.size)[is_owned].ravel(),
+            "asks": self._requested[self._is_owned_by(self._requested, slot)],
             "came": np.array([slot in self._ahead], np.int64),
         }
 
     @property
-    def _asks(self) -> Vector:
-        asks = self._brought.asks
+    def _requested(self) -> Vector:
+        asks = self._push.asks
         return np.empty(0, np.int64) if asks is None else asks
 
-    def _is_of(self, rows: Vector, slot: int) -> Vector:
+    def _is_owned_by(self, rows: Vector, slot: int) -> Vector:
         found: Vector = rows % len(self.slots) == self.slots.index(slot)
         return found
 
@@ -278,12 +283,12 @@ class RowMeeting:
         if slot not in self.slots:
             return False
         if kind == "whole":
-            self._wholes.setdefault(slot, piece)
+            self._received.setdefault(slot, piece)
             return False
         self._parts.setdefault(slot, piece)
-        return self._moved is None and self._merge_when_all_came()
+        return self._moved is None and self._merge_if_complete()
 
-    def _merge_when_all_came(self) -> bool:
+    def _merge_if_complete(self) -> bool:
         if len(self._parts) < len(self.slots):
             return False
         owned, parts = self._owned, [self._parts[slot] for slot in self.slots]
@@ -292,14 +297,19 @@ class RowMeeting:
         # deltas may be large, and nothing asks for them any more
         parts = [{name: part[name] for name in part if name != "vector"} for part in parts]
         self._parts = dict(zip(self.slots, parts, strict=True))
-        at = self._places(rows)
-        there, outer = owned.update(owned.rows[at], total, tuple(o[at] for o in owned.outer))
-        self._moved = ShardMove(at, there, outer)
+        places = self._places(rows)
+        moved_rows, outer = owned.update(
+            owned.rows[places], total, tuple(o[places] for o in owned.outer)
+        )
+        self._moved = ShardMove(places, moved_rows, outer)
         for slot, part in zip(self.slots, parts, strict=True):
             self._answers[slot] = self._answer(part, rows)
-        self._wholes[self.slot] = self._answers[self.slot]
-        if self.guard != self.slot:
-            self._answers[self.guard] = {**self._answers[self.guard], **self._for_backup()}
+        self._received[self.slot] = self._answers[self.slot]
+        if self.backup_slot != self.slot:
+            self._answers[self.backup_slot] = {
+                **self._answers[self.backup_slot],
+                **self._for_backup(),
+            }
         return True
 
     def _merged(self, parts: list[Piece], rows: Vector) -> Vector:
@@ -313,30 +323,33 @@ class RowMeeting:
                 some = slice(start, start + _BLOCK)
                 total[at[some]] += total.dtype.type(weight) * delta[some]
         if owned.by_reads:
-            told = ((p["rows"], p["reads"] / max(1, p["steps"][0])) for p in parts)
-            total *= shares_of_reads(rows, told).astype(total.dtype)[:, None]
+            reads_by_part = ((p["rows"], p["reads"] / max(1, p["steps"][0])) for p in parts)
+            total *= shares_of_reads(rows, reads_by_part).astype(total.dtype)[:, None]
         return total
 
     def _for_backup(self) -> Piece:
         """Returns what the next worker keeps: what this round moves, and some of the backlog."""
         assert self._moved is not None
-        owned, (at, told) = self._owned, self._backlog
+        owned, (at, complete_below) = self._owned, self._backlog
         move = self._moved._replace(inner=owned.inner)
-        late = np.setdiff1d(at, move.at, assume_unique=True)
-        if late.size:
+        lacking = np.setdiff1d(at, move.at, assume_unique=True)
+        if lacking.size:
             outer = zip(move.outer, owned.outer, strict=True)
             move = move._replace(
-                at=np.concatenate([move.at, late]),
-                rows=np.concatenate([move.rows, owned.rows[late]]),
-                outer=tuple(np.concatenate([some, held[late]]) for some, held in outer),
+                at=np.concatenate([move.at, lacking]),
+                rows=np.concatenate([move.rows, owned.rows[lacking]]),
+                outer=tuple(np.concatenate([moved, kept[lacking]]) for moved, kept in outer),
             )
-        return {"is_all": np.array([told == len(owned.rows)], np.int64), **to_arrays(move)}
+        return {
+            "is_all": np.array([complete_below == len(owned.rows)], np.int64),
+            **to_arrays(move),
+        }
 
     def _places(self, rows: Vector) -> Vector:
         """Returns where rows of the table lie in the own shard."""
         if rows.size and not (
             rows[0] >= 0
-            and self._is_of(rows, self.slot).all()
+            and self._is_owned_by(rows, self.slot).all()
             and rows[-1] // len(self.slots) < len(self._owned.rows)
         ):
             raise FrameError(f"these are no rows of worker {self.slot}", got=f"{rows.size} rows")
@@ -347,36 +360,36 @@ class RowMeeting:
         """Returns the rows that were asked for, after the round: all, or those that it moved."""
         assert self._moved is not None
         asks = part["asks"]
-        now = self._owned.rows[self._places(asks)]  # [a, width]
+        current = self._owned.rows[self._places(asks)]  # [a, width]
         at = np.searchsorted(rows, asks)
         at[at == rows.size] = 0
         is_moved = rows[at] == asks if rows.size else np.zeros(asks.size, bool)
-        now[is_moved] = self._moved.rows[at[is_moved]]
+        current[is_moved] = self._moved.rows[at[is_moved]]
         which = np.flatnonzero(is_moved if part["came"][0] else np.ones(asks.size, bool))
-        told = now if which.size == len(now) else now[which]
-        return {"which": which, "vector": encode(self._codec, told.ravel())}
+        sent = current if which.size == len(current) else current[which]
+        return {"which": which, "vector": encode(self._codec, sent.ravel())}
 
     def result(self) -> Message:
         """Returns an `agreed` message: the rows that were asked for, and the moves of this shard.
 
         The steps in its `since` are 0 if no worker had trained.
         """
-        asks = self._asks
-        came = np.empty((asks.size, self._width), self._answers[self.slot]["vector"].dtype)
+        asks = self._requested
+        received = np.empty((asks.size, self._width), self._answers[self.slot]["vector"].dtype)
         for slot in self.slots:
-            at = np.flatnonzero(self._is_of(asks, slot))
+            at = np.flatnonzero(self._is_owned_by(asks, slot))
             if slot in self._ahead:
-                came[at] = self._ahead[slot].reshape(-1, self._width)
-            whole = self._wholes[slot]
-            came[at[whole["which"]]] = whole["vector"].reshape(-1, self._width)
-        worked = self._brought.since._replace(steps=sum(w > 0 for w in self._weights))
+                received[at] = self._ahead[slot].reshape(-1, self._width)
+            answer = self._received[slot]
+            received[at[answer["which"]]] = answer["vector"].reshape(-1, self._width)
+        work = self._push.since._replace(steps=sum(w > 0 for w in self._weights))
         return Message(
             "agreed",
-            came.ravel(),
+            received.ravel(),
             rows=asks,
-            since=worked,
+            since=work,
             codec=self._codec,
             slot=self.slot,
             moved=self._moved,
-            guarded=from_arrays(self._wholes[self._guarded]),
+            guarded=from_arrays(self._received[self._backed_up_slot]),
         )

@@ -34,14 +34,14 @@ class RowVersions:
         found = {place: array for place, array in arrays_in(tree) if array.size and array.ndim}
         before, self._arrays = self._arrays, {}
         for place, array in found.items():
-            held = before.get(place)
-            if held is None or (held[0].dtype, held[0].shape) != (array.dtype, array.shape):
+            known = before.get(place)
+            if known is None or (known[0].dtype, known[0].shape) != (array.dtype, array.shape):
                 self._arrays[place] = array.copy(), np.full(len(array), self.version)
                 continue
-            copy, moved = held
+            copy, moved = known
             rows = (bits_by_row(copy) != bits_by_row(array)).any(axis=1)
             copy[rows], moved[rows] = array[rows], self.version
-            self._arrays[place] = held
+            self._arrays[place] = known
         return self.version
 
     def since(self, version: int) -> dict[Place, Vector]:

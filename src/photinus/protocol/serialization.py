@@ -72,8 +72,8 @@ def packed(
     parcel[: _LENGTH.size] = np.frombuffer(_LENGTH.pack(len(text)), np.uint8)
     parcel[_LENGTH.size : _LENGTH.size + len(text)] = np.frombuffer(text, np.uint8)
     for array, at in zip(arrays, ends, strict=False):
-        room = parcel[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
-        room[...] = array
+        target = parcel[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
+        target[...] = array
     return parcel
 
 
@@ -205,12 +205,12 @@ class _Reader:
         return array[()] if kind == "scalar" else array
 
     def _filled(self, count: int, rows: list[Any], numbers: list[Any]) -> Vector:
-        at, came = self._array(*rows), self._array(*numbers)
-        shape = count, *came.shape[1:]
-        if math.prod(shape) * came.itemsize > _MOST_BYTES:
+        rows_at, received = self._array(*rows), self._array(*numbers)
+        shape = count, *received.shape[1:]
+        if math.prod(shape) * received.itemsize > _MOST_BYTES:
             raise ValueError(shape)
-        array = np.zeros(shape, came.dtype)
-        array[at] = came
+        array = np.zeros(shape, received.dtype)
+        array[rows_at] = received
         return array
 
     def _array(self, dtype: str, shape: list[int], at: int) -> Vector:
@@ -218,5 +218,5 @@ class _Reader:
         if kind.kind not in _KINDS or at < 0:
             raise ValueError(dtype)
         at += self._start
-        room = self._parcel[at : at + math.prod(shape) * kind.itemsize]
-        return room.view(kind).reshape(shape)
+        raw = self._parcel[at : at + math.prod(shape) * kind.itemsize]
+        return raw.view(kind).reshape(shape)

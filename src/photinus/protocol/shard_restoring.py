@@ -32,15 +32,15 @@ class ShardRestore:
         brought: what the worker asks for, and its shard as it was loaded.
     """
 
-    def __init__(self, slot: int, called: Message, brought: Message) -> None:
-        assert brought.owned is not None
-        assert brought.asks is not None
-        self.slot, self.slots, self.version = slot, called.slots, called.version
-        self._brought, self._owned, self._asks = brought, brought.owned, brought.asks
-        self.guard = next_to(slot, self.slots)
+    def __init__(self, slot: int, call: Message, push: Message) -> None:
+        assert push.owned is not None
+        assert push.asks is not None
+        self.slot, self.slots, self.version = slot, call.slots, call.version
+        self._push, self._owned, self._requested = push, push.owned, push.asks
+        self.backup_slot = next_to(slot, self.slots)
         self._start = 0
         """The row of the own shard from which on the moved rows are asked for."""
-        self._came: dict[int, Vector] = {}
+        self._answers: dict[int, Vector] = {}
         self._move = ShardMove(np.empty(0, np.int64), self._owned.rows[:0], ())
 
     @property
@@ -51,34 +51,38 @@ class ShardRestore:
     @property
     def is_whole(self) -> bool:
         """True when the shard is up to date, and all rows that were asked for are here."""
-        return not self._owing
+        return not self._unanswered
 
     @property
     def lacks(self) -> dict[str, Any]:
         """The workers that have not answered, and the first row of the own shard that is old."""
-        return {"parts": [], "wholes": self._owing, "start": self._start}
+        return {"parts": [], "wholes": self._unanswered, "start": self._start}
 
     @property
-    def told(self) -> int:
+    def backed_up_to(self) -> int:
         """Below which row the next worker has all that moved: its rows were sent from there."""
         return len(self._owned.rows)
 
     @property
-    def _owing(self) -> list[int]:
+    def _unanswered(self) -> list[int]:
         is_behind = self._start < len(self._owned.rows)
-        return [s for s in self.others if s not in self._came or (s == self.guard and is_behind)]
+        return [
+            s
+            for s in self.others
+            if s not in self._answers or (s == self.backup_slot and is_behind)
+        ]
 
     def part(self, slot: int) -> Piece:
         """Returns the question to a worker."""
-        asked: dict[str, Vector] = {}
-        if slot not in self._came:
-            asked["asks"] = self._asks[self._is_of(slot)]
-        if slot == self.guard:
-            asked["start"] = np.array([self._start])
-        return asked
+        request: dict[str, Vector] = {}
+        if slot not in self._answers:
+            request["asks"] = self._requested[self._is_owned_by(slot)]
+        if slot == self.backup_slot:
+            request["start"] = np.array([self._start])
+        return request
 
-    def _is_of(self, slot: int) -> Vector:
-        found: Vector = self._asks % len(self.slots) == self.slots.index(slot)
+    def _is_owned_by(self, slot: int) -> Vector:
+        found: Vector = self._requested % len(self.slots) == self.slots.index(slot)
         return found
 
     def take(self, slot: int, piece: Piece) -> bool:
@@ -86,9 +90,9 @@ class ShardRestore:
         if slot not in self.others:
             return False
         if "vector" in piece:
-            self._came.setdefault(slot, piece["vector"])
+            self._answers.setdefault(slot, piece["vector"])
         move = from_arrays(piece)
-        if move is None or slot != self.guard or int(piece["start"][0]) != self._start:
+        if move is None or slot != self.backup_slot or int(piece["start"][0]) != self._start:
             return False
         write(move, self._owned.rows, self._owned.outer, self._owned.moved, self.version)
         self._start, self._move = int(piece["after"][0]), self._move._replace(inner=move.inner)
@@ -96,17 +100,19 @@ class ShardRestore:
 
     def result(self) -> Message:
         """Returns the rows that were asked for as an `agreed` message."""
-        own = self._owned.rows[self._asks[self._is_of(self.slot)] // len(self.slots)]
-        codec = answer_codec(self._brought.codec)
-        held = {**self._came, self.slot: encode(codec, own.ravel())}
+        own_rows = self._owned.rows[
+            self._requested[self._is_owned_by(self.slot)] // len(self.slots)
+        ]
+        codec = answer_codec(self._push.codec)
+        answers = {**self._answers, self.slot: encode(codec, own_rows.ravel())}
         width = self._owned.rows.shape[1]
-        rows = np.empty((self._asks.size, width), held[self.slot].dtype)
+        rows = np.empty((self._requested.size, width), answers[self.slot].dtype)
         for slot in self.slots:
-            rows[self._is_of(slot)] = held[slot].reshape(-1, width)
+            rows[self._is_owned_by(slot)] = answers[slot].reshape(-1, width)
         return Message(
             "agreed",
             rows.ravel(),
-            rows=self._asks,
+            rows=self._requested,
             since=Clock(steps=1),
             codec=codec,
             slot=self.slot,

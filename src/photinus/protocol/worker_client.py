@@ -73,19 +73,19 @@ class Worker:
         seated: Callable[[Seat], None] = lambda seat: None,  # noqa: ARG005
         notes: Callable[[], Iterable[_Note]] = tuple,
     ) -> None:
-        self._life, self._connect, self._seated, self._notes = life, connect, seated, notes
+        self._generator, self._connect, self._seated, self._notes = life, connect, seated, notes
         self._session, self._link = WorkerSession(seat, about), connect()
         self._mesh: Mesh | None = None
         self._ring: Ring | None = None
-        self._trial: EarlyTrial | None = None
+        self._early_trial: EarlyTrial | None = None
         self._background: BackgroundThread | None = None
         """Takes in what other workers send while a step is computed whose segments leave early."""
         self._inbox: list[Frame] = []
-        self._listened = self._moved_at = time.monotonic()
-        self._received = 0
+        self._listened_at = self._moved_at = time.monotonic()
+        self._bytes_seen = 0
         """Bytes from the coordinator, when that was looked at last."""
-        self._is_left = False
-        self._untold: Request | None = None
+        self._has_left = False
+        self._open_request: Request | None = None
         """The last request of the generator, while it is not answered."""
 
     def join(self, mesh: Callable[[Link], Mesh]) -> None:
@@ -124,29 +124,29 @@ class Worker:
         """
         try:
             while True:
-                self._untold = self._next()
-                if isinstance(self._untold, StepDone):
+                self._open_request = self._next()
+                if isinstance(self._open_request, StepDone):
                     return True
         except StopIteration:
             return False
 
     def finish(self) -> None:
         """Drives the generator to its end; a step that was not reported yet does not count."""
-        self._untold = None
+        self._open_request = None
         self.run()
 
     def _next(self) -> Request:
         """Answers the generator's last request; returns its next one."""
-        ask, self._untold = self._untold, None
+        request, self._open_request = self._open_request, None
         try:
-            answer = None if ask is None else self._done(ask)
+            answer = None if request is None else self._answer_of(request)
         except FencedError as error:
-            return self._life.throw(error)
-        return self._life.send(answer)
+            return self._generator.throw(error)
+        return self._generator.send(answer)
 
     def leave(self) -> None:
         """Ends the run from here, from any thread: the coordinator is silent."""
-        self._is_left = True
+        self._has_left = True
         self._link.close()  # which wakes a thread that sends or waits
 
     def silent_for(self, seconds: float) -> float:
@@ -160,8 +160,8 @@ class Worker:
     def _last_moved(self) -> float:
         """Returns when it was last noticed that bytes had arrived, of a whole frame or not."""
         received = self._link.bytes_received
-        if received != self._received:
-            self._received, self._moved_at = received, time.monotonic()
+        if received != self._bytes_seen:
+            self._bytes_seen, self._moved_at = received, time.monotonic()
         return self._moved_at
 
     def close(self) -> None:
@@ -169,123 +169,127 @@ class Worker:
         self._link.close()
         if self._background is not None:
             self._background.end()
-        for road in (self._mesh, self._ring):
-            if road is not None:
-                road.close()
+        for links in (self._mesh, self._ring):
+            if links is not None:
+                links.close()
 
-    def _done(self, ask: Request) -> Any:  # noqa: ANN401 - what this ask is answered by
+    def _answer_of(self, request: Request) -> Any:  # noqa: ANN401 - what this ask is answered by
         if self._background is not None:
             self._background.pause()
-        if isinstance(ask, StepDone):
-            self._session.stepped(ask)
-            return self._listen(ask)
-        if isinstance(ask, RowsRequest):
-            return self._read(ask)
-        self._tell()
-        said = self._said(ask)
-        if said is not None:
-            self._send(said)
-        if isinstance(ask, (WorkerSnapshot, Measured)):
+        if isinstance(request, StepDone):
+            self._session.stepped(request)
+            return self._listen(request)
+        if isinstance(request, RowsRequest):
+            return self._read(request)
+        self._send_log()
+        frame = self._frame_of(request)
+        if frame is not None:
+            self._send(frame)
+        if isinstance(request, (WorkerSnapshot, Measured)):
             return StepReply()
-        if not self._session.waits(ask):
-            return self._so_far(ask)
-        answer = self._session.understood(self._answer(ask, said), time.monotonic())
+        if not self._session.waits(request):
+            return self._collect(request)
+        answer = self._session.understood(self._wait_for_answer(request, frame), time.monotonic())
         self._seated(self._session.seat)
-        return self._tried(ask, answer)
+        return self._with_early_sending(request, answer)
 
-    def _tried(self, ask: Request, answer: Grant | StepReply | Page | None) -> Any:  # noqa: ANN401 - as `_done`
+    def _with_early_sending(self, request: Request, answer: Grant | StepReply | Page | None) -> Any:  # noqa: ANN401 - as `_done`
         """Returns an answer; a trial shows whether segments that leave early save time."""
         if isinstance(answer, Grant) and self._mesh is not None:
-            self._trial = EarlyTrial(answer.heal.version, time.monotonic())
-            return replace(answer, early=EarlySending(self._send_early, self._trial.pays))
-        if isinstance(ask, Exchange) and ask.turn.kind == "meet" and self._trial is not None:
-            self._trial.reached(self._session.version, time.monotonic())
+            self._early_trial = EarlyTrial(answer.heal.version, time.monotonic())
+            return replace(answer, early=EarlySending(self._send_early, self._early_trial.pays))
+        if (
+            isinstance(request, Exchange)
+            and request.turn.kind == "meet"
+            and self._early_trial is not None
+        ):
+            self._early_trial.reached(self._session.version, time.monotonic())
         return answer
 
-    def _said(self, ask: Request) -> Frame | None:
+    def _frame_of(self, request: Request) -> Frame | None:
         """Returns the frame for the coordinator; sends to other workers what is for them."""
-        if isinstance(ask, Exchange) and ask.turn.kind == "publish":
-            assert ask.message is not None
-            self._post(self._session.peers.publishes(ask.message))
+        if isinstance(request, Exchange) and request.turn.kind == "publish":
+            assert request.message is not None
+            self._post(self._session.peers.publish(request.message))
             return None
-        return self._session.frame(ask, time.monotonic())
+        return self._session.frame(request, time.monotonic())
 
-    def _listen(self, ask: StepDone) -> StepReply:
+    def _listen(self, request: StepDone) -> StepReply:
         """Returns the news between exchanges: the time, and now and then if the run was stopped."""
         now = time.monotonic()
-        if self._mesh is not None or now - self._listened > _LISTEN_SECONDS:
-            self._listened = now
-            self._tell()
-            return self._so_far(ask)
-        return self._session.news(now)
+        if self._mesh is not None or now - self._listened_at > _LISTEN_SECONDS:
+            self._listened_at = now
+            self._send_log()
+            return self._collect(request)
+        return self._session.step_reply(now)
 
-    def _so_far(self, ask: Request) -> StepReply:
+    def _collect(self, request: Request) -> StepReply:
         """Returns what has arrived, without waiting."""
-        for heard in self._heard(0.0):
-            if not self._is_of_peers(heard):
-                self._session.answers(ask, None, heard)
+        for frame in self._receive(0.0):
+            if not self._is_about_peers(frame):
+                self._session.answers(request, None, frame)
         self._look_at_mesh(0.0)
-        return self._session.news(time.monotonic())
+        return self._session.step_reply(time.monotonic())
 
     def _send_early(self, run: Message, size: int, merge: str) -> None:
         """Sends a run of segments in the middle of a step."""
         assert self._background is not None
         self._background.pause()
-        self._post(self._session.peers.announces(run, size, merge))
+        self._post(self._session.peers.announce(run, size, merge))
         self._background.begin()
 
-    def _read(self, ask: RowsRequest) -> Vector | None:
+    def _read(self, request: RowsRequest) -> Vector | None:
         """Returns rows of a sharded table once their owners have sent them; answers theirs.
 
         None where an owner answers nothing for too long.
         """
-        peers, asked = self._session.peers, time.monotonic()
-        heard_at, owing = asked, -1
-        self._session.frame(ask, asked)
-        self._post(peers.reads(ask.rows))
-        while (numbers := peers.numbers_read()) is None:
-            if peers.owing != owing:
-                heard_at, owing = time.monotonic(), peers.owing
-            if time.monotonic() - heard_at > GIVE_UP_SECONDS:
+        peers, asked_at = self._session.peers, time.monotonic()
+        progress_at, unanswered = asked_at, -1
+        self._session.frame(request, asked_at)
+        self._post(peers.request_rows(request.rows))
+        while (numbers := peers.requested_rows()) is None:
+            if peers.unanswered != unanswered:
+                progress_at, unanswered = time.monotonic(), peers.unanswered
+            if time.monotonic() - progress_at > GIVE_UP_SECONDS:
                 break
             self._look_at_mesh(_MEET_SECONDS)
-            for heard in self._heard(0.0):
-                if not self._is_of_peers(heard):
-                    self._session.answers(ask, None, heard)
-            if time.monotonic() - asked > _AGAIN_SECONDS:
-                asked = time.monotonic()
-                self._post(peers.reads_again())
+            for frame in self._receive(0.0):
+                if not self._is_about_peers(frame):
+                    self._session.answers(request, None, frame)
+            if time.monotonic() - asked_at > _AGAIN_SECONDS:
+                asked_at = time.monotonic()
+                self._post(peers.repeat_requests())
         self._session.goes_on(time.monotonic())
         return numbers
 
     # -- other workers ---------------------------------------------------------------------------
 
-    def _post(self, out: Sequence[AddressedFrame]) -> None:
+    def _post(self, frames: Sequence[AddressedFrame]) -> None:
         """Sends frames to other workers and to the coordinator."""
-        for to, frame in out:
+        for to, frame in frames:
             address = self._session.peers.addresses.get(to)
             if to == COORDINATOR:
                 self._send(frame)
             elif self._mesh is not None and address:
                 self._mesh.send(address, frame)
 
-    def _is_of_peers(self, heard: Frame) -> bool:
+    def _is_about_peers(self, frame: Frame) -> bool:
         """Takes in a frame of the coordinator about the others; returns whether it was one."""
-        if heard.kind not in OTHERS:
+        if frame.kind not in OTHERS:
             return False
         if self._mesh is not None:
-            self._session.peers.nears(self._mesh.arriving())
-        self._post(self._session.peers.told(heard))
+            self._session.peers.note_arriving(self._mesh.arriving())
+        self._post(self._session.peers.hear_coordinator(frame))
         if self._mesh is not None:
             self._mesh.keep(self._session.peers.addresses.values())
         if self._ring is not None:
-            self._sum_up(self._ring)
+            self._sum_by_ring(self._ring)
         return True
 
-    def _sum_up(self, ring: Ring) -> None:
+    def _sum_by_ring(self, ring: Ring) -> None:
         """Sums with the members of the open meeting; if that fails the coordinator calls again."""
         peers = self._session.peers
-        meeting = peers.summing
+        meeting = peers.open_sum
         if meeting is None:
             return
         with suppress(LinkLostError):
@@ -297,47 +301,51 @@ class Worker:
             return
         peers = self._session.peers
         for frame in self._mesh.take(seconds):
-            self._post(peers.hear(checked(frame)))
+            self._post(peers.hear_worker(checked(frame)))
         for address in self._mesh.broken():
             for slot in [s for s, at in peers.addresses.items() if at == address]:
-                self._post(peers.again(slot))
+                self._post(peers.resend(slot))
 
     @property
     def _wait_seconds(self) -> float:
         """How long to wait for the coordinator before looking at the mesh."""
         return 0.5 if self._mesh is None else _MEET_SECONDS
 
-    def _tell(self) -> None:
+    def _send_log(self) -> None:
         """Sends what was logged since the last call."""
         for note in self._notes():
             self._send(self._session.seat.frame("note", note))
 
-    def _answer(self, ask: Request, said: Frame | None) -> Frame:
+    def _wait_for_answer(self, request: Request, question: Frame | None) -> Frame:
         """Waits for the answer; sends the question again when the link was lost or silent."""
-        spoke, tries, slot = time.monotonic(), 0, self._session.seat.slot
+        asked_at, tries, slot = time.monotonic(), 0, self._session.seat.slot
         while True:
             is_meeting = self._mesh is not None and self._session.peers.is_waiting_for_peers
             self._look_at_mesh(_MEET_SECONDS if is_meeting else 0.0)
-            came = self._heard(0.0 if is_meeting else self._wait_seconds, said)
-            for place, heard in enumerate(came):
-                if not self._is_of_peers(heard) and self._session.answers(ask, said, heard):
-                    self._inbox = came[place + 1 :] + self._inbox
-                    return heard
+            frames = self._receive(0.0 if is_meeting else self._wait_seconds, question)
+            for index, frame in enumerate(frames):
+                if not self._is_about_peers(frame) and self._session.answers(
+                    request, question, frame
+                ):
+                    self._inbox = frames[index + 1 :] + self._inbox
+                    return frame
             # what is on its way is not asked for again
-            silent = time.monotonic() - max(spoke, self._last_moved())
-            if isinstance(ask, Hello) and silent > _AGAIN_SECONDS * backoff(tries, slot):
-                spoke, tries = time.monotonic(), tries + 1
-                assert said is not None
-                self._send(said)
+            silent_seconds = time.monotonic() - max(asked_at, self._last_moved())
+            if isinstance(request, Hello) and silent_seconds > _AGAIN_SECONDS * backoff(
+                tries, slot
+            ):
+                asked_at, tries = time.monotonic(), tries + 1
+                assert question is not None
+                self._send(question)
 
-    def _heard(self, seconds: float, unanswered: Frame | None = None) -> list[Frame]:
+    def _receive(self, seconds: float, unanswered: Frame | None = None) -> list[Frame]:
         if self._inbox:
-            heard, self._inbox = self._inbox, []
-            return [checked(frame) for frame in heard]
+            frames, self._inbox = self._inbox, []
+            return [checked(frame) for frame in frames]
         try:
             return [checked(frame) for frame in self._link.exchange(None, seconds)]
         except LinkLostError:
-            self._find_again()
+            self._reconnect()
             if unanswered is not None:
                 self._send(unanswered)
             return []
@@ -347,15 +355,15 @@ class Worker:
             try:
                 self._inbox += self._link.exchange(frame, 0.0)
             except LinkLostError:
-                self._find_again()
+                self._reconnect()
             else:
                 return
 
-    def _find_again(self) -> None:
+    def _reconnect(self) -> None:
         """Makes the link again, for as long as `connect` tries; sends again what was under way."""
         while True:
             self._link.close()
-            if self._is_left:
+            if self._has_left:
                 do = "check that the driver lives, and that this machine reaches it"
                 raise LinkLostError("the coordinator says nothing any more", do=do)
             self._link = self._connect()

@@ -63,7 +63,7 @@ class PushMetrics:
             self.sums[name] = self.sums.get(name, 0.0) + value * step.examples
             self.weights[name] = self.weights.get(name, 0) + step.examples
 
-    def told(self) -> dict[str, Any]:
+    def header_fields(self) -> dict[str, Any]:
         """Returns it as fields of a push's header."""
         return {
             "metrics": {n: total / max(1, self.weights[n]) for n, total in self.sums.items()},
@@ -82,11 +82,11 @@ class WorkerSession:
         self._hellos = self._sequence = self._version = 0
         self.under_way: dict[int, Frame] = {}
         """Sequence -> a push that the worker does not wait for, and that is not answered yet."""
-        self._told: list[Frame] = []
+        self._undelivered: list[Frame] = []
         """Answers to such pushes that the loop has not got yet."""
         self._push_metrics = PushMetrics()
         self._measured: dict[str, float] | None = None
-        self._granted_at = self._spoke_at = self._heard_at = self._waited = 0.0
+        self._granted_at = self._asked_at = self._answered_at = self._waited_seconds = 0.0
 
     @property
     def version(self) -> int:
@@ -103,87 +103,100 @@ class WorkerSession:
         If waits counted, a worker that waits in a round would work less in the next one, wait
         longer, and after a few rounds only the slowest worker would work for its whole time.
         """
-        return now - self._granted_at - self._waited
+        return now - self._granted_at - self._waited_seconds
 
     def stepped(self, step: StepDone) -> None:
         """Counts a step."""
         self._push_metrics.add(step)
 
-    def frame(self, ask: Request, now: float) -> Frame | None:
+    def frame(self, request: Request, now: float) -> Frame | None:
         """Returns what to send for a request; a take only waits for what is under way."""
-        if isinstance(ask, Hello):
+        if isinstance(request, Hello):
             self.seat, self._hellos = replace(self.seat, lease=0), self._hellos + 1
-            self._forget()
-            told = {**self._about, "hello": self._hellos, "rows": ask.rows, "has": ask.has}
-            told |= {} if ask.passes is None else {"passes": ask.passes}
-            told |= {"labels": dict(ask.labels)} if ask.labels else {}
-            told |= {} if ask.span is None else {"span": ask.span}
-            return self.seat.frame("hello", told)
-        if isinstance(ask, WorkerSnapshot):
-            return snapshot_to(self.seat.frame("state", {"version": self._version}), ask)
-        if isinstance(ask, Close):
-            return self._closing(ask)
-        if isinstance(ask, Page):
-            self._pauses(now)
-            return page_to(self.seat.frame("page"), ask)
-        if isinstance(ask, Measured):
-            self._measured = dict(ask.sums)
+            self._drop_under_way()
+            header = {
+                **self._about,
+                "hello": self._hellos,
+                "rows": request.rows,
+                "has": request.has,
+            }
+            header |= {} if request.passes is None else {"passes": request.passes}
+            header |= {"labels": dict(request.labels)} if request.labels else {}
+            header |= {} if request.span is None else {"span": request.span}
+            return self.seat.frame("hello", header)
+        if isinstance(request, WorkerSnapshot):
+            return snapshot_to(self.seat.frame("state", {"version": self._version}), request)
+        if isinstance(request, Close):
+            return self._close_frame(request)
+        if isinstance(request, Page):
+            self._begin_wait(now)
+            return page_to(self.seat.frame("page"), request)
+        if isinstance(request, Measured):
+            self._measured = dict(request.sums)
             return None
-        if isinstance(ask, RowsRequest):
-            self._pauses(now)
+        if isinstance(request, RowsRequest):
+            self._begin_wait(now)
             return None
-        assert isinstance(ask, Exchange)
-        return self._exchanging(ask, now)
+        assert isinstance(request, Exchange)
+        return self._exchange_frame(request, now)
 
-    def _pauses(self, now: float) -> None:
+    def _begin_wait(self, now: float) -> None:
         """Notes that the worker computes no more until it is answered."""
-        self._push_metrics.compute_seconds += now - self._heard_at
-        self._spoke_at = self._heard_at = now
+        self._push_metrics.compute_seconds += now - self._answered_at
+        self._asked_at = self._answered_at = now
 
     def goes_on(self, now: float) -> None:
         """Notes that what the worker waited for has come."""
-        self._push_metrics.wait_seconds += now - self._spoke_at
-        self._waited += now - self._spoke_at
-        self._heard_at = now
+        self._push_metrics.wait_seconds += now - self._asked_at
+        self._waited_seconds += now - self._asked_at
+        self._answered_at = now
 
-    def _exchanging(self, ask: Exchange, now: float) -> Frame | None:
-        self._pauses(now)
-        if ask.message is None:
+    def _exchange_frame(self, request: Exchange, now: float) -> Frame | None:
+        self._begin_wait(now)
+        if request.message is None:
             return None
-        told = {"unanswered": min(self.under_way, default=self._sequence)} | self._trial()
-        if ask.message.kind == "push":
-            told, self._push_metrics = told | self._push_metrics.told(), PushMetrics()
-        message = ask.message
-        if ask.turn.kind == "meet":
-            message, counted = self.peers.brings(message, ask.stands)
-            told |= counted
-        said = message_to(self._numbered(message.kind, {"position": ask.position}), message, **told)
-        if not ask.turn.waits:
-            self.under_way[said.sequence] = said
-        return said
+        header = {"unanswered": min(self.under_way, default=self._sequence)} | self._take_measured()
+        if request.message.kind == "push":
+            header, self._push_metrics = header | self._push_metrics.header_fields(), PushMetrics()
+        message = request.message
+        if request.turn.kind == "meet":
+            message, counts = self.peers.bring_push(message, request.points)
+            header |= counts
+        frame = message_to(
+            self._numbered(message.kind, {"position": request.position}), message, **header
+        )
+        if not request.turn.waits:
+            self.under_way[frame.sequence] = frame
+        return frame
 
-    def waits(self, ask: Request) -> bool:
+    def waits(self, request: Request) -> bool:
         """Returns whether the worker waits for an answer to its last request."""
-        if not isinstance(ask, Exchange):
+        if not isinstance(request, Exchange):
             return True
-        if ask.turn.kind == "take":
+        if request.turn.kind == "take":
             return bool(self.under_way)
-        return ask.turn.waits or len(self.under_way) >= WINDOW
+        return request.turn.waits or len(self.under_way) >= WINDOW
 
-    def _forget(self) -> None:
+    def _drop_under_way(self) -> None:
         """Drops what was under way under an older lease, or in an older phase."""
-        self.under_way, self._told = {}, []
+        self.under_way, self._undelivered = {}, []
 
-    def _closing(self, ask: Close) -> Frame:
-        held = ask.parameters
-        arrays = {} if held is None else {name: held.section(f) for name, f in _SECTIONS.items()}
-        told = {"version": self._version, "position": ask.position, "rests": ask.rests}
-        return self._numbered("close", told | self._trial(), arrays | inner_to(ask.inner))
+    def _close_frame(self, request: Close) -> Frame:
+        parameters = request.parameters
+        arrays = (
+            {}
+            if parameters is None
+            else {name: parameters.section(f) for name, f in _SECTIONS.items()}
+        )
+        header = {"version": self._version, "position": request.position, "rests": request.rests}
+        return self._numbered(
+            "close", header | self._take_measured(), arrays | inner_to(request.inner)
+        )
 
-    def _trial(self) -> dict[str, Any]:
+    def _take_measured(self) -> dict[str, Any]:
         """Returns what was measured, as a field of the next frame."""
-        told, self._measured = self._measured, None
-        return {} if told is None else {"measured": told}
+        measured, self._measured = self._measured, None
+        return {} if measured is None else {"measured": measured}
 
     def _numbered(
         self, kind: str, header: Mapping[str, Any], arrays: Mapping[str, Vector] | None = None
@@ -192,74 +205,76 @@ class WorkerSession:
         self._sequence += 1
         return frame
 
-    def answers(self, ask: Request | None, said: Frame | None, heard: Frame) -> bool:
+    def answers(self, request: Request | None, question: Frame | None, frame: Frame) -> bool:
         """Returns whether a frame is the answer that the worker waits for.
 
         Raises:
             FencedError: the seat is lost; say hello again.
             RunFailedError: the run was stopped.
         """
-        if heard.kind == "stop":
-            raise RunFailedError(str(heard.header.get("reason", "the run was stopped")))
-        is_mine = heard.lease == self.seat.lease
-        if heard.kind in ("fenced", "refused") and is_mine and not isinstance(ask, Hello):
+        if frame.kind == "stop":
+            raise RunFailedError(str(frame.header.get("reason", "the run was stopped")))
+        is_mine = frame.lease == self.seat.lease
+        if frame.kind in ("fenced", "refused") and is_mine and not isinstance(request, Hello):
             raise FencedError(f"slot {self.seat.slot} lost lease {self.seat.lease}")
-        is_answer = heard.kind in ("agreed", "heal", "ack") and is_mine
-        if is_answer and heard.sequence in self.under_way:
-            del self.under_way[heard.sequence]
-            self._version = heard.header["version"]
-            self._told.append(heard)
-            return isinstance(ask, Exchange) and not self.waits(ask)
-        if said is None:
+        is_answer = frame.kind in ("agreed", "heal", "ack") and is_mine
+        if is_answer and frame.sequence in self.under_way:
+            del self.under_way[frame.sequence]
+            self._version = frame.header["version"]
+            self._undelivered.append(frame)
+            return isinstance(request, Exchange) and not self.waits(request)
+        if question is None:
             return False
-        if isinstance(ask, Page):
-            return is_mine and heard.kind == "page" and _is_of(said, heard)
-        if isinstance(ask, (Hello, Close)):
-            return heard.kind == "done" or (heard.kind == "grant" and self._is_mine(said, heard))
-        return is_answer and heard.sequence == said.sequence
+        if isinstance(request, Page):
+            return is_mine and frame.kind == "page" and _is_same_page(question, frame)
+        if isinstance(request, (Hello, Close)):
+            return frame.kind == "done" or (
+                frame.kind == "grant" and self._is_own_grant(question, frame)
+            )
+        return is_answer and frame.sequence == question.sequence
 
-    def _is_mine(self, said: Frame, grant: Frame) -> bool:
+    def _is_own_grant(self, question: Frame, grant: Frame) -> bool:
         """Returns whether a grant answers this hello, or this close, and no earlier one."""
         if grant.header.get("attempt") != self._about.get("attempt"):
             return False
-        if said.kind == "hello":
+        if question.kind == "hello":
             return bool(grant.header["hello"] == self._hellos)
-        return grant.lease == said.lease and grant.sequence == said.sequence + 1
+        return grant.lease == question.lease and grant.sequence == question.sequence + 1
 
-    def understood(self, heard: Frame, now: float) -> Grant | StepReply | Page | None:
+    def understood(self, answer: Frame, now: float) -> Grant | StepReply | Page | None:
         """Returns what an answer means for the worker's generator."""
-        if heard.kind == "done":
+        if answer.kind == "done":
             return None
-        if heard.kind == "page":
+        if answer.kind == "page":
             self.goes_on(now)
-            return page_of(heard)
-        self._push_metrics.wait_seconds += now - self._spoke_at
-        self._heard_at = now
-        self._version = heard.header["version"]
-        if heard.kind != "grant":
-            self._waited += now - self._spoke_at
-            is_told = any(told is heard for told in self._told)
-            news = self.news(now, () if is_told else (heard,))
-            if heard.kind == "agreed" and self.peers.is_meeting:
-                agreed = self.peers.agreed(news.messages[0])
-                news = news._replace(messages=(agreed, *news.messages[1:]))
-            return news
-        grant = grant_of(heard)
+            return page_of(answer)
+        self._push_metrics.wait_seconds += now - self._asked_at
+        self._answered_at = now
+        self._version = answer.header["version"]
+        if answer.kind != "grant":
+            self._waited_seconds += now - self._asked_at
+            is_delivered = any(frame is answer for frame in self._undelivered)
+            reply = self.step_reply(now, () if is_delivered else (answer,))
+            if answer.kind == "agreed" and self.peers.is_meeting:
+                agreed = self.peers.end_meeting(reply.messages[0])
+                reply = reply._replace(messages=(agreed, *reply.messages[1:]))
+            return reply
+        grant = grant_of(answer)
         self.seat = replace(self.seat, phase=grant.phase, lease=grant.lease)
         self._sequence, self._push_metrics = grant.sequence, PushMetrics()
-        self._granted_at, self._waited = now, 0.0
-        self._forget()
-        self.peers.seated(self.seat, grant.heal.version, heard.header)
+        self._granted_at, self._waited_seconds = now, 0.0
+        self._drop_under_way()
+        self.peers.seated(self.seat, grant.heal.version, answer.header)
         return grant
 
-    def news(self, now: float, heard: tuple[Frame, ...] = ()) -> StepReply:
+    def step_reply(self, now: float, answers: tuple[Frame, ...] = ()) -> StepReply:
         """Returns what arrived since the last call."""
-        told, self._told = (*self._told, *heard), []
-        news = step_reply_of(told, self.seconds(now))
-        return news._replace(messages=(*news.messages, *self.peers.news()))
+        frames, self._undelivered = (*self._undelivered, *answers), []
+        reply = step_reply_of(frames, self.seconds(now))
+        return reply._replace(messages=(*reply.messages, *self.peers.arrived()))
 
 
-def _is_of(said: Frame, heard: Frame) -> bool:
+def _is_same_page(question: Frame, answer: Frame) -> bool:
     """Returns whether a page answers this one."""
-    asked = {**said.header, "asked": said.header["start"]}
-    return all(heard.header.get(name) == asked[name] for name in ("version", "name", "asked"))
+    asked = {**question.header, "asked": question.header["start"]}
+    return all(answer.header.get(name) == asked[name] for name in ("version", "name", "asked"))

@@ -114,7 +114,7 @@ class LookaheadFeed(_Ahead):
         super().__init__(feed)
         self._steps, self._rows_of = steps, rows
         self._source: Iterator[Batch] | None = None
-        self._held: deque[tuple[Batch, int, Vector]] = deque()
+        self._queue: deque[tuple[Batch, int, Vector]] = deque()
         self._read: list[Vector] = []
         """The rows of each batch handed out since `reads` was asked for."""
 
@@ -122,38 +122,38 @@ class LookaheadFeed(_Ahead):
         """Returns which rows [r] the batches after so many rounds read, in order and once each."""
         self._source = iter(self._feed) if self._source is None else self._source
         start = rounds * self._steps
-        while len(self._held) < start + self._steps:
+        while len(self._queue) < start + self._steps:
             batch = next(self._source, None)
             if batch is None:
                 break
-            at = self._feed.position
-            self._held.append((batch, at, self._rows_of(batch, at)))
-        rows = [rows for _, _, rows in islice(self._held, start, start + self._steps)]
+            position = self._feed.position
+            self._queue.append((batch, position, self._rows_of(batch, position)))
+        rows = [rows for _, _, rows in islice(self._queue, start, start + self._steps)]
         return np.unique(np.concatenate([np.empty(0, np.int64), *rows]))
 
     def __iter__(self) -> Iterator[Batch]:
         """Hands out what was read ahead: only the rows of these batches are here."""
-        while self._held:
-            batch, self._position, rows = self._held.popleft()
+        while self._queue:
+            batch, self._position, rows = self._queue.popleft()
             self._read.append(rows)
             yield batch
 
     def reads(self, rows: Vector) -> Vector:
         """Returns how many batches read each of some rows [r] since the last call."""
-        found, counts = np.unique(
+        known, counts = np.unique(
             np.concatenate([np.empty(0, np.int64), *self._read]), return_counts=True
         )
         self._read.clear()
-        told = np.zeros(rows.size, np.uint16)
-        is_known = np.isin(rows, found)
-        told[is_known] = counts[np.searchsorted(found, rows[is_known])]
-        return told
+        reads = np.zeros(rows.size, np.uint16)
+        is_known = np.isin(rows, known)
+        reads[is_known] = counts[np.searchsorted(known, rows[is_known])]
+        return reads
 
     def seek(self, position: int) -> None:
         """Continues after `position` examples; what was read ahead is dropped."""
         self._feed.seek(position)
         self._source, self._position = None, position
-        self._held.clear()
+        self._queue.clear()
         self._read.clear()
 
     def mapped(self, function: Transform) -> Feed:

@@ -42,30 +42,30 @@ def work(context: PhaseContext) -> Generator[Request, Any, WorkerSnapshot]:
         state = take_up(trained, strategy.accept(trained, context.heal.pop(), state), context.kept)
         model.to_device(trained)
     if isinstance(feed, LookaheadFeed):  # the rows of the first steps
-        state, news = yield from exchange(context, trained, clock, state)
-        pace = pace.after(clock, news)
-        yield from tell(context, news, clock, state)
+        state, latest = yield from exchange(context, trained, clock, state)
+        pace = pace.after(clock, latest)
+        yield from tell(context, latest, clock, state)
     for batch in feed:
-        at = pace.progress(clock)
-        gradient, metrics = learn(context, batch, at, early(context, clock, batch, state))
+        progress = pace.progress(clock)
+        gradient, metrics = learn(context, batch, progress, early(context, clock, batch, state))
         if strategy.site != GRADIENT:
-            step(context, gradient, at)
-        heard = yield StepDone(batch.examples, metrics)
-        if heard is None:
+            step(context, gradient, progress)
+        reply = yield StepDone(batch.examples, metrics)
+        if reply is None:
             break
-        told, before = _until_taken(context, heard), clock.seconds
-        clock = clock.after(batch.examples, told.seconds, feed.epochs - first)
+        taken, before = _until_taken(context, reply), clock.seconds
+        clock = clock.after(batch.examples, taken.seconds, feed.epochs - first)
         vector = gradient if strategy.site == GRADIENT else trained
-        state = accept(strategy, model, vector, told.messages, state)
-        state, news = yield from exchange(context, vector, clock, state)
+        state = accept(strategy, model, vector, taken.messages, state)
+        state, latest = yield from exchange(context, vector, clock, state)
         if strategy.site == GRADIENT:
-            step(context, gradient, at)
-        pace = pace.after(clock, told, news)
+            step(context, gradient, progress)
+        pace = pace.after(clock, taken, latest)
         clock = clock._replace(progress=pace.agreed)
-        yield from tell(context, news, clock, state)
+        yield from tell(context, latest, clock, state)
         yield from tell_pages(context, pages_after(clock.seconds - before))
-        is_over = told.stop or news.stop
-        del heard, told, news  # of a large model each answer counts
+        is_over = taken.stop or latest.stop
+        del reply, taken, latest  # of a large model each answer counts
         if is_over:
             break
     state = yield from drain(context, clock._replace(closing=True), state)
@@ -75,8 +75,8 @@ def work(context: PhaseContext) -> Generator[Request, Any, WorkerSnapshot]:
 def drain(context: PhaseContext, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
     """Sends all that is unsent: pushes again where a push missed its round; sends its shard."""
     while context.strategy.due(clock, state):
-        state, news = yield from exchange(context, context.model.parameters.trained, clock, state)
-        yield from tell(context, news, clock, state)
+        state, latest = yield from exchange(context, context.model.parameters.trained, clock, state)
+        yield from tell(context, latest, clock, state)
         yield from tell_pages(context, _PAGES_OF_ROUND)
     if isinstance(state, ShardState):
         yield from tell_pages(context)
@@ -87,7 +87,7 @@ def drain(context: PhaseContext, clock: Clock, state: Any) -> Answers:  # noqa: 
 
 def exchange(context: PhaseContext, vector: Vector, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
     """Does all turns that are due; returns the strategy's new state and the last news."""
-    news = StepReply()
+    latest = StepReply()
     for turn in context.strategy.due(clock, state):
         offered = vector if context.sums is None or turn.kind != "push" else context.sums
         message, state = offer(context.strategy, context.model, turn, offered, clock, state)
@@ -95,20 +95,20 @@ def exchange(context: PhaseContext, vector: Vector, clock: Clock, state: Any) ->
         if offered is context.sums:
             offered[:] = 0
         if turn.kind == "take" and context.arrived:
-            news = context.arrived.pop(0)
+            latest = context.arrived.pop(0)
         else:
-            stands = _stands(context, turn, state)
-            heard = yield Exchange(turn, message, context.feed.position, stands)
-            news = heard.behind(news)
+            points = _points(context, turn, state)
+            reply = yield Exchange(turn, message, context.feed.position, points)
+            latest = reply.merged_with(latest)
         if turn.kind == "push":
-            news = _until_taken(context, news)
-        for moved in (m.moved for m in news.messages if m.moved is not None):
+            latest = _until_taken(context, latest)
+        for moved in (m.moved for m in latest.messages if m.moved is not None):
             context.shard_moves(moved)
-        state = accept(context.strategy, context.model, vector, news.messages, state)
-    return state, news
+        state = accept(context.strategy, context.model, vector, latest.messages, state)
+    return state, latest
 
 
-def _stands(context: PhaseContext, turn: Turn, state: Any) -> tuple[Vector, Vector] | None:  # noqa: ANN401
+def _points(context: PhaseContext, turn: Turn, state: Any) -> tuple[Vector, Vector] | None:  # noqa: ANN401
     """Returns a worker's point for a meeting: as views, for it waits until that is over."""
     if turn.kind != "meet" or context.strategy.site == GRADIENT:
         return None
@@ -116,9 +116,9 @@ def _stands(context: PhaseContext, turn: Turn, state: Any) -> tuple[Vector, Vect
     return None if anchor is None else (context.model.parameters.trained, anchor)
 
 
-def _until_taken(context: PhaseContext, news: StepReply) -> StepReply:
+def _until_taken(context: PhaseContext, reply: StepReply) -> StepReply:
     """Keeps an answer back until its `take`: that step is the same however fast it travels."""
-    if not news.messages or not getattr(context.strategy, "takes", False):
-        return news
-    context.arrived.append(news)
-    return StepReply(news.seconds, stop=news.stop)
+    if not reply.messages or not getattr(context.strategy, "takes", False):
+        return reply
+    context.arrived.append(reply)
+    return StepReply(reply.seconds, stop=reply.stop)

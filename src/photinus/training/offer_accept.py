@@ -107,5 +107,5 @@ def _with_fingerprint(strategy: Strategy, model: Model, push: Message, state: An
     is_gradient = strategy.site == GRADIENT
     if is_gradient:
         model.to_host(model.parameters.trained)
-    same = model.parameters.trained if is_gradient else getattr(state, "anchor", None)
-    return push if same is None else push._replace(fingerprint=fingerprint(same))
+    agreed = model.parameters.trained if is_gradient else getattr(state, "anchor", None)
+    return push if agreed is None else push._replace(fingerprint=fingerprint(agreed))

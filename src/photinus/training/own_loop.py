@@ -73,7 +73,7 @@ class OwnLoop(Model):
 
     def _elsewhere(self) -> Iterator[tuple[Tensor, Tensor]]:
         tensors = [(p.data, view) for p, view in self._trained]
-        tensors += [(of.get_buffer(name), view) for of, name, view in self._buffers]
+        tensors += [(layer.get_buffer(name), view) for layer, name, view in self._buffers]
         return ((t, v) for t, v in tensors if t.numel() and t.data_ptr() != v.data_ptr())
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:  # type: ignore[override]  # noqa: ARG002

@@ -32,13 +32,13 @@ class PhaseProgress(NamedTuple):
 
     def progress(self, clock: Clock) -> float:
         """Returns the stage's progress as learning-rate schedules see it."""
-        here = min(1.0, self.agreed + (clock.examples - self.examples) * self.per_example)
-        return self.span[0] + (self.span[1] - self.span[0]) * here
+        within_phase = min(1.0, self.agreed + (clock.examples - self.examples) * self.per_example)
+        return self.span[0] + (self.span[1] - self.span[0]) * within_phase
 
-    def after(self, clock: Clock, *told: StepReply) -> PhaseProgress:
+    def after(self, clock: Clock, *replies: StepReply) -> PhaseProgress:
         """Returns it with the newest progress that was reported."""
-        heard = [news.progress for news in told if news.progress is not None]
-        return self._replace(agreed=heard[-1], examples=clock.examples) if heard else self
+        reported = [reply.progress for reply in replies if reply.progress is not None]
+        return self._replace(agreed=reported[-1], examples=clock.examples) if reported else self
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -82,7 +82,7 @@ class Exchange(NamedTuple):
     turn: Turn
     message: Message | None
     position: int
-    stands: tuple[Vector, Vector] | None = None
+    points: tuple[Vector, Vector] | None = None
     """For a meeting: the parameters [n], and the point [n] that was last agreed on."""
 
 
@@ -118,13 +118,13 @@ class StepReply(NamedTuple):
     measure: bool = False
     """Likewise, what it measures on its rows set aside."""
 
-    def behind(self, news: StepReply) -> StepReply:
+    def merged_with(self, earlier: StepReply) -> StepReply:
         """Returns it merged with an earlier turn's news of the same step, but for its messages."""
         return self._replace(
-            progress=news.progress if self.progress is None else self.progress,
-            stop=self.stop or news.stop,
-            save=self.save or news.save,
-            measure=self.measure or news.measure,
+            progress=earlier.progress if self.progress is None else self.progress,
+            stop=self.stop or earlier.stop,
+            save=self.save or earlier.save,
+            measure=self.measure or earlier.measure,
         )
 
 

@@ -12,7 +12,7 @@ from photinus.strategies.base import Message, Strategy, Turn
 SEGMENT = 1 << 16
 """How many numbers of a vector are merged at a time; only whole segments leave early."""
 
-SegmentRange = tuple[int, int]
+Span = tuple[int, int]
 """(start, stop) in a vector: adjacent segments."""
 
 
@@ -36,14 +36,14 @@ def starts(start: int, stop: int) -> range | list[int]:
     return [start, *range(first, stop, SEGMENT)] if start < stop else []
 
 
-def runs(starts: Iterable[int], end: int) -> list[SegmentRange]:
+def runs(starts: Iterable[int], end: int) -> list[Span]:
     """Returns the runs of segments that begin at these places, in order; none goes beyond `end`.
 
     Example:
         >>> runs([0, 131_072, 196_608], 200_000)
         [(0, 65536), (131072, 200000)]
     """
-    found: list[SegmentRange] = []
+    found: list[Span] = []
     for at in sorted(starts):
         stop = min(at - at % SEGMENT + SEGMENT, end)
         if found and found[-1][1] == at:

@@ -37,29 +37,29 @@ class ShardCopy:
         is_last: it is sent because the worker's share is done.
     """
 
-    def __init__(self, held: ShardState, *, is_last: bool = False) -> None:
-        self._version, self._is_last = held.version, is_last
-        count = len(held.own)
-        shard: dict[str, Vector] = {_VECTOR: held.own}
-        for n, outer in enumerate(held.outer):
+    def __init__(self, state: ShardState, *, is_last: bool = False) -> None:
+        self._version, self._is_last = state.version, is_last
+        count = len(state.own)
+        shard: dict[str, Vector] = {_VECTOR: state.own}
+        for n, outer in enumerate(state.outer):
             shard[f"outer.{n}"] = outer.reshape(count, outer.size // max(1, count))
         self._arrays, self._sizes = shard, dict.fromkeys(shard, count)
         """Array -> how many of its rows are sent."""
         self._at: Vector | None = None
-        if held.first is not None:
-            self._at = at = np.flatnonzero(held.moved)
-            self._arrays = {AT: at[:, None], FIRST: held.first, **shard}
-            self._sizes = {AT: at.size, FIRST: len(held.first), **dict.fromkeys(shard, at.size)}
+        if state.first is not None:
+            self._at = at = np.flatnonzero(state.moved)
+            self._arrays = {AT: at[:, None], FIRST: state.first, **shard}
+            self._sizes = {AT: at.size, FIRST: len(state.first), **dict.fromkeys(shard, at.size)}
         self._kinds = {
             name: (str(array.dtype), (self._sizes[name], array.shape[1]))
             for name, array in self._arrays.items()
         }
-        self._told = dict.fromkeys(self._arrays, 0)
+        self._sent = dict.fromkeys(self._arrays, 0)
         """Array -> how many of its rows were sent."""
         self._aside: dict[str, list[tuple[Vector, Vector]]] = {n: [] for n in shard}
         """Array -> rows that have moved since, and what they were."""
         self._is_aside = np.zeros(self._sizes[_VECTOR], np.bool_)
-        self._kept = 0
+        self._aside_numbers = 0
         self.is_over = False
 
     def moving(self, at: Vector) -> None:
@@ -67,10 +67,10 @@ class ShardCopy:
         rows = at if self._at is None else np.flatnonzero(np.isin(self._at, at, assume_unique=True))
         rows = rows[~self._is_aside[rows]]
         self._is_aside[rows] = True
-        for name, kept in self._aside.items():
-            late = rows[rows >= self._told[name]]
-            kept.append((late, self._arrays[name][self._places(late)]))
-            self._kept += late.size * self._arrays[name].shape[1]
+        for name, aside in self._aside.items():
+            unsent = rows[rows >= self._sent[name]]
+            aside.append((unsent, self._arrays[name][self._places(unsent)]))
+            self._aside_numbers += unsent.size * self._arrays[name].shape[1]
 
     def _places(self, rows: Vector) -> Vector:
         """Returns where rows that are sent lie in the shard."""
@@ -82,42 +82,44 @@ class ShardCopy:
         Args:
             most: so many of them, and more where much is kept aside; 0: all.
         """
-        left = most + self._kept // _KEPT_NUMBERS
-        while not self.is_over and (left > 0 or not most):
-            left -= 1
-            name = next((n for n, size in self._sizes.items() if self._told[n] < size), _VECTOR)
+        allowed = most + self._aside_numbers // _KEPT_NUMBERS
+        while not self.is_over and (allowed > 0 or not most):
+            allowed -= 1
+            name = next((n for n, size in self._sizes.items() if self._sent[n] < size), _VECTOR)
             page, rows = self._page(name)
             answer = yield page
-            self._told[name] += rows
+            self._sent[name] += rows
             self.is_over = answer.start < 0 or all(
-                self._told[n] == size for n, size in self._sizes.items()
+                self._sent[n] == size for n, size in self._sizes.items()
             )
 
     def _page(self, name: str) -> tuple[Page, int]:
         """Returns the next page of an array as it was, and how many rows are in it."""
-        array, start = self._arrays[name], self._told[name]
+        array, start = self._arrays[name], self._sent[name]
         width = array.shape[1]
         stop = min(self._sizes[name], start + max(1, PAGE_NUMBERS // max(1, width)))
-        some = slice(start, stop)
+        span = slice(start, stop)
         at = self._at if name in self._aside else None
-        rows = array[some].copy() if at is None else array[at[some]]
-        for at, were in self._aside.get(name, ()):
-            here = slice(*np.searchsorted(at, (start, stop)))
-            rows[at[here] - start] = were[here]
+        rows = array[span].copy() if at is None else array[at[span]]
+        for at, before in self._aside.get(name, ()):
+            within = slice(*np.searchsorted(at, (start, stop)))
+            rows[at[within] - start] = before[within]
         at_number = start * width
         page = Page(self._version, name, at_number, rows.ravel(), self._kinds, self._is_last)
         return page, stop - start
 
 
 def fetched(
-    kinds: Mapping[str, tuple[str, tuple[int, ...]]], version: int, room: Allocator
+    kinds: Mapping[str, tuple[str, tuple[int, ...]]], version: int, allocate: Allocator
 ) -> Generator[Page, Page, dict[str, Vector]]:
     """Asks for the arrays of a shard page by page; returns them where there was room for them.
 
     Raises:
         NotReadyError: there is none.
     """
-    arrays = {name: laid(math.prod(shape), dtype, room) for name, (dtype, shape) in kinds.items()}
+    arrays = {
+        name: allocated(math.prod(shape), dtype, allocate) for name, (dtype, shape) in kinds.items()
+    }
     for name, array in arrays.items():
         start = 0
         while start < array.size:
@@ -144,9 +146,9 @@ def fetched_moved(
     Raises:
         UsageError: the start is another one than that of the checkpoint.
     """
-    told = yield from fetched({name: kinds[name] for name in (AT, FIRST)}, version, memory)
-    at, first = told[AT], told[FIRST].reshape(kinds[FIRST][1])
-    if not np.array_equal(first, first_of(shard[_VECTOR])):
+    sample = yield from fetched({name: kinds[name] for name in (AT, FIRST)}, version, memory)
+    at, first = sample[AT], sample[FIRST].reshape(kinds[FIRST][1])
+    if not np.array_equal(first, sample_of(shard[_VECTOR])):
         wrong = "the first numbers of the table are drawn otherwise than for the checkpoint"
         raise UsageError(wrong, do="resume with the libraries and the code that the run began with")
     for name, array in shard.items():
@@ -160,20 +162,20 @@ def fetched_moved(
     return ShardMove(at, first, ())
 
 
-def first_of(shard: Vector) -> Vector:
+def sample_of(shard: Vector) -> Vector:
     """Returns some rows of a shard [m, width], by which its start is known again."""
     return shard[:: max(1, len(shard) // _FIRST_ROWS)].copy()
 
 
-def laid(size: int, dtype: str, room: Allocator) -> Vector:
+def allocated(size: int, dtype: str, allocate: Allocator) -> Vector:
     """Returns an array [size] where there is room for it.
 
     Raises:
         NotReadyError: there is none.
     """
-    found: Vector | None = room((size,), np.dtype(dtype))
-    if found is None:
+    array: Vector | None = allocate((size,), np.dtype(dtype))
+    if array is None:
         wrong = "a worker's shard of the table fits neither in memory nor on disk"
         do = "use more workers, or a larger budget"
         raise NotReadyError(wrong, got=f"{size * np.dtype(dtype).itemsize >> 20} MiB", do=do)
-    return found
+    return array

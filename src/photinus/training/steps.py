@@ -28,21 +28,23 @@ def learn(
         progress: of the stage.
         early: takes each part of the gradient as soon as it is final, and in the end the rest.
     """
-    at, model = context.feed.position, context.model
+    position, model = context.feed.position, context.model
     try:
         if isinstance(context.inner, InPlaceOptimizer):
-            return _TAKEN, context.inner.descend(model, batch, context.seed(at), progress)
+            return _TAKEN, context.inner.descend(model, batch, context.seed(position), progress)
         model.on_gradient = None if early is None else early.final
-        learned = model.learn(batch, context.seed(at))
+        learned = model.learn(batch, context.seed(position))
         if early is not None:
             model.to_host(learned[0])
             early.rest(learned[0])
         return learned
     except Exception as error:
-        first = at - batch.examples
-        error.add_note(f"in {context.where}, in the batch of its examples {first} to {at - 1}")
-        said = str(error).lower()  # torch raises no MemoryError
-        if isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY):
+        first = position - batch.examples
+        error.add_note(
+            f"in {context.where}, in the batch of its examples {first} to {position - 1}"
+        )
+        text = str(error).lower()  # torch raises no MemoryError
+        if isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY):
             error.add_note("memory ran out: use a smaller batch, or fewer workers")
         raise
 

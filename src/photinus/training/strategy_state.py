@@ -35,44 +35,44 @@ def keep(
         state: of the strategy.
         position: of the feed, at these parameters.
     """
-    kept: dict[str, Vector] = {}
+    saved: dict[str, Vector] = {}
     for name in getattr(strategy, "alone", ()):
         if name == OWN_PARAMETERS:
-            kept |= {name: vector.copy(), _POSITION: np.array([position])}
+            saved |= {name: vector.copy(), _POSITION: np.array([position])}
             continue
         value = getattr(state, name)
         if isinstance(value, Clock):
-            kept[name] = np.array(clock.since(value), np.float64)  # [5]
+            saved[name] = np.array(clock.since(value), np.float64)  # [5]
         elif isinstance(value, np.ndarray):
-            kept[name] = value.copy()
+            saved[name] = value.copy()
         elif name == _OUTER:
-            kept |= {f"{name}.{i}": one.copy() for i, one in enumerate(value)}
+            saved |= {f"{name}.{i}": one.copy() for i, one in enumerate(value)}
         else:
             ages = [clock.since(one) for one in value]
-            kept[name] = np.array(ages, np.float64).ravel()  # [clocks · 5]
-    return {_PREFIX + name: value for name, value in kept.items() if value.size}
+            saved[name] = np.array(ages, np.float64).ravel()  # [clocks · 5]
+    return {_PREFIX + name: value for name, value in saved.items() if value.size}
 
 
-def split(held: Mapping[str, Vector]) -> tuple[dict[str, Vector], dict[str, Vector]]:
+def split(saved: Mapping[str, Vector]) -> tuple[dict[str, Vector], dict[str, Vector]]:
     """Splits what a cut holds of a worker into the inner optimizer's and the strategy's state."""
-    inner = {name: value for name, value in held.items() if not name.startswith(_PREFIX)}
-    return inner, {n.removeprefix(_PREFIX): v for n, v in held.items() if n not in inner}
+    inner = {name: value for name, value in saved.items() if not name.startswith(_PREFIX)}
+    return inner, {n.removeprefix(_PREFIX): v for n, v in saved.items() if n not in inner}
 
 
-def is_kept(held: Mapping[str, Vector]) -> bool:
+def is_kept(saved: Mapping[str, Vector]) -> bool:
     """Returns whether what a cut holds of a worker includes a strategy's own state."""
-    return any(name.startswith(_PREFIX) for name in held)
+    return any(name.startswith(_PREFIX) for name in saved)
 
 
-def position_of(kept: Mapping[str, Vector], position: int) -> int:
+def position_of(saved: Mapping[str, Vector], position: int) -> int:
     """Returns where the feed continues: behind the kept parameters' rows, or at `position`."""
-    return int(kept[_POSITION][0]) if _POSITION in kept else position
+    return int(saved[_POSITION][0]) if _POSITION in saved else position
 
 
-def take_up(vector: Vector, state: Any, kept: Mapping[str, Vector]) -> Any:  # noqa: ANN401
+def take_up(vector: Vector, state: Any, saved: Mapping[str, Vector]) -> Any:  # noqa: ANN401
     """Returns the state with what was kept in it; the parameters are written into `vector`."""
     fields: dict[str, Any] = {}
-    for name, value in kept.items():
+    for name, value in saved.items():
         if name == OWN_PARAMETERS:
             np.copyto(vector, value)
         elif name.startswith(_OUTER):
@@ -89,10 +89,10 @@ def _with(state: Any, fields: Mapping[str, Any]) -> Any:  # noqa: ANN401
     return state._replace(**own, **({"state": _with(state.state, rest)} if rest else {}))
 
 
-def _like(present: object, value: Vector) -> object:
-    if isinstance(present, Clock):
+def _like(current: object, value: Vector) -> object:
+    if isinstance(current, Clock):
         return _clock(value)
-    if isinstance(present, np.ndarray):
+    if isinstance(current, np.ndarray):
         return value.copy()
     return tuple(_clock(row) for row in np.reshape(value, (-1, len(Clock()))))
 

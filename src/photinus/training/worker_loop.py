@@ -26,7 +26,14 @@ from photinus.training.phase_context import PhaseContext, PhaseProgress
 from photinus.training.placement import device_for, fresh
 from photinus.training.plan import REST, START, TrainingPlan
 from photinus.training.requests import Close, Grant, Hello, Request, WorkerGenerator, WorkerSnapshot
-from photinus.training.shard_pages import AT, ShardCopy, fetched, fetched_moved, first_of, laid
+from photinus.training.shard_pages import (
+    AT,
+    ShardCopy,
+    allocated,
+    fetched,
+    fetched_moved,
+    sample_of,
+)
 from photinus.training.strategy_state import position_of, split
 
 CHUNK_ROWS = 1000
@@ -59,21 +66,21 @@ class WorkerData:
             prepare: from the job's features to the model's.
         """
         rows = self.held
-        held = np.empty(0, np.int64) if rows is None else rows.order[slots[0] :: slots[1]]
-        for start in range(0, held.size, CHUNK_ROWS):
+        order = np.empty(0, np.int64) if rows is None else rows.order[slots[0] :: slots[1]]
+        for start in range(0, order.size, CHUNK_ROWS):
             assert rows is not None
-            batch = rows.batch(held[start : start + CHUNK_ROWS])
+            batch = rows.batch(order[start : start + CHUNK_ROWS])
             yield batch._replace(features=prepare(batch.features))
 
 
-class _Before(NamedTuple):
+class _PreviousPhase(NamedTuple):
     """What the first phase of a stage hands to the second."""
 
     model: Model
     inner: InnerOptimizer
 
 
-def live(plan: TrainingPlan, slot: int, part: WorkerData) -> WorkerGenerator:
+def live(plan: TrainingPlan, slot: int, data: WorkerData) -> WorkerGenerator:
     """Yields a worker's requests until the plan is over.
 
     `Hello` and `Close` are answered by a `Grant` or None, all others by `StepReply`. The driver
@@ -81,86 +88,88 @@ def live(plan: TrainingPlan, slot: int, part: WorkerData) -> WorkerGenerator:
     dropped, and the worker says hello again.
     """
     history: list[Vector] = []
-    before: _Before | None = None
-    is_used = part.passes == 0
-    grant: Grant | None = yield Hello(part.rows, 0, part.passes, part.labels, part.span)
+    previous: _PreviousPhase | None = None
+    is_used = data.passes == 0
+    grant: Grant | None = yield Hello(data.rows, 0, data.passes, data.labels, data.span)
     while grant is not None:
         history += grant.history
         try:
             if is_used:
                 grant = yield Close(grant.position, rests=not grant.is_idle)
                 continue
-            is_used = part.passes is not None
-            given, grant = [grant], None  # its vectors are released once they are used
-            close, before = yield from _share(plan, slot, part, given, tuple(history), before)
+            is_used = data.passes is not None
+            grants, grant = [grant], None  # its vectors are released once they are used
+            close, previous = yield from _train_share(
+                plan, slot, data, grants, tuple(history), previous
+            )
             grant = yield close
         except FencedError:
-            before = None
-            grant = yield Hello(part.rows, len(history), part.passes)
+            previous = None
+            grant = yield Hello(data.rows, len(history), data.passes)
 
 
-def _share(
+def _train_share(
     plan: TrainingPlan,
     slot: int,
-    part: WorkerData,
-    given: list[Grant],
+    data: WorkerData,
+    grants: list[Grant],
     history: tuple[Vector, ...],
-    before: _Before | None,
-) -> Generator[Request, Any, tuple[Close, _Before]]:
+    previous: _PreviousPhase | None,
+) -> Generator[Request, Any, tuple[Close, _PreviousPhase]]:
     """Trains until the share is done; its prepared rows make room for those of the next one."""
-    grant = given.pop()
-    context = _phase_context(plan, slot, part, grant, history, before)
-    if _is_table(context.strategy):
-        context.heal[:] = [(yield from _with_shard(plan, slot, part, grant, context))]
+    grant = grants.pop()
+    context = _phase_context(plan, slot, data, grant, history, previous)
+    if _is_sharded(context.strategy):
+        context.heal[:] = [(yield from _with_shard(plan, slot, data, grant, context))]
     grant = grant.used()
-    last = None if grant.is_idle else (yield from work(context))
-    if last is None and _is_table(context.strategy):
-        held = context.strategy.accept(context.model.parameters.trained, context.heal[0], None)
-        yield from ShardCopy(held, is_last=True).pages()
-        give_back(held.own)
-    close = _closing(plan, grant, part, context, last)
-    return close, _Before(context.model, context.inner)
+    snapshot = None if grant.is_idle else (yield from work(context))
+    if snapshot is None and _is_sharded(context.strategy):
+        state = context.strategy.accept(context.model.parameters.trained, context.heal[0], None)
+        yield from ShardCopy(state, is_last=True).pages()
+        give_back(state.own)
+    close = _closing(plan, grant, data, context, snapshot)
+    return close, _PreviousPhase(context.model, context.inner)
 
 
 def _closing(
     plan: TrainingPlan,
     grant: Grant,
-    part: WorkerData,
+    data: WorkerData,
     context: PhaseContext,
-    last: WorkerSnapshot | None,
+    snapshot: WorkerSnapshot | None,
 ) -> Close:
     """Returns the close of a share, or, where rows stream, at least of the pass."""
     at = context.feed.position
-    held = context.model.parameters if is_held_by_workers(context.strategy) else None
-    if _is_table(context.strategy):
-        held = None  # its shard was sent in pages
+    parameters = context.model.parameters if is_held_by_workers(context.strategy) else None
+    if _is_sharded(context.strategy):
+        parameters = None  # its shard was sent in pages
     phase = plan.phases[grant.phase]
     # after a start all hold the same state: one of them sends it, for joiners and checkpoints
-    inner = last.inner if last and phase.part == START and grant.tells else {}
-    if part.passes is None or last is None:
-        return Close(at, held, inner=inner)
-    is_border = part.rows > 0 and at % part.rows == 0
-    end = round(grant.span[1] * phase.stage.passes(grant.rows) * part.rows)
+    inner = snapshot.inner if snapshot and phase.part == START and grant.tells else {}
+    if data.passes is None or snapshot is None:
+        return Close(at, parameters, inner=inner)
+    is_border = data.rows > 0 and at % data.rows == 0
+    end = round(grant.span[1] * phase.stage.passes(grant.rows) * data.rows)
     is_done = plan.is_fixed(grant.phase) and at >= end
-    return Close(at, held, is_border and not is_done, inner if is_done else last.inner)
+    return Close(at, parameters, is_border and not is_done, inner if is_done else snapshot.inner)
 
 
 def _phase_context(
     plan: TrainingPlan,
     slot: int,
-    part: WorkerData,
+    data: WorkerData,
     grant: Grant,
     history: tuple[Vector, ...],
-    before: _Before | None,
+    previous: _PreviousPhase | None,
 ) -> PhaseContext:
     phase = plan.phases[grant.phase]
     settled, _ = phase.settled(grant.rows, plan.workers, grant.span)
     stage, strategy = phase.stage_for(plan.workers, grant.span), settled.worker()
     is_whole = bool(getattr(strategy, "whole_part", False))
     order = FeedOrder(
-        batch_size=max(1, part.rows) if is_whole else stage.batch_size,
-        share=(1, 1) if is_whole or not part.rows else (part.rows, max(part.rows, grant.rows)),
-        epochs=_epochs(plan, part, grant),
+        batch_size=max(1, data.rows) if is_whole else stage.batch_size,
+        share=(1, 1) if is_whole or not data.rows else (data.rows, max(data.rows, grant.rows)),
+        epochs=_epochs(plan, data, grant),
         whole_steps=stage.max_steps > 0 or (phase.part == START and grant.span[1] < 1.0),
         seed=plan.seed,
         phase=stage.name,
@@ -172,26 +181,26 @@ def _phase_context(
     def prepare(features: Array) -> Array:
         return stage.prepare(features, history)
 
-    feed = part.open(order)
+    feed = data.open(order)
     if stage.prepares:
         feed = feed.mapped(prepare)
-    held, kept = split(grant.inner)
-    feed.seek(position_of(kept, grant.position))
+    inner_state, strategy_state = split(grant.inner)
+    feed.seek(position_of(strategy_state, grant.position))
     seed = partial(derive, plan.seed, stage.name, slot)
 
     def make(device: str) -> tuple[Model, InnerOptimizer]:
         return fresh(stage, history, plan.seed, device)
 
     def first() -> Batch | None:
-        return next(iter(part.open(order).mapped(prepare)), None) if part.passes is None else None
+        return next(iter(data.open(order).mapped(prepare)), None) if data.passes is None else None
 
-    goes_on = before is not None and phase.part == REST and grant.is_fresh and not grant.inner
-    if before and goes_on:
-        model, inner = before
+    continues = previous is not None and phase.part == REST and grant.is_fresh and not grant.inner
+    if previous and continues:
+        model, inner = previous
     else:
         model, inner = make(device_for(plan.device(grant.phase, slot), make, first))
     heal = grant.heal
-    if is_table := _is_table(strategy):
+    if is_table := _is_sharded(strategy):
         assert heal.integers is not None
         np.copyto(model.parameters.integers, heal.integers)
         model.to_device(model.parameters.integers)
@@ -200,11 +209,11 @@ def _phase_context(
     else:
         assert heal.vector is not None
         model.load(heal.vector, heal.floats, heal.integers)
-    feed = feed if is_whole else _sent_ahead(feed, part, model)
-    if held:
-        inner.load(held)
+    feed = feed if is_whole else _sent_ahead(feed, data, model)
+    if inner_state:
+        inner.load(inner_state)
     trained = model.parameters.trained
-    per_example = grant.rows / max(1, part.rows) / max(1, grant.budget)
+    per_example = grant.rows / max(1, data.rows) / max(1, grant.budget)
     return PhaseContext(
         model=_WholeData(model) if is_whole else model,
         inner=inner,
@@ -213,22 +222,22 @@ def _phase_context(
         pace=PhaseProgress(grant.progress, 0, per_example, grant.span),
         seed=seed,
         heal=[heal] if is_table or not grant.is_fresh else [],
-        kept=kept,
+        kept=strategy_state,
         sums=np.zeros_like(trained) if strategy.site == GRADIENT_SUM else None,
-        held=lambda: part.held_batches(shared, prepare),
+        held=lambda: data.held_batches(shared, prepare),
         early=grant.early if getattr(strategy, "is_early", False) else None,
         where=f"phase {phase.name}, partition {slot}",
     )
 
 
-def _sent_ahead(feed: Feed, part: WorkerData, model: Model) -> Feed:
+def _sent_ahead(feed: Feed, data: WorkerData, model: Model) -> Feed:
     """Returns a feed that sends batches ahead, where there is a device and rows stay."""
-    stays = part.passes is None  # of a stream a batch that was read and not trained on is lost
-    return feed if model.send is None or not stays else AheadFeed(feed, model.send)
+    can_repeat = data.passes is None  # of a stream a batch that was read and not trained on is lost
+    return feed if model.send is None or not can_repeat else AheadFeed(feed, model.send)
 
 
 def _with_shard(
-    plan: TrainingPlan, slot: int, part: WorkerData, grant: Grant, context: PhaseContext
+    plan: TrainingPlan, slot: int, data: WorkerData, grant: Grant, context: PhaseContext
 ) -> Generator[Request, Any, Message]:
     """Returns the point to begin from with the worker's shard in it: made here, or asked for."""
     stage, trained = plan.phases[grant.phase].stage, context.model.parameters.trained
@@ -236,40 +245,40 @@ def _with_shard(
     heal = grant.heal._replace(is_behind=grant.is_behind, slot=slot)
     optimizer = context.strategy.outer  # type: ignore[attr-defined]
     if grant.shard and AT not in grant.shard:
-        arrays = yield from fetched(grant.shard, heal.version, part.room)
+        arrays = yield from fetched(grant.shard, heal.version, data.room)
         outer = tuple(arrays[name] for name in arrays if name.startswith("outer."))
         heal = heal._replace(vector=arrays["vector"], outer=outer)
     else:
         rows = len(range(slot, trained.size // width, plan.workers))
-        shard = laid(rows * width, str(dtype), part.room).reshape(rows, width)
+        shard = allocated(rows * width, str(dtype), data.room).reshape(rows, width)
         context.model.first_rows(shard, slot, plan.seed, plan.workers)
         read_at_random(shard)
-        moved = ShardMove(np.zeros(0, np.int64), first_of(shard), ())
+        moved = ShardMove(np.zeros(0, np.int64), sample_of(shard), ())
         outer = optimizer.init(shard)
         if grant.shard:
-            named = {"vector": shard, **{f"outer.{n}": held for n, held in enumerate(outer)}}
+            named = {"vector": shard, **{f"outer.{n}": array for n, array in enumerate(outer)}}
             moved = yield from fetched_moved(grant.shard, heal.version, named)
-        outer = tuple(held.ravel() for held in outer)
+        outer = tuple(array.ravel() for array in outer)
         heal = heal._replace(vector=shard.ravel(), outer=outer, moved=moved)
     if plan.workers == 1:
         return heal
     count = len(range((slot - 1) % plan.workers, trained.size // width, plan.workers))
-    backup = ShardBackup(count, np.empty((0, width), dtype), optimizer, part.room)
+    backup = ShardBackup(count, np.empty((0, width), dtype), optimizer, data.room)
     return heal._replace(backup=backup)
 
 
-def _is_table(strategy: Strategy) -> bool:
+def _is_sharded(strategy: Strategy) -> bool:
     """Returns whether each worker owns a part of the parameters that no other worker has."""
     return bool(getattr(strategy, "is_sharded", False))
 
 
-def _epochs(plan: TrainingPlan, part: WorkerData, grant: Grant) -> float | None:
+def _epochs(plan: TrainingPlan, data: WorkerData, grant: Grant) -> float | None:
     """Returns after how many passes over the worker's rows the feed ends; None for endless."""
     end = grant.span[1] * plan.phases[grant.phase].stage.passes(grant.rows)
     epochs = end if plan.is_fixed(grant.phase) else None
-    if part.passes is None or not part.rows:
+    if data.passes is None or not data.rows:
         return epochs
-    this = grant.position // part.rows + 1.0
+    this = grant.position // data.rows + 1.0
     return this if epochs is None else min(epochs, this)
 
 

@@ -22,18 +22,18 @@ _PAGES_AT_ONCE = 64
 _PAGES_OF_SECOND, _MOST_PAGES = 8, 64
 """More than one page for each second of a step, and the most: where steps wait for a disk they are
 few."""
-Told = Generator[WorkerSnapshot | Measured | Page | RowsRequest, Any, None]
+Reports = Generator[WorkerSnapshot | Measured | Page | RowsRequest, Any, None]
 Read = Generator[RowsRequest, Any, Mapping[str, float] | None]
 
 
-def tell(context: PhaseContext, news: StepReply, clock: Clock, state: Any) -> Told:  # noqa: ANN401
+def tell(context: PhaseContext, reply: StepReply, clock: Clock, state: Any) -> Reports:  # noqa: ANN401
     """Yields the state and measurement that an answer asked for, at the answer's point."""
-    if news.save:
+    if reply.save:
         if isinstance(state, ShardState):
             context.copies[:] = [ShardCopy(state)]
         yield snapshot(context, clock, state)
         yield from tell_pages(context, _PAGES_AT_ONCE)
-    if news.measure:
+    if reply.measure:
         yield from tell_pages(context)  # the point that is measured may be the best one
         sums = yield from _measured(context, state)
         if sums is not None:
@@ -47,31 +47,31 @@ def _measured(context: PhaseContext, state: Any) -> Read:  # noqa: ANN401
     next steps. A worker that has none set aside answers the others. None where an owner cannot be
     reached: the next round will find out.
     """
-    table, sums = isinstance(state, ShardState), dict[str, float]()
-    if table:
+    is_sharded, sums = isinstance(state, ShardState), dict[str, float]()
+    if is_sharded:
         yield RowsRequest(np.empty(0, np.int64))
     for batch in context.held():
-        if table:
+        if is_sharded:
             rows = context.model.measured_rows(batch)
             numbers = yield RowsRequest(rows)
             if numbers is None:
-                _lay(context, state.rows, state.came)
+                _load_rows(context, state.rows, state.came)
                 return None
-            _lay(context, rows, numbers)
+            _load_rows(context, rows, numbers)
         for name, value in context.model.measure(batch).items():
             sums[name] = sums.get(name, 0.0) + float(value)
-    if table:
-        _lay(context, state.rows, state.came)
+    if is_sharded:
+        _load_rows(context, state.rows, state.came)
     return {name: value for name, value in sums.items() if math.isfinite(value)}
 
 
-def _lay(context: PhaseContext, rows: Vector, numbers: Vector) -> None:
+def _load_rows(context: PhaseContext, rows: Vector, numbers: Vector) -> None:
     """Has these rows [r, width] of the table in memory, and no others."""
     context.model.forget()
     context.model.parameters.trained.reshape(-1, numbers.shape[1])[rows] = numbers
 
 
-def tell_pages(context: PhaseContext, most: int = 0) -> Told:
+def tell_pages(context: PhaseContext, most: int = 0) -> Reports:
     """Sends the next pages of its shard, where a checkpoint waits for them; 0: all of them."""
     for copy in context.copies:
         yield from copy.pages(most)
@@ -93,13 +93,13 @@ def snapshot(context: PhaseContext, clock: Clock, state: Any) -> WorkerSnapshot:
     parameters, position = context.model.parameters, context.feed.position
     context.model.to_host(parameters.trained, parameters.floats, parameters.integers)
     is_table = isinstance(state, ShardState)
-    held = parameters.trained if is_held_by_workers(context.strategy) and not is_table else None
-    some = slice(0) if is_table else slice(None)
+    trained = parameters.trained if is_held_by_workers(context.strategy) and not is_table else None
+    section = slice(0) if is_table else slice(None)
     inner = {name: value.copy() for name, value in context.inner.state().items()}
     return WorkerSnapshot(
         position,
         inner | keep(context.strategy, parameters.trained, clock, state, position),
-        None if held is None else held.copy(),
-        parameters.floats[some].copy(),
-        parameters.integers[some].copy(),
+        None if trained is None else trained.copy(),
+        parameters.floats[section].copy(),
+        parameters.integers[section].copy(),
     )

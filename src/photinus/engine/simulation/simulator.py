@@ -253,8 +253,8 @@ class Simulation:
             self._send(node, frame)
         for other in self.nodes.values():
             if other is not node and not other.is_dead:
-                self._post(other, other.session.peers.again(node.slot))
-                self._post(node, node.session.peers.again(other.slot))
+                self._post(other, other.session.peers.resend(node.slot))
+                self._post(node, node.session.peers.resend(other.slot))
 
     # -- running ---------------------------------------------------------------------------------
 
@@ -330,17 +330,17 @@ class Simulation:
                 self._say(node, frame)
             if is_waiting:
                 return None
-            answer = StepReply() if is_told else node.session.news(self.now)
+            answer = StepReply() if is_told else node.session.step_reply(self.now)
         return None
 
     def _said(self, node: _Node, ask: Request) -> Frame | None:
         """Returns the frame for the coordinator; sends to other workers what is for them."""
         if isinstance(ask, Exchange) and ask.turn.kind == "publish":
             assert ask.message is not None
-            self._post(node, node.session.peers.publishes(ask.message))
+            self._post(node, node.session.peers.publish(ask.message))
             return None
         if isinstance(ask, RowsRequest):
-            self._post(node, node.session.peers.reads(ask.rows))
+            self._post(node, node.session.peers.request_rows(ask.rows))
             self.at(0.0, self._reads, node, ask)
         return node.session.frame(ask, self.now)
 
@@ -349,12 +349,12 @@ class Simulation:
         self._has_read(node, is_over=tries * self.cluster.resend_seconds > GIVE_UP_SECONDS)
         if node.ask is ask and not node.is_dead:
             if tries:
-                self._post(node, node.session.peers.reads_again())
+                self._post(node, node.session.peers.repeat_requests())
             self.at(self.cluster.resend_seconds, self._reads, node, ask, tries + 1)
 
     def _has_read(self, node: _Node, *, is_over: bool = False) -> None:
         """Continues a worker that waits for rows, once all of them are here, or none will come."""
-        numbers = node.session.peers.numbers_read()
+        numbers = node.session.peers.requested_rows()
         is_done = numbers is not None or is_over
         if isinstance(node.ask, RowsRequest) and is_done and not node.is_dead:
             node.ask = None
@@ -363,7 +363,7 @@ class Simulation:
 
     def _stepped(self, node: _Node) -> None:
         lost, node.lost = node.lost, None
-        self._pump(node, node.session.news(self.now), lost)
+        self._pump(node, node.session.step_reply(self.now), lost)
 
     def _post(self, node: _Node, out: list[AddressedFrame]) -> None:
         """Sends a worker's frames to others, each over its own line."""
@@ -405,7 +405,7 @@ class Simulation:
         node.coming.remove(frame)
         if node.is_dead:
             return
-        self._post(node, node.session.peers.hear(frame))
+        self._post(node, node.session.peers.hear_worker(frame))
         if isinstance(node.ask, RowsRequest):
             self._has_read(node)
 
@@ -477,8 +477,8 @@ class Simulation:
             return
         if frame.kind in OTHERS:
             arriving = [f.slot for f in node.coming if f.kind in PEERS]
-            node.session.peers.nears(arriving)
-        self._post(node, node.session.peers.told(frame))
+            node.session.peers.note_arriving(arriving)
+        self._post(node, node.session.peers.hear_coordinator(frame))
         try:
             if not node.session.answers(node.ask, node.said, frame):
                 return
