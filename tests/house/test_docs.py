@@ -44,6 +44,18 @@ def test_the_picture_of_the_rooms_is_of_the_imports_as_they_are(monkeypatch):
     assert make_rooms.drawn() == make_rooms.PICTURE.read_text(), "python docs/make_rooms.py"
 
 
+def test_the_pictures_of_a_push_and_of_a_batch_are_of_the_tables_beneath_them(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import make_lives
+
+    for title, picture in make_lives.PICTURES.items():
+        numbers = [number for number, _, _ in make_lives.hops(title)]
+        assert numbers == [str(n) for n in range(1, len(numbers) + 1)]
+        assert make_lives.drawn(title) == picture.read_text(), "python docs/make_lives.py"
+        for _, _, files in make_lives.hops(title):
+            assert all((ROOT / "src" / "photinus" / file).exists() for file in files)
+
+
 def test_the_design_names_every_room_floor_by_floor(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     import make_rooms
