@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from photinus.core.errors import UsageError
-from photinus.models.activations import ACTIVATIONS, Activations, PeakBytes, fitting
+from photinus.models.activations import ACTIVATIONS, Activations, PeakBytes, choose_mode
 from photinus.models.module import ModuleStage
 from photinus.models.module_model import Learning, ModuleModel
 from photinus.models.optimizers import TorchOptimizer
@@ -112,7 +112,7 @@ def test_a_module_is_left_as_it_was():
 
 def test_a_module_without_blocks_or_layers_is_refused_for_recomputing():
     with pytest.raises(UsageError, match=r"nothing in this module .* got Linear; put its blocks"):
-        Activations(nn.Linear(2, 2)).left("recompute").__enter__()
+        Activations(nn.Linear(2, 2)).using("recompute").__enter__()
 
 
 def test_auto_takes_the_first_way_under_its_budget_and_stays_under_it():
@@ -122,7 +122,7 @@ def test_auto_takes_the_first_way_under_its_budget_and_stays_under_it():
         budget = int(budget * 1.02)
         made = model(Transformer, activation_memory="auto", activation_bytes=budget)
         gradient = made.learn(of, 1)[0].copy()
-        assert made._fits == (how, len(of.features))
+        assert made._mode_choice == (how, len(of.features))
         assert peak(made, of) <= budget
         assert np.array_equal(gradient, model(Transformer).learn(of, 1)[0])
 
@@ -145,7 +145,7 @@ def test_auto_offloads_where_nothing_can_be_computed_again():
     assert peak(model(Wide), of) > budget
     made = model(Wide, activation_memory="auto", activation_bytes=budget)
     gradient = made.learn(of, 1)[0].copy()
-    assert made._fits == ("offload", 256)
+    assert made._mode_choice == ("offload", 256)
     assert np.array_equal(gradient, model(Wide).learn(of, 1)[0])
 
 
@@ -170,7 +170,7 @@ def test_what_a_whole_batch_needs_is_on_a_line_through_two_parts():
         asked.append((how, rows))
         return {"keep": 100, "recompute": 50, "offload": 40}[how] * rows + 1000
 
-    assert fitting(line, 80, 5000) == ("recompute", {"keep": 9000, "recompute": 5000})
+    assert choose_mode(line, 80, 5000) == ("recompute", {"keep": 9000, "recompute": 5000})
     assert asked == [("keep", 10), ("keep", 20), ("recompute", 10), ("recompute", 20)]
 
 

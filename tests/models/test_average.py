@@ -70,6 +70,6 @@ def test_on_a_card_it_follows_the_same_formula_to_the_bit(dtype):
     for _ in range(30):
         trained += torch.randn(50, dtype=dtype)
         here.step()
-        there._step_there()
+        there._step_on_device()
         assert torch.equal(made[0][0], made[1][0])
     assert made[0][1] == made[1][1] == 30

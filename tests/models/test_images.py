@@ -175,9 +175,9 @@ def test_images_go_to_a_device_as_they_are_stored():
     stage = ModuleStage(module=f"{__name__}:net", reads="photinus.models.images:centred")
     batch = Batch(pictures(8), np.arange(8) % 3, None, draws(8))
     here, there = (fresh(stage, (), 0, device)[0] for device in ("cpu", "stand-in"))
-    before = there._at.bytes_to_device
+    before = there._storage.bytes_to_device
     sent = there.send(batch)
-    assert there._at.bytes_to_device - before == 8 * 3072 + 8 * 8 + 8 * 8  # labels and draws
+    assert there._storage.bytes_to_device - before == 8 * 3072 + 8 * 8 + 8 * 8  # labels and draws
     ends = []
     for model, given in ((here, batch), (there, sent)):
         for some in (batch, given):  # the first one shows how many classes there are

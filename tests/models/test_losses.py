@@ -113,7 +113,7 @@ def test_a_module_that_returns_more_numbers_than_a_label_has_is_told_both(name):
     with pytest.raises(UsageError, match="the module returns 3 numbers a row, and a label has 1"):
         target_for(name, torch.zeros(2, 3), torch.zeros(2))
     with pytest.raises(UsageError, match="returns 1 number a row, and its target has 4; got loss"):
-        target_for(name, torch.zeros(2, 1), torch.zeros(2, 2, 2), of="its target")
+        target_for(name, torch.zeros(2, 1), torch.zeros(2, 2, 2), label_name="its target")
     assert target_for(name, torch.zeros(2, 1), torch.zeros(2)).shape == (2, 1)
 
 

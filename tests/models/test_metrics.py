@@ -12,8 +12,8 @@ from photinus.core.errors import UsageError
 from photinus.models.metrics import (
     METRICS,
     check_metrics,
-    confused,
     confusion,
+    confusion_sums,
     counted,
     finished,
 )
@@ -94,7 +94,7 @@ def test_ones_own_metric_is_a_mean_over_the_rows(monkeypatch):
 
 def test_a_table_is_scikit_learns_confusion_matrix():
     outputs, labels = chance().normal(size=(ROWS, CLASSES)), chance(1).integers(0, CLASSES, ROWS)
-    sums = confused(torch.tensor(outputs), torch.tensor(labels))
+    sums = confusion_sums(torch.tensor(outputs), torch.tensor(labels))
     expected = oracle.confusion_matrix(labels, outputs.argmax(1), labels=range(CLASSES))
     assert confusion(sums) == expected.tolist()
     assert confusion({"examples": 3.0}) == []

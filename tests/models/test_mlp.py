@@ -84,13 +84,13 @@ def test_the_module_gives_the_same_outputs_and_is_taken_back(rounding):
     close = rounding(*SIZES, scale=np.abs(theirs).max())
     np.testing.assert_allclose(model.outputs(b.features), theirs, atol=close)
     other = MLP(Dense(sizes=SIZES))
-    other.take({n: t.numpy() for n, t in module.state_dict().items()})
+    other.load_tensors({n: t.numpy() for n, t in module.state_dict().items()})
     assert np.array_equal(other.parameters.trained, model.parameters.trained)
 
 
 def test_anothers_state_dict_is_refused():
     with pytest.raises(UsageError, match="another network's"):
-        network().take({"0.weight": np.zeros((3, 3))})
+        network().load_tensors({"0.weight": np.zeros((3, 3))})
 
 
 def test_regression_trains_too():

@@ -13,7 +13,7 @@ from photinus.core.parameters import Parameters
 from photinus.core.settings import from_dict, to_dict
 from photinus.models.module import ModuleStage
 from photinus.models.module_model import Learning, ModuleModel
-from photinus.models.reading import in_type
+from photinus.models.reading import cast_floats
 from photinus.models.schedules import Schedule
 
 pytestmark = pytest.mark.numerics
@@ -581,7 +581,7 @@ KINDS = [tuple, list, dict, Both._make]
 
 @pytest.mark.parametrize("given", [torch.ones(2), [torch.ones(2)], (torch.ones(2), 1, None)])
 def test_floats_of_outputs_get_a_type_and_the_rest_stays(given):
-    made = in_type(given, torch.bfloat16)
+    made = cast_floats(given, torch.bfloat16)
     assert type(made) is type(given)
     assert next(getattr(part, "dtype", part) for part in made) == torch.bfloat16
     assert isinstance(given, Tensor) or list(made[1:]) == list(given[1:])
@@ -589,10 +589,10 @@ def test_floats_of_outputs_get_a_type_and_the_rest_stays(given):
 
 def test_outputs_keep_their_class():
     given = Attributes(logits=torch.ones(2), best=torch.ones(2).argmax())
-    made = in_type(given, torch.bfloat16)
+    made = cast_floats(given, torch.bfloat16)
     assert (made.logits.dtype, made.best.dtype) == (torch.bfloat16, torch.int64)
     assert given.logits.dtype == torch.float32, "the module's own is changed"
-    assert isinstance(in_type(torch.ones(2, 2).max(0), torch.bfloat16), torch.return_types.max)
+    assert isinstance(cast_floats(torch.ones(2, 2).max(0), torch.bfloat16), torch.return_types.max)
 
 
 @pytest.mark.parametrize("makes", KINDS, ids=str)

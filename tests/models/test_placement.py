@@ -52,7 +52,7 @@ def test_a_devices_numbers_reach_the_host_only_when_it_asks():
     placed = DeviceParameters(LAYOUT, "stand-in")
     trained = placed.parameters.trained
     placed.view("w").fill_(2.0)
-    placed.touched(trained)
+    placed.mark_changed(trained)
     assert (trained == 0.0).all()
     placed.to_host([trained])
     assert (trained == 2.0).all()
@@ -75,7 +75,7 @@ def test_what_the_host_wrote_reaches_the_device_before_the_next_work():
 def test_what_the_host_wrote_is_newer_than_what_the_device_had_changed_before():
     placed = DeviceParameters(LAYOUT, "stand-in")
     trained = placed.parameters.trained
-    placed.touched(trained)
+    placed.mark_changed(trained)
     trained[:] = 5.0
     placed.to_device([trained])
     placed.to_host([trained])

@@ -78,7 +78,7 @@ def test_one_step_is_the_equation(rounding):
     w, a, bias = (rbm.parameters.view(n) for n in "Wab")
     v0 = b.features
     h0 = sigmoid(v0 @ w + bias)
-    sample = RandomStream(7).draw(torch.from_numpy(h0), torch.empty(50, 4)).numpy()
+    sample = RandomStream(7).bernoulli(torch.from_numpy(h0), torch.empty(50, 4)).numpy()
     v1 = sigmoid(sample @ w.T + a)
     h1 = sigmoid(v1 @ w + bias)
     slope_w = (v1.T @ h1 - v0.T @ h0) / 50
@@ -200,7 +200,7 @@ def test_sampled_inputs_have_the_means_given():
     rbm = machine(samples_inputs=True)
     halves = SimpleNamespace(features=np.full((20_000, 6), 0.3, np.float32))
     rbm.learn(halves, 1)
-    v0 = rbm._rooms.get("v", (40_000, 6))[:20_000].numpy()
+    v0 = rbm._work_buffers.get("v", (40_000, 6))[:20_000].numpy()
     assert set(np.unique(v0)) == {0.0, 1.0}
     assert abs(v0.mean() - 0.3) < 0.01
 

@@ -48,18 +48,20 @@ def graphs(monkeypatch):
     made = []
     start, take = Recorder.__init__, Recorder.take
 
-    def init(self, at, name, records=True, **how):
-        start(self, at, name, **how)
-        self._records = records and at.is_apart
+    def init(self, storage, name, can_record=True, **how):
+        start(self, storage, name, **how)
+        self._can_record = can_record and storage.is_on_device
 
     def taken(self, step, inputs, seed):
-        at, name = self._at, self._name
+        storage, name = self._storage, self._name
 
         def noted(inputs, seed):
             if Graph.recording is None:
                 return step(inputs, seed)
             made.append(name)
-            buffers = [at.tensor(v) for v in (at.parameters.floats, at.parameters.integers)]
+            buffers = [
+                storage.tensor(v) for v in (storage.parameters.floats, storage.parameters.integers)
+            ]
             before = [buffer.clone() for buffer in buffers]
             result = step(inputs, seed).clone()
             for buffer, kept in zip(buffers, before, strict=True):

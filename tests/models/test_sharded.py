@@ -554,7 +554,7 @@ def test_a_device_holds_the_other_layers_and_gets_the_rows_of_a_batch():
     model, _ = fresh(of, (), 1, "stand-in")
     dense = 5 * DIM + 5 + 3 * 5 + 3
     assert model.device_bytes == 4 * dense < model.parameters.trained.nbytes
-    at, given = model._net._at, batch()
+    at, given = model._net._storage, batch()
     up, down = at.bytes_to_device, at.bytes_to_host
     _, moves, _ = model.gradients(given, 5)
     rows = sum(ids.size for ids, _ in moves.values()) + 1  # and the padding

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import DataError
-from photinus.models.tensors import rows_of, tensor_of
+from photinus.models.tensors import as_rows, tensor_of
 
 pytestmark = pytest.mark.numerics
 
@@ -19,12 +19,12 @@ def test_what_torch_cannot_share_is_copied(array):
 
 
 def test_images_become_rows():
-    assert rows_of(np.zeros((5, 2, 3)), 6).shape == (5, 6)
-    assert rows_of(np.zeros((0, 6)), 6).shape == (0, 6)
+    assert as_rows(np.zeros((5, 2, 3)), 6).shape == (5, 6)
+    assert as_rows(np.zeros((0, 6)), 6).shape == (0, 6)
 
 
 def test_rows_of_another_width_and_objects_are_refused():
     with pytest.raises(DataError, match=r"rows of 7 numbers; got \[5, 2, 3\]"):
-        rows_of(np.zeros((5, 2, 3)), 7)
+        as_rows(np.zeros((5, 2, 3)), 7)
     with pytest.raises(DataError, match="must hold numbers; got object"):
         tensor_of(np.array([None]))

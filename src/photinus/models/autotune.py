@@ -21,7 +21,7 @@ MEMORIES = ("contiguous", "channels_last")
 _GAIN = 1.5
 """bfloat16 is taken by itself only where it is this much faster: it costs digits."""
 _REPEATS = 3
-_HOPELESS = 4.0
+_HOPELESS_FACTOR = 4.0
 
 
 def fastest(
@@ -40,18 +40,22 @@ def fastest(
     """
     with torch.random.fork_rng(devices=[]):
         module, x = make(), torch.randn(shape)
-        spent: dict[tuple[str, str], float] = {}
+        seconds: dict[tuple[str, str], float] = {}
         for precision, memory in itertools.product(precisions, memories):
-            least = min(spent.values(), default=math.inf)
-            spent[precision, memory] = _seconds(module, laid_out(x, memory), precision, least)
-    best = {p: min(memories, key=lambda memory, p=p: spent[p, memory]) for p in precisions}  # type: ignore[misc]
-    first = precisions[0]
-    least = spent[first, best[first]]
-    chosen = next((p for p in precisions[1:] if spent[p, best[p]] * _GAIN <= least), first)
-    return chosen, best[chosen]
+            best_seconds = min(seconds.values(), default=math.inf)
+            seconds[precision, memory] = _seconds(
+                module, laid_out(x, memory), precision, best_seconds
+            )
+    best_memory = {p: min(memories, key=lambda memory, p=p: seconds[p, memory]) for p in precisions}  # type: ignore[misc]
+    default = precisions[0]
+    best_seconds = seconds[default, best_memory[default]]
+    chosen = next(
+        (p for p in precisions[1:] if seconds[p, best_memory[p]] * _GAIN <= best_seconds), default
+    )
+    return chosen, best_memory[chosen]
 
 
-def _seconds(module: nn.Module, x: Tensor, precision: str, least: float) -> float:
+def _seconds(module: nn.Module, x: Tensor, precision: str, best_so_far: float) -> float:
     """The least of some training steps, after one that is not counted.
 
     One step is enough where it takes several times the least of others: without instructions of
@@ -66,6 +70,6 @@ def _seconds(module: nn.Module, x: Tensor, precision: str, least: float) -> floa
 
     step()
     best = cpu_seconds(step)
-    if best > _HOPELESS * least:
+    if best > _HOPELESS_FACTOR * best_so_far:
         return best
     return min(best, *(cpu_seconds(step) for _ in range(_REPEATS - 1)))

@@ -49,7 +49,7 @@ class Average:
     def step(self) -> None:
         """Takes in what the last step gave, before the next one."""
         if self._shadow.device.type != "cpu":
-            self._step_there()
+            self._step_on_device()
             return
         n = int(self._steps[0])
         if n:
@@ -57,12 +57,12 @@ class Average:
             self._shadow.lerp_(self._trained.to(self._shadow.dtype), 1 - decay)
         self._steps[0] = n + 1
 
-    def _step_there(self) -> None:
+    def _step_on_device(self) -> None:
         """Does the same without a number of the host's, for which a device had to be waited for."""
         n = self._steps.double()  # [1]
         decay = ((1 + n) / (10 + n)).clamp(max=self._decay)
-        taken = torch.where(n > 0, 1 - decay, 0.0).to(self._shadow.dtype)
-        self._shadow.lerp_(self._trained.to(self._shadow.dtype), taken)
+        weight = torch.where(n > 0, 1 - decay, 0.0).to(self._shadow.dtype)
+        self._shadow.lerp_(self._trained.to(self._shadow.dtype), weight)
         self._steps.add_(1)
 
     @contextmanager

@@ -63,18 +63,18 @@ class Model(ABC):
         Raises:
             UsageError: a vector has another length than the model's section.
         """
-        for name, given in ((TRAINED, trained), (FLOATS, floats), (INTEGERS, integers)):
-            own = self.parameters.section(name)
-            if given is None:
+        for name, values in ((TRAINED, trained), (FLOATS, floats), (INTEGERS, integers)):
+            target = self.parameters.section(name)
+            if values is None:
                 continue
-            if given.shape != own.shape:
+            if values.shape != target.shape:
                 raise UsageError(
-                    f"the {name} vector must have {own.size} numbers",
-                    got=list(given.shape),
+                    f"the {name} vector must have {target.size} numbers",
+                    got=list(values.shape),
                     do="load it into a model made from the same settings",
                 )
-            own[...] = given
-            self.to_device(own)
+            target[...] = values
+            self.to_device(target)
 
     @property
     def device_bytes(self) -> int:
@@ -185,8 +185,8 @@ class Stage(ABC):
         """
         if not self.max_steps:
             return self.epochs
-        whole, rest = divmod(self.max_steps, -(-max(1, rows) // self.batch_size))
-        return whole + rest * self.batch_size / max(1, rows)
+        full_passes, extra_steps = divmod(self.max_steps, -(-max(1, rows) // self.batch_size))
+        return full_passes + extra_steps * self.batch_size / max(1, rows)
 
     @abstractmethod
     def build(self, history: tuple[Vector, ...], seed: int) -> Model:

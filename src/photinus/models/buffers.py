@@ -13,24 +13,24 @@ from photinus.models.placement import DeviceParameters
 
 class _Buffer(NamedTuple):
     name: str
-    of: nn.Module
+    module: nn.Module
     """The layer that has it."""
-    last: str
+    attribute: str
     """What that layer calls it."""
     view: Tensor
 
-    def assigned(self) -> Tensor | None:
+    def replacement(self) -> Tensor | None:
         """Returns what was assigned in the view's place; None: nothing, or what is not held."""
-        new = self.of._buffers.get(self.last)
+        new = self.module._buffers.get(self.attribute)
         if new is self.view:
             return None
         if new is not None and (new.shape, new.dtype) == (self.view.shape, self.view.dtype):
             return new.detach()
-        if self.last in self.of._non_persistent_buffers_set:
+        if self.attribute in self.module._non_persistent_buffers_set:
             return None
         wrong = f"a buffer that forward assigns must keep its shape and its type: {self.name}"
-        got = "nothing" if new is None else _kind(new)
-        do = f"assign {_kind(self.view)}, or register it with persistent=False"
+        got = "nothing" if new is None else _describe(new)
+        do = f"assign {_describe(self.view)}, or register it with persistent=False"
         raise UsageError(wrong, got=got, do=do)
 
 
@@ -43,28 +43,28 @@ class Buffers:
     Args:
         module: whose buffers they are; their numbers are kept.
         names: which.
-        at: where the vectors lie.
+        storage: where the vectors lie.
 
     Example:
         >>> from photinus.core.parameters import Layout
         >>> norm, layout = nn.BatchNorm1d(2), Layout.of([("running_mean", (2,), "floats")])
-        >>> buffers = Buffers(norm, ["running_mean"], at := DeviceParameters(layout))
+        >>> buffers = Buffers(norm, ["running_mean"], storage := DeviceParameters(layout))
         >>> norm.running_mean = norm.running_mean + 3
-        >>> buffers.take_back()
-        >>> at.parameters.floats.tolist()
+        >>> buffers.restore_views()
+        >>> storage.parameters.floats.tolist()
         [3.0, 3.0]
     """
 
-    def __init__(self, module: nn.Module, names: Iterable[str], at: DeviceParameters) -> None:
-        self._held: list[_Buffer] = []
+    def __init__(self, module: nn.Module, names: Iterable[str], storage: DeviceParameters) -> None:
+        self._entries: list[_Buffer] = []
         for name in names:
-            path, _, last = name.rpartition(".")
-            held = _Buffer(name, module.get_submodule(path), last, at.view(name))
-            if (old := held.assigned()) is not None:
-                held.of._buffers[last] = held.view.copy_(old)
-                self._held.append(held)
+            path, _, attribute = name.rpartition(".")
+            entry = _Buffer(name, module.get_submodule(path), attribute, storage.view(name))
+            if (initial := entry.replacement()) is not None:
+                entry.module._buffers[attribute] = entry.view.copy_(initial)
+                self._entries.append(entry)
 
-    def take_back(self) -> None:
+    def restore_views(self) -> None:
         """Copies what was assigned into the views, and puts these back.
 
         A buffer that `state_dict` does not have may get another shape: it is a cache of the
@@ -74,10 +74,14 @@ class Buffers:
             UsageError: another one has another shape or type than before.
         """
         # clones: `self.before, self.now = self.now, ...` assigns one view in another's place
-        found = [(held, new.clone()) for held in self._held if (new := held.assigned()) is not None]
-        for held, new in found:
-            held.of._buffers[held.last] = held.view.copy_(new)
+        replaced = [
+            (entry, new.clone())
+            for entry in self._entries
+            if (new := entry.replacement()) is not None
+        ]
+        for entry, new in replaced:
+            entry.module._buffers[entry.attribute] = entry.view.copy_(new)
 
 
-def _kind(tensor: Tensor) -> str:
+def _describe(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

@@ -45,9 +45,9 @@ from photinus.models.optimizers import (
 from photinus.models.rbm import RBM, ContrastiveDivergence, first_parameters, rbm_layout
 from photinus.models.schedules import SCHEDULE, Schedule, as_schedule, keep_schedules
 
-_FALLING = Schedule(((0.0, 0.1), (0.7, 0.1), (1.0, 0.005)))
-_RISING = Schedule(((0.0, 0.5), (0.25, 0.5), (0.25, 0.9)))
-_SHARE = Limit("a number from 0 to below 1", lambda v: 0 <= v < 1)
+_DEFAULT_LR = Schedule(((0.0, 0.1), (0.7, 0.1), (1.0, 0.005)))
+_DEFAULT_MOMENTUM = Schedule(((0.0, 0.5), (0.25, 0.5), (0.25, 0.9)))
+_FRACTION = Limit("a number from 0 to below 1", lambda v: 0 <= v < 1)
 
 
 @named_settings
@@ -71,9 +71,9 @@ class Pretraining:
     """A layer; 0 leaves pre-training out."""
     batch_size: int = 100
     """Examples of one step of all workers together."""
-    lr: Schedule | float = _FALLING
+    lr: Schedule | float = _DEFAULT_LR
     """Learning rate; by default .1 until 70 % of the phase, then falling to .005."""
-    momentum: Schedule | float = _RISING
+    momentum: Schedule | float = _DEFAULT_MOMENTUM
     """By default .5 in the first quarter of the phase, then .9."""
     weight_decay: float = 2e-4
     """Of the weights, not of the biases."""
@@ -105,10 +105,10 @@ class FineTuning:
         "batch_size": whole(1),
         "lr": Limit.optional(SCHEDULE),
         "weight_decay": at_least(0),
-        "dropout_input": _SHARE,
+        "dropout_input": _FRACTION,
         "dropout_hidden": Limit(
             "a list of numbers from 0 to below 1",
-            lambda v: isinstance(v, (tuple, list)) and all(map(_SHARE.holds, v)),
+            lambda v: isinstance(v, (tuple, list)) and all(map(_FRACTION.holds, v)),
         ),
         "label_smoothing": between(0, 1),
     }
@@ -178,8 +178,8 @@ class RBMStage(Stage):
     def build(self, history: tuple[Vector, ...], seed: int) -> RBM:  # noqa: ARG002
         """Returns the machine with small random weights."""
         *_, visible, hidden = self.sizes
-        first = derive(seed, self.name)
-        parameters = first_parameters(visible, hidden, first, self.settings.deviation)
+        weights_seed = derive(seed, self.name)
+        parameters = first_parameters(visible, hidden, weights_seed, self.settings.deviation)
         return RBM(parameters, self._divergence())
 
     def _divergence(self) -> ContrastiveDivergence:
@@ -194,9 +194,9 @@ class RBMStage(Stage):
 
     def prepare(self, features: Vector, history: tuple[Vector, ...]) -> Vector:
         """Returns the top layer's means so far, float32 [B, V]."""
-        below = _machines(self.sizes[:-1], history, self.products)
-        for machine in below:
-            features = machine.up(features)
+        lower_rbms = _pretrained_rbms(self.sizes[:-1], history, self.products)
+        for rbm in lower_rbms:
+            features = rbm.up(features)
         return features
 
     @property
@@ -228,12 +228,12 @@ class FineTuneStage(Stage):
     def build(self, history: tuple[Vector, ...], seed: int) -> MLP:
         """Unrolls the RBMs into the network; what they do not fill is drawn from the seed."""
         model, layers = MLP(self.network), len(self.network.sizes) - 1
-        known = layers // 2 if self.network.reconstructs else layers - 1
-        if history and len(history) != known:
-            raise UsageError(f"fine-tuning needs {known} pre-trained layers", got=len(history))
-        machines = _machines(self.network.sizes[: len(history) + 1], history, "mkl")
-        for number, machine in enumerate(machines, 1):
-            view = machine.parameters.view
+        expected = layers // 2 if self.network.reconstructs else layers - 1
+        if history and len(history) != expected:
+            raise UsageError(f"fine-tuning needs {expected} pre-trained layers", got=len(history))
+        rbms = _pretrained_rbms(self.network.sizes[: len(history) + 1], history, "mkl")
+        for number, rbm in enumerate(rbms, 1):
+            view = rbm.parameters.view
             model.parameters.view(f"W{number}")[...] = view("W")
             model.parameters.view(f"b{number}")[...] = view("b")
             if self.network.reconstructs:
@@ -246,8 +246,8 @@ class FineTuneStage(Stage):
     def inner(self, layout: Layout) -> InnerOptimizer:
         """Returns the optimizer on the flat buffer."""
         s = self.settings
-        settings = {"weight_decay": s.weight_decay} if s.weight_decay else {}
-        return TorchOptimizer(layout, s.optimizer, settings, s.rate(), decays="weights")
+        optimizer_settings = {"weight_decay": s.weight_decay} if s.weight_decay else {}
+        return TorchOptimizer(layout, s.optimizer, optimizer_settings, s.rate(), decays="weights")
 
     def preload(self) -> None:
         """Loads the optimizer."""
@@ -319,7 +319,7 @@ class DBN:
             label_smoothing=s.label_smoothing,
             products=dbn.precision,
         )
-        return (*dbn._layers(), dbn._fine_tune("fine-tune", network))
+        return (*dbn._rbm_stages(), dbn._fine_tune_stage("fine-tune", network))
 
     def autoencoder(self, loss: str = "reconstruction_cross_entropy") -> tuple[Stage, ...]:
         """Returns the stages of the autoencoder: the stack, unrolled into encoder and decoder.
@@ -330,11 +330,11 @@ class DBN:
         """
         dbn = self.resolved()
         network = Dense(
-            sizes=self._unrolled(), loss=loss, reconstructs=True, products=dbn.precision
+            sizes=self._unrolled_sizes(), loss=loss, reconstructs=True, products=dbn.precision
         )
-        return (*dbn._layers(), dbn._fine_tune("autoencoder", network))
+        return (*dbn._rbm_stages(), dbn._fine_tune_stage("autoencoder", network))
 
-    def _layers(self) -> tuple[Stage, ...]:
+    def _rbm_stages(self) -> tuple[Stage, ...]:
         s, sizes = self.pretraining, (self.inputs, *self.hidden)
         if not s.epochs:
             return ()
@@ -350,13 +350,13 @@ class DBN:
             for depth in range(1, len(sizes))
         )
 
-    def _fine_tune(self, name: str, network: Dense) -> FineTuneStage:
+    def _fine_tune_stage(self, name: str, network: Dense) -> FineTuneStage:
         s = self.fine_tuning
         return FineTuneStage(
             name=name, epochs=s.epochs, batch_size=s.batch_size, network=network, settings=s
         )
 
-    def _unrolled(self) -> tuple[int, ...]:
+    def _unrolled_sizes(self) -> tuple[int, ...]:
         sizes = (self.inputs, *self.hidden)
         return (*sizes, *sizes[-2::-1])
 
@@ -367,17 +367,17 @@ class DBN:
             trained: what the autoencoder's last stage agreed on [n].
             features: [B, ...].
         """
-        model = MLP(Dense(sizes=self._unrolled()))
+        model = MLP(Dense(sizes=self._unrolled_sizes()))
         model.load(trained)
         return model.outputs(features, layer=len(self.hidden))
 
-    def _sizes(self) -> tuple[int, ...]:
+    def _network_sizes(self) -> tuple[int, ...]:
         if self.output == "reconstruction":
-            return self._unrolled()
+            return self._unrolled_sizes()
         return (self.inputs, *self.hidden, self.classes)
 
     def _network(self, trained: Vector) -> MLP:
-        model = MLP(Dense(sizes=self._sizes()))
+        model = MLP(Dense(sizes=self._network_sizes()))
         model.load(trained)
         return model
 
@@ -387,8 +387,8 @@ class DBN:
 
     def trained(self, tensors: Mapping[str, Vector]) -> Vector:
         """Returns the flat vector of a `module().state_dict()`, arrays by name: the way back."""
-        model = MLP(Dense(sizes=self._sizes()))
-        model.take(tensors)
+        model = MLP(Dense(sizes=self._network_sizes()))
+        model.load_tensors(tensors)
         return model.parameters.trained
 
     def predict(self, trained: Vector, features: Vector) -> Vector:
@@ -403,11 +403,13 @@ class DBN:
             outputs = torch.softmax(outputs, 1)
         elif self.fine_tuning.loss == "binary_cross_entropy":
             outputs = torch.sigmoid(outputs)
-        chances: Vector = outputs.numpy()
-        return chances
+        probabilities: Vector = outputs.numpy()
+        return probabilities
 
 
-def _machines(sizes: tuple[int, ...], history: tuple[Vector, ...], products: str) -> list[RBM]:
+def _pretrained_rbms(
+    sizes: tuple[int, ...], history: tuple[Vector, ...], products: str
+) -> list[RBM]:
     """Returns the pre-trained machines between the sizes."""
     pairs = pairwise(sizes)
     return [

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from photinus.models.losses import CLASSES as CLASS_LOSSES
-from photinus.models.metrics import CLASS_METRICS, confused
+from photinus.models.metrics import CLASS_METRICS, confusion_sums
 
 BINARY, CLASSES, LABELS, LOGS, NUMBERS = "binary", "classes", "labels", "logs", "numbers"
-_CASES = ("right", "extra", "missed")
+_OUTCOMES = ("right", "extra", "missed")
 
 
 def head_under(loss: str, outputs: Tensor, labels: Tensor, metrics: Collection[str] = ()) -> str:
@@ -46,8 +46,10 @@ def errors_of(head: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:
     """Returns {"errors": how many examples were put into a wrong class}, or {} without classes."""
     if head not in (CLASSES, BINARY):
         return {}
-    is_one = head == BINARY
-    wrong = (outputs.reshape(-1) > 0) != (labels > 0.5) if is_one else outputs.argmax(1) != labels
+    is_binary = head == BINARY
+    wrong = (
+        (outputs.reshape(-1) > 0) != (labels > 0.5) if is_binary else outputs.argmax(1) != labels
+    )
     return {"errors": float(torch.count_nonzero(wrong))}
 
 
@@ -60,14 +62,16 @@ def judged(head: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:
         labels: [B], the class's number; or [B, L], zeros and ones.
     """
     if head in (CLASSES, BINARY):
-        return confused(outputs, labels)
+        return confusion_sums(outputs, labels)
     if head != LABELS:
         return {}
-    said, true = outputs.reshape(len(labels), -1) > 0, labels.reshape(len(labels), -1) > 0.5
-    found = zip(_CASES, (said & true, said & ~true, true & ~said), strict=True)
-    counts = {name: cases.sum(0).tolist() for name, cases in found}
+    predicted, true = outputs.reshape(len(labels), -1) > 0, labels.reshape(len(labels), -1) > 0.5
+    outcomes = zip(_OUTCOMES, (predicted & true, predicted & ~true, true & ~predicted), strict=True)
+    counts = {name: hits.sum(0).tolist() for name, hits in outcomes}
     return {
-        f"label:{k}:{name}": float(n) for name, many in counts.items() for k, n in enumerate(many)
+        f"label:{k}:{name}": float(n)
+        for name, counts_by_label in counts.items()
+        for k, n in enumerate(counts_by_label)
     }
 
 
@@ -80,6 +84,6 @@ def label_counts(sums: Mapping[str, float]) -> list[list[int]]:
         ... )
         [[4, 2, 0, 3]]
     """
-    labels = sum(name.startswith("label:") for name in sums) // len(_CASES)
-    counts = [[round(sums[f"label:{k}:{name}"]) for name in _CASES] for k in range(labels)]
+    labels = sum(name.startswith("label:") for name in sums) // len(_OUTCOMES)
+    counts = [[round(sums[f"label:{k}:{name}"]) for name in _OUTCOMES] for k in range(labels)]
     return [[*cases, round(sums["examples"]) - sum(cases)] for cases in counts]

@@ -25,79 +25,79 @@ IMAGENET_SIDE = 224
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Means and deviations of red, green and blue, of numbers from 0 to 1."""
 
-_ODD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_SPLITMIX_CONSTANTS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def uniform(draws: Tensor, number: int) -> Tensor:
     """Returns the `number`-th random number of each example [B], with the bits of `images`'."""
-    step, first, second = (odd - (odd >> 63 << 64) for odd in _ODD)
-    z = draws + _wrapped(step * (number + 1))
-    z = (z ^ _shifted(z, 30)) * first
-    z = (z ^ _shifted(z, 27)) * second
-    z = z ^ _shifted(z, 31)
-    return _shifted(z, 11).double() * 2.0**-53
+    step, first, second = (constant - (constant >> 63 << 64) for constant in _SPLITMIX_CONSTANTS)
+    z = draws + _to_signed(step * (number + 1))
+    z = (z ^ _shift_right(z, 30)) * first
+    z = (z ^ _shift_right(z, 27)) * second
+    z = z ^ _shift_right(z, 31)
+    return _shift_right(z, 11).double() * 2.0**-53
 
 
-def _wrapped(number: int) -> int:
+def _to_signed(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-def _shifted(z: Tensor, by: int) -> Tensor:
+def _shift_right(z: Tensor, bits: int) -> Tensor:
     """Shifts to the right as numbers without a sign."""
-    return (z >> by) & ((1 << 64 - by) - 1)
+    return (z >> bits) & ((1 << 64 - bits) - 1)
 
 
 def crops(features: Tensor, draws: Tensor | None) -> Tensor:
     """As `images.crops`, to rounding."""
-    cut = _cut(with_sides(features, SIDE), CROP, draws)
+    cropped = _crop(with_sides(features, SIDE), CROP, draws)
     contrast: Any = 1.0
     if draws is not None:
         least, most = CONTRAST
         contrast = (least + (most - least) * uniform(draws, 3)).float()
-    pixels = cut.float().flatten(2)  # [B, 3, 576]
+    pixels = cropped.float().flatten(2)  # [B, 3, 576]
     means = pixels.mean(2)  # [B, 3]
     pixels -= means[:, :, None]
-    inside = (pixels * pixels).mean((1, 2))
-    deviation = (contrast**2 * inside + means.var(1, correction=0)).sqrt()  # [B]
+    mean_variance = (pixels * pixels).mean((1, 2))
+    deviation = (contrast**2 * mean_variance + means.var(1, correction=0)).sqrt()  # [B]
     deviation = deviation.clamp(min=(CHANNELS * CROP**2) ** -0.5)
     pixels *= (contrast / deviation)[:, None, None]
     pixels += ((means - means.mean(1, keepdim=True)) / deviation[:, None])[:, :, None]
-    return pixels.view(cut.shape)
+    return pixels.view(cropped.shape)
 
 
 def centred(features: Tensor, draws: Tensor | None) -> Tensor:  # noqa: ARG001
     """As `images.centred`."""
     images: Tensor = with_sides(features, SIDE)
-    return images - _channels(images, MEANS)
+    return images - _channel_values(images, MEANS)
 
 
 def imagenet(features: Tensor, draws: Tensor | None) -> Tensor:
     """As `images.imagenet`."""
     images = features.reshape(-1, CHANNELS, *[square_side(features)] * 2)
-    cut = _cut(images, IMAGENET_SIDE, draws).float()
-    means, deviations = (255 * _channels(images, numbers) for numbers in IMAGENET)
-    return (cut - means) / deviations
+    cropped = _crop(images, IMAGENET_SIDE, draws).float()
+    means, deviations = (255 * _channel_values(images, values) for values in IMAGENET)
+    return (cropped - means) / deviations
 
 
-def _channels(images: Tensor, numbers: tuple[float, ...]) -> Tensor:
+def _channel_values(images: Tensor, values: tuple[float, ...]) -> Tensor:
     """Returns a number for each channel [3, 1, 1]; no copy from the host, which may not wait."""
-    found = [torch.full((1, 1), number, device=images.device) for number in numbers]
-    return torch.stack(found)
+    planes = [torch.full((1, 1), value, device=images.device) for value in values]
+    return torch.stack(planes)
 
 
-def _cut(images: Tensor, crop: int, draws: Tensor | None) -> Tensor:
-    """Returns crops [B, 3, crop, crop]: by chance, and mirrored by chance, or the middle ones."""
-    places = images.shape[2] - crop + 1
+def _crop(images: Tensor, size: int, draws: Tensor | None) -> Tensor:
+    """Returns crops [B, 3, size, size]: by chance, and mirrored by chance, or the middle ones."""
+    positions = images.shape[2] - size + 1
     if draws is None:
-        low = (places - 1) // 2
-        return images[:, :, low : low + crop, low : low + crop]
-    y, x = ((uniform(draws, k) * places).long()[:, None] for k in (0, 1))  # [B, 1]
-    along = torch.arange(crop, device=images.device)
+        start = (positions - 1) // 2
+        return images[:, :, start : start + size, start : start + size]
+    y, x = ((uniform(draws, k) * positions).long()[:, None] for k in (0, 1))  # [B, 1]
+    steps = torch.arange(size, device=images.device)
     is_mirrored = (uniform(draws, 2) < 0.5)[:, None]
-    rows, columns = y + along, x + torch.where(is_mirrored, crop - 1 - along, along)  # [B, crop]
-    every = torch.arange(len(images), device=images.device)[:, None, None, None]
+    rows, columns = y + steps, x + torch.where(is_mirrored, size - 1 - steps, steps)  # [B, size]
+    image_index = torch.arange(len(images), device=images.device)[:, None, None, None]
     channels = torch.arange(CHANNELS, device=images.device)[:, None, None]
-    return images[every, channels, rows[:, None, :, None], columns[:, None, None, :]]
+    return images[image_index, channels, rows[:, None, :, None], columns[:, None, None, :]]
 
 
 def with_sides(features: Any, side: int) -> Any:  # noqa: ANN401 - an array or a tensor

@@ -44,17 +44,17 @@ def uniform(draws: NDArray[np.uint64], number: int) -> NDArray[np.float64]:
     return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def _also(tensors: Callable[..., Any]) -> Callable[[Any], Any]:
+def _with_device_form(tensors: Callable[..., Any]) -> Callable[[Any], Any]:
     """Names the form of a function that a device computes."""
 
-    def named(function: Any) -> Any:  # noqa: ANN401 - any function
+    def decorate(function: Any) -> Any:  # noqa: ANN401 - any function
         function.tensors = tensors
         return function
 
-    return named
+    return decorate
 
 
-@_also(image_tensors.crops)
+@_with_device_form(image_tensors.crops)
 def crops(features: Vector, draws: NDArray[np.uint64] | None) -> Vector:
     """Returns whitened crops of 24×24, distorted by chance as in TensorFlow's CIFAR-10 tutorial.
 
@@ -82,20 +82,20 @@ def crops(features: Vector, draws: NDArray[np.uint64] | None) -> Vector:
     """
     images: Vector = with_sides(features, SIDE)
     if draws is None:
-        low = (SIDE - CROP) // 2
-        return _whitened(images[:, :, low : low + CROP, low : low + CROP], 1.0)
-    places = SIDE - CROP + 1
-    y, x = ((uniform(draws, k) * places).astype(np.intp) for k in (0, 1))
-    every = np.arange(len(images))
+        start = (SIDE - CROP) // 2
+        return _whiten(images[:, :, start : start + CROP, start : start + CROP], 1.0)
+    positions = SIDE - CROP + 1
+    y, x = ((uniform(draws, k) * positions).astype(np.intp) for k in (0, 1))
+    image_index = np.arange(len(images))
     windows = np.lib.stride_tricks.sliding_window_view(images, (CROP, CROP), (2, 3))
-    cut = windows[every, :, y, x]  # [B, 3, 24, 24]
+    cropped = windows[image_index, :, y, x]  # [B, 3, 24, 24]
     is_mirrored = uniform(draws, 2) < 0.5
-    cut[is_mirrored] = cut[is_mirrored, :, :, ::-1]
+    cropped[is_mirrored] = cropped[is_mirrored, :, :, ::-1]
     least, most = CONTRAST
-    return _whitened(cut, least + (most - least) * uniform(draws, 3))
+    return _whiten(cropped, least + (most - least) * uniform(draws, 3))
 
 
-@_also(image_tensors.centred)
+@_with_device_form(image_tensors.centred)
 def centred(features: Vector, draws: NDArray[np.uint64] | None) -> Vector:  # noqa: ARG001
     """Returns whole images less the channels' means, in grey levels, as Caffe's quick net reads.
 
@@ -113,7 +113,7 @@ def centred(features: Vector, draws: NDArray[np.uint64] | None) -> Vector:  # no
     return np.asarray(with_sides(features, SIDE) - means)
 
 
-@_also(image_tensors.imagenet)
+@_with_device_form(image_tensors.imagenet)
 def imagenet(features: Vector, draws: NDArray[np.uint64] | None) -> Vector:
     """Returns crops of 224×224, mirrored by chance, with the mean and deviation of ImageNet.
 
@@ -142,34 +142,34 @@ def imagenet(features: Vector, draws: NDArray[np.uint64] | None) -> Vector:
     """
     side, crop = square_side(features), IMAGENET_SIDE
     images = features.reshape(-1, CHANNELS, side, side)
-    cut = np.empty((len(images), CHANNELS, crop, crop), np.float32)
-    places = np.full((2, len(images)), (side - crop) // 2)
+    cropped = np.empty((len(images), CHANNELS, crop, crop), np.float32)
+    corners = np.full((2, len(images)), (side - crop) // 2)
     if draws is not None:
-        places = np.array([uniform(draws, k) * (side - crop + 1) for k in (0, 1)], np.intp)
-    for image, into, y, x in zip(images, cut, *places, strict=True):
-        into[...] = image[:, y : y + crop, x : x + crop]
+        corners = np.array([uniform(draws, k) * (side - crop + 1) for k in (0, 1)], np.intp)
+    for image, target, y, x in zip(images, cropped, *corners, strict=True):
+        target[...] = image[:, y : y + crop, x : x + crop]
     if draws is not None:
         is_mirrored = uniform(draws, 2) < 0.5
-        cut[is_mirrored] = cut[is_mirrored, :, :, ::-1]
+        cropped[is_mirrored] = cropped[is_mirrored, :, :, ::-1]
     means, deviations = np.array(IMAGENET, np.float32)[:, :, None, None]
-    cut -= 255 * means
-    cut /= 255 * deviations
-    return cut
+    cropped -= 255 * means
+    cropped /= 255 * deviations
+    return cropped
 
 
-def _whitened(cut: Vector, contrast: float | NDArray[np.float64]) -> Vector:
+def _whiten(cropped: Vector, contrast: float | NDArray[np.float64]) -> Vector:
     """Changes contrast and whitens: (x − x̄_c) a + b_c.
 
     f (x − x̄_c) has mean 0 in each channel, so the image's variance is f² v̄ + w, with v̄ the mean
     of the channels' variances and w the variance of their means.
     """
-    pixels = cut.astype(np.float32).reshape(len(cut), CHANNELS, CROP**2)  # [B, 3, 576]
+    pixels = cropped.astype(np.float32).reshape(len(cropped), CHANNELS, CROP**2)  # [B, 3, 576]
     means = pixels.mean(2)  # [B, 3]: of whole numbers, whose sum is exact
     pixels -= means[:, :, None]
-    inside = np.einsum("bcp,bcp->b", pixels, pixels) / (CHANNELS * CROP**2)
-    factor = np.broadcast_to(np.asarray(contrast, np.float32), len(cut))
-    deviation = np.sqrt(factor**2 * inside + means.var(1))  # [B]
+    mean_variance = np.einsum("bcp,bcp->b", pixels, pixels) / (CHANNELS * CROP**2)
+    factor = np.broadcast_to(np.asarray(contrast, np.float32), len(cropped))
+    deviation = np.sqrt(factor**2 * mean_variance + means.var(1))  # [B]
     deviation = np.maximum(deviation, np.float32((CHANNELS * CROP**2) ** -0.5))
     pixels *= (factor / deviation)[:, None, None]
     pixels += ((means - means.mean(1, keepdims=True)) / deviation[:, None])[:, :, None]
-    return pixels.reshape(cut.shape)
+    return pixels.reshape(cropped.shape)

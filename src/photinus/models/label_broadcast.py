@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class _Watch(TorchDispatchMode):
+class _BroadcastDetector(TorchDispatchMode):
     """Notes an operation that broadcasts outputs [B, 1] and labels [B] to [B, B]."""
 
     def __init__(self, outputs: Tensor, labels: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._rows = len(labels)
-        self._outputs, self._labels = {_memory(outputs)}, {_memory(labels)}
+        self._outputs, self._labels = {_storage_address(outputs)}, {_storage_address(labels)}
         self.is_paired = False
 
     def __torch_dispatch__(
@@ -26,24 +26,26 @@ class _Watch(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        made = func(*args, **(kwargs or {}))
-        given = [a for a in args if isinstance(a, Tensor)]
-        outputs = [a for a in given if _memory(a) in self._outputs]
-        labels = [a for a in given if _memory(a) in self._labels]
+        result = func(*args, **(kwargs or {}))
+        tensors = [a for a in args if isinstance(a, Tensor)]
+        outputs = [a for a in tensors if _storage_address(a) in self._outputs]
+        labels = [a for a in tensors if _storage_address(a) in self._labels]
         if outputs and labels:
             shapes = tuple(outputs[0].shape), tuple(labels[0].shape)
             square, flat, column = (self._rows,) * 2, (self._rows,), (self._rows, 1)
             is_loss = "loss" in str(func)  # which torch expands both for
             self.is_paired |= shapes == (column, flat) or (is_loss and shapes == (square, square))
-        elif isinstance(made, Tensor):  # such as labels in the outputs' type, or less their mean
-            for known, some in ((self._outputs, outputs), (self._labels, labels)):
-                rest = [a for a in given if a.numel() > 1 and _memory(a) not in known]
-                if some and not rest and made.shape == some[0].shape:
-                    known.add(_memory(made))
-        return made
+        elif isinstance(result, Tensor):  # such as labels in the outputs' type, or less their mean
+            for storages, matching in ((self._outputs, outputs), (self._labels, labels)):
+                others = [
+                    a for a in tensors if a.numel() > 1 and _storage_address(a) not in storages
+                ]
+                if matching and not others and result.shape == matching[0].shape:
+                    storages.add(_storage_address(result))
+        return result
 
 
-def _memory(tensor: Tensor) -> int:
+def _storage_address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
@@ -61,6 +63,6 @@ def is_paired(loss: Callable[[Tensor, Tensor], Any], outputs: Tensor, labels: Te
     """
     if outputs.shape != (len(labels), 1) or labels.ndim != 1 or len(labels) < 2:
         return False
-    with torch.no_grad(), _Watch(outputs, labels) as watch:
+    with torch.no_grad(), _BroadcastDetector(outputs, labels) as detector:
         loss(outputs, labels)
-    return bool(watch.is_paired)
+    return bool(detector.is_paired)

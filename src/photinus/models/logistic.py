@@ -16,7 +16,7 @@ from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.core.settings import above, at_least, named_settings, one_of, validate, whole
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.optimizers import InnerOptimizer
-from photinus.models.tensors import rows_of
+from photinus.models.tensors import as_rows
 
 
 class LogisticModel(Model):
@@ -51,13 +51,13 @@ class LogisticModel(Model):
 
     def outputs(self, features: Vector) -> Vector:
         """Returns xW + b, [B, classes]."""
-        x = rows_of(features, len(self.parameters.view("W"))).numpy()
+        x = as_rows(features, len(self.parameters.view("W"))).numpy()
         z: Vector = x @ self.parameters.view("W") + self.parameters.view("b")
         return z
 
     def _forward(self, batch: Batch) -> tuple[Vector, Vector, Vector]:
         """Returns inputs [B, n], probabilities [B, c] and losses [B]."""
-        rows = rows_of(batch.features, len(self.parameters.view("W"))).numpy()
+        rows = as_rows(batch.features, len(self.parameters.view("W"))).numpy()
         x = rows.astype(self.parameters.layout.dtype, copy=False)
         z = x @ self.parameters.view("W") + self.parameters.view("b")
         z -= z.max(axis=1, keepdims=True)

@@ -26,9 +26,9 @@ It is not divided by the sum of the weights: a batch without heavy rows would co
 with them, and the mean over workers would not be that of one process.
 """
 
-_Each = Callable[..., Tensor]
+_LossFunction = Callable[..., Tensor]
 
-_IGNORED = -100
+_IGNORED_LABEL = -100
 """A label of cross_entropy that counts for nothing."""
 
 GROUP_ROWS = 32
@@ -64,20 +64,20 @@ def in_batch(outputs: Tensor, items: Tensor, reduction: str = "mean") -> Tensor:
         raise UsageError(wrong, got=f"outputs of shape {list(outputs.shape)}", do=do)
     ids, shares = (items, None) if items.ndim == 1 else items.unbind(1)
     parts = []
-    every = torch.arange(len(outputs), device=outputs.device)
-    for rows in every.tensor_split(max(1, len(outputs) // GROUP_ROWS)):
-        users, own = outputs[rows].unbind(1)  # [G, D] each
-        scores = users @ own.T  # [G, G]
+    row_index = torch.arange(len(outputs), device=outputs.device)
+    for rows in row_index.tensor_split(max(1, len(outputs) // GROUP_ROWS)):
+        user_vectors, item_vectors = outputs[rows].unbind(1)  # [G, D] each
+        scores = user_vectors @ item_vectors.T  # [G, G]
         if shares is not None:
             scores = scores - shares[rows].to(scores.dtype)
         is_same = ids[rows, None] == ids[rows]
         scores = scores.masked_fill(is_same.fill_diagonal_(fill_value=False), -torch.inf)
-        parts.append(functional.cross_entropy(scores, every[: len(rows)], reduction="none"))
-    found = torch.cat(parts)
-    return found if reduction == "none" else found.mean()
+        parts.append(functional.cross_entropy(scores, row_index[: len(rows)], reduction="none"))
+    losses = torch.cat(parts)
+    return losses if reduction == "none" else losses.mean()
 
 
-LOSSES: Mapping[str, _Each] = {
+LOSSES: Mapping[str, _LossFunction] = {
     "binary_cross_entropy": functional.binary_cross_entropy_with_logits,
     "cross_entropy": functional.cross_entropy,
     "huber": functional.huber_loss,
@@ -113,42 +113,44 @@ def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:
     """
     if ":" in name:
         own = code_named(name, "loss", nn.Module)
-        return _own(name, own() if isinstance(own, type) else own)
+        return _own_loss(name, own() if isinstance(own, type) else own)
     if name not in LOSSES:
         raise unknown_name("loss", name, LOSSES)
-    how = {"label_smoothing": label_smoothing} if name == "cross_entropy" else {}
+    options = {"label_smoothing": label_smoothing} if name == "cross_entropy" else {}
     is_sum = name.startswith("reconstruction")
-    each = LOSSES[name]
+    function = LOSSES[name]
 
     def loss(outputs: Tensor, targets: Tensor, weights: Vector | Tensor | None) -> Tensor:
         if weights is None and is_sum:
-            return each(outputs, targets, reduction="sum") / len(outputs)
+            return function(outputs, targets, reduction="sum") / len(outputs)
         if weights is None:
-            return each(outputs, targets, **how)
-        parts = each(outputs, targets, reduction="none", **how).reshape(len(outputs), -1)
-        one = parts.sum(1) if is_sum else parts.mean(1)  # [B]
-        w = tensor_of(weights).to(one.dtype)
-        return (one * w).mean()
+            return function(outputs, targets, **options)
+        element_losses = function(outputs, targets, reduction="none", **options).reshape(
+            len(outputs), -1
+        )
+        row_losses = element_losses.sum(1) if is_sum else element_losses.mean(1)  # [B]
+        w = tensor_of(weights).to(row_losses.dtype)
+        return (row_losses * w).mean()
 
     return loss
 
 
-def _own(name: str, function: _Each) -> Loss:
+def _own_loss(name: str, function: _LossFunction) -> Loss:
     takes_weights = "weights" in inspect.signature(function).parameters
 
     def loss(outputs: Outputs, targets: Tensor, weights: Vector | Tensor | None) -> Tensor:
         dtype = outputs.dtype if isinstance(outputs, Tensor) else torch.float32
-        given = {} if weights is None else {"weights": tensor_of(weights).to(dtype)}
-        if given and not takes_weights:
+        kwargs = {} if weights is None else {"weights": tensor_of(weights).to(dtype)}
+        if kwargs and not takes_weights:
             do = "give it a third parameter weights [B], take a loss by name, or no weights"
             raise UsageError(f"the loss {name} cannot weigh examples", do=do)
-        found = function(outputs, targets, **given)
-        if not isinstance(found, Tensor) or found.ndim:
-            is_tensor = isinstance(found, Tensor)
-            got = f"a tensor of shape {list(found.shape)}" if is_tensor else type(found).__name__
+        result = function(outputs, targets, **kwargs)
+        if not isinstance(result, Tensor) or result.ndim:
+            is_tensor = isinstance(result, Tensor)
+            got = f"a tensor of shape {list(result.shape)}" if is_tensor else type(result).__name__
             do = "return the batch's mean: .mean()"
             raise UsageError(f"the loss {name} must return one number", got=got, do=do)
-        return found
+        return result
 
     return loss
 
@@ -157,7 +159,7 @@ def target_for(
     name: str,
     outputs: Tensor,
     labels: Any,  # noqa: ANN401 - of own losses
-    of: str = "a label",
+    label_name: str = "a label",
 ) -> Any:  # noqa: ANN401
     """Returns labels in the type and shape that the loss compares with outputs [B, ...].
 
@@ -165,7 +167,7 @@ def target_for(
         name: of the loss.
         outputs: [B, ...].
         labels: [B, ...]; a loss of the user's own may have several, by name.
-        of: what an error calls one of them.
+        label_name: what an error calls one of them.
 
     Raises:
         DataError: a class is no whole number.
@@ -177,10 +179,13 @@ def target_for(
         return whole_target(name, labels)
     rows = len(outputs) if outputs.ndim else 0
     if rows and len(labels) == rows and labels.numel() != outputs.numel():
-        given, wanted = outputs.numel() // rows, labels.numel() // rows
-        wrong = f"the module returns {given} number{'s' * (given != 1)} a row, and {of} has "
-        do = f"let it return {wanted}, or take a loss of your own"
-        raise UsageError(f"{wrong}{wanted}", got=f"loss {name}", do=do)
+        output_count, label_count = outputs.numel() // rows, labels.numel() // rows
+        wrong = (
+            f"the module returns {output_count} number{'s' * (output_count != 1)} a row, "
+            f"and {label_name} has "
+        )
+        do = f"let it return {label_count}, or take a loss of your own"
+        raise UsageError(f"{wrong}{label_count}", got=f"loss {name}", do=do)
     return labels.to(outputs.dtype).reshape(outputs.shape)
 
 
@@ -201,8 +206,8 @@ def whole_target(name: str, labels: Tensor) -> Tensor:
     classes = labels.long()
     if labels.is_floating_point() and not torch.equal(classes.to(labels.dtype), labels):
         wrong = f"{name} needs whole numbers as labels"
-        broken = float(labels[classes != labels][0])
-        raise DataError(wrong, got=broken, do="number the classes 0, 1, 2, ...")
+        bad_label = float(labels[classes != labels][0])
+        raise DataError(wrong, got=bad_label, do="number the classes 0, 1, 2, ...")
     return classes
 
 
@@ -216,14 +221,14 @@ def wrong_label(name: str, classes: int, labels: Tensor) -> tuple[int, float] | 
     """
     if name not in CLASSES or labels.ndim != 1 or not labels.numel():
         return None
-    least, most = labels.aminmax()
-    if least >= 0 and most < classes:
+    smallest, largest = labels.aminmax()
+    if smallest >= 0 and largest < classes:
         return None
     is_wrong = (labels < 0) | (labels >= classes)
     if name == "cross_entropy":
-        is_wrong &= labels != _IGNORED
-    found = is_wrong.nonzero()
-    return (int(found[0]), float(labels[found[0]])) if len(found) else None
+        is_wrong &= labels != _IGNORED_LABEL
+    wrong_rows = is_wrong.nonzero()
+    return (int(wrong_rows[0]), float(labels[wrong_rows[0]])) if len(wrong_rows) else None
 
 
 def predicted(name: str, outputs: Tensor) -> Tensor:

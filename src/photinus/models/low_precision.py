@@ -29,18 +29,18 @@ def gradients(loss: Tensor, inputs: Sequence[Tensor], precision: str) -> Sequenc
     if precision != "float16":
         return torch.autograd.grad(loss, inputs, allow_unused=True)
     for scale in _SCALES:
-        found = torch.autograd.grad(
+        scaled_grads = torch.autograd.grad(
             loss * scale, inputs, allow_unused=True, retain_graph=scale != _SCALES[-1]
         )
-        if scale == _SCALES[-1] or _are_finite(found):
+        if scale == _SCALES[-1] or _are_finite(scaled_grads):
             break
-    return [None if slope is None else slope / scale for slope in found]
+    return [None if grad is None else grad / scale for grad in scaled_grads]
 
 
-def _are_finite(slopes: Sequence[Tensor | None]) -> bool:
-    norms = [torch.linalg.vector_norm(_values(slope)) for slope in slopes if slope is not None]
+def _are_finite(grads: Sequence[Tensor | None]) -> bool:
+    norms = [torch.linalg.vector_norm(_values(grad)) for grad in grads if grad is not None]
     return not norms or bool(torch.stack(norms).isfinite().all())  # waits for the device once
 
 
-def _values(slope: Tensor) -> Tensor:
-    return slope.coalesce().values() if slope.is_sparse else slope
+def _values(grad: Tensor) -> Tensor:
+    return grad.coalesce().values() if grad.is_sparse else grad

@@ -58,8 +58,8 @@ class LRN(nn.Module):
         """Returns y [B, C, H, W] for x [B, C, H, W], in its type and memory format."""
         band = self._band(x.dtype, x.device)
         # as a tensor operation of its own, autocast would turn the band's type at every step
-        kind = x.device.type if torch.amp.is_autocast_available(x.device.type) else "cpu"
-        with torch.autocast(kind, enabled=False):
+        device_type = x.device.type if torch.amp.is_autocast_available(x.device.type) else "cpu"
+        with torch.autocast(device_type, enabled=False):
             y: Tensor = _Normalise.apply(x, band, self._beta, self._k)  # type: ignore[no-untyped-call]
         return y
 
@@ -67,8 +67,8 @@ class LRN(nn.Module):
         """Returns α where two channels are neighbours, else 0: [C, C, 1, 1]."""
         if (dtype, device) not in self._bands:
             c = torch.arange(self._channels, device="cpu")
-            near = (c[:, None] - c[None]).abs() <= self._radius
-            band = (near.double() * self._alpha).to(device, dtype)
+            is_neighbour = (c[:, None] - c[None]).abs() <= self._radius
+            band = (is_neighbour.double() * self._alpha).to(device, dtype)
             self._bands[dtype, device] = band[:, :, None, None]
         return self._bands[dtype, device]
 
@@ -86,9 +86,9 @@ class _Normalise(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ANN401
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ANN401
         x, band, d, s = ctx.saved_tensors
-        direct = slope * s
+        direct = grad * s
         spread = functional.conv2d((direct * x).div_(d), band)  # the band is symmetric
         return direct.addcmul_(x, spread, value=-2 * ctx.beta), None, None, None
 

@@ -50,7 +50,9 @@ def linear(
     return torch.mm(x, w, out=out) if b is None else torch.addmm(b, x, w, out=out)
 
 
-def outer(x: Tensor, y: Tensor, scale: float, out: Tensor, how: tuple[str, WorkBuffers]) -> Tensor:
+def outer(
+    x: Tensor, y: Tensor, scale: float, out: Tensor, backend: tuple[str, WorkBuffers]
+) -> Tensor:
     """Writes scale · xᵀ y into `out`.
 
     Args:
@@ -58,17 +60,17 @@ def outer(x: Tensor, y: Tensor, scale: float, out: Tensor, how: tuple[str, WorkB
         y: [B, o], of the same type.
         scale: a factor on the sum over the batch.
         out: float32 [i, o].
-        how: one of `PRODUCTS`, and room for what is in between.
+        backend: one of `PRODUCTS`, and buffers for what is in between.
     """
-    products, rooms = how
+    products, buffers = backend
     if _is_onednn(products, x):
         return torch.mul(linear(x.t(), y, None, products), scale, out=out)
     if x.dtype == out.dtype:
         return torch.addmm(out, x.t(), y, beta=0, alpha=scale, out=out)
     # two plain operands and one pass to float32 take less than the transposed product alone
-    rows = rooms.get("rows", x.t().shape, x.dtype).copy_(x.t())  # [i, B]
-    low = rooms.get("outer", out.shape, x.dtype)
-    return out.copy_(torch.addmm(low, rows, y, beta=0, alpha=scale, out=low))
+    x_transposed = buffers.get("rows", x.t().shape, x.dtype).copy_(x.t())  # [i, B]
+    product = buffers.get("outer", out.shape, x.dtype)
+    return out.copy_(torch.addmm(product, x_transposed, y, beta=0, alpha=scale, out=product))
 
 
 def _is_onednn(products: str, x: Tensor) -> bool:
@@ -101,8 +103,8 @@ def choose(shapes: Sequence[tuple[int, int, int]]) -> str:
     """
     if not _has_onednn():
         return "mkl"
-    spent = {name: _seconds(name, shapes) for name in ("mkl", "onednn")}
-    return min(spent, key=spent.__getitem__)
+    seconds = {name: _seconds(name, shapes) for name in ("mkl", "onednn")}
+    return min(seconds, key=seconds.__getitem__)
 
 
 def resolve(precision: str, shapes: Sequence[tuple[int, int, int]]) -> str:
@@ -119,11 +121,11 @@ def resolve(precision: str, shapes: Sequence[tuple[int, int, int]]) -> str:
         return precision
     if precision not in PRECISIONS:
         raise UsageError("precision must be one of " + ", ".join(PRECISIONS), got=repr(precision))
-    single = choose(shapes)
+    float32_products = choose(shapes)
     if precision == "float32":
-        return single
-    gain = _seconds(single, shapes) / _seconds("bfloat16", shapes)
-    return "bfloat16" if gain >= _GAIN else single
+        return float32_products
+    gain = _seconds(float32_products, shapes) / _seconds("bfloat16", shapes)
+    return "bfloat16" if gain >= _GAIN else float32_products
 
 
 def _has_onednn() -> bool:

@@ -19,7 +19,7 @@ from photinus.core.settings import unknown_name
 _Sums = Mapping[str, float]
 
 
-def said_and_true(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def predicted_and_true(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Returns which of K classes or labels were predicted, and which are true: both bool [B, K].
 
     Args:
@@ -30,21 +30,25 @@ def said_and_true(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     if labels.ndim == 1 and outputs.numel() > len(labels):
         classes = outputs.shape[1]
         return one_hot(outputs.argmax(1), classes) > 0, one_hot(labels.long(), classes) > 0
-    said, true = outputs.reshape(len(labels), -1) > 0, labels.reshape(len(labels), -1) > 0.5
-    if said.shape[1] == 1:
-        said, true = torch.cat((~said, said), 1), torch.cat((~true, true), 1)
-    return said, true
+    predicted, true = outputs.reshape(len(labels), -1) > 0, labels.reshape(len(labels), -1) > 0.5
+    if predicted.shape[1] == 1:
+        predicted, true = torch.cat((~predicted, predicted), 1), torch.cat((~true, true), 1)
+    return predicted, true
 
 
-def _cases(outputs: Tensor, labels: Tensor) -> dict[str, float]:
+def _outcome_sums(outputs: Tensor, labels: Tensor) -> dict[str, float]:
     """Returns true and false positives and misses of each class, and the rows without a fault."""
-    said, true = said_and_true(outputs, labels)
-    found = {"right": said & true, "extra": said & ~true, "missed": true & ~said}
-    counts = {name: cases.sum(0).tolist() for name, cases in found.items()}
-    sums = {f"{name}:{k}": float(n) for name, many in counts.items() for k, n in enumerate(many)}
-    is_labels = labels.ndim > 1
-    kept = {name: value for name, value in sums.items() if value or is_labels}
-    return {**kept, "exact:": float((said == true).all(1).sum())}
+    predicted, true = predicted_and_true(outputs, labels)
+    outcomes = {"right": predicted & true, "extra": predicted & ~true, "missed": true & ~predicted}
+    counts = {name: hits.sum(0).tolist() for name, hits in outcomes.items()}
+    sums = {
+        f"{name}:{k}": float(n)
+        for name, counts_by_class in counts.items()
+        for k, n in enumerate(counts_by_class)
+    }
+    has_labels = labels.ndim > 1
+    reported = {name: value for name, value in sums.items() if value or has_labels}
+    return {**reported, "exact:": float((predicted == true).all(1).sum())}
 
 
 def _top5(outputs: Tensor, labels: Tensor) -> dict[str, float]:
@@ -54,47 +58,53 @@ def _top5(outputs: Tensor, labels: Tensor) -> dict[str, float]:
 
 def _residuals(outputs: Tensor, labels: Tensor) -> dict[str, float]:
     y = labels.reshape(len(labels), -1).double()  # [B, K]
-    apart = outputs.reshape(y.shape).double() - y
-    moments = {"squared": apart.square(), "absolute": apart.abs(), "y": y, "yy": y.square()}
+    residuals = outputs.reshape(y.shape).double() - y
+    moments = {"squared": residuals.square(), "absolute": residuals.abs(), "y": y, "yy": y.square()}
     return {
         f"{name}:{k}": float(total)
-        for name, each in moments.items()
-        for k, total in enumerate(each.sum(0))
+        for name, values in moments.items()
+        for k, total in enumerate(values.sum(0))
     }
 
 
-def _part(sums: _Sums, name: str) -> dict[str, float]:
+def _sums_of(sums: _Sums, name: str) -> dict[str, float]:
     return {k.partition(":")[2]: v for k, v in sums.items() if k.startswith(f"{name}:")}
 
 
 def _mean(values: Iterable[float]) -> float:
-    many = list(values)
-    return sum(many) / max(1, len(many))
+    numbers = list(values)
+    return sum(numbers) / max(1, len(numbers))
 
 
 def _rates(sums: _Sums, *others: str) -> dict[str, float]:
     """Returns right / (right + others) of every class that was predicted or true; 0 of 0."""
-    right, missed = _part(sums, "right"), [_part(sums, name) for name in ("extra", "missed")]
-    counted = [_part(sums, name) for name in others]
+    right, wrong_counts = (
+        _sums_of(sums, "right"),
+        [_sums_of(sums, name) for name in ("extra", "missed")],
+    )
+    other_counts = [_sums_of(sums, name) for name in others]
     rates = {}
-    for k in {*right, *missed[0], *missed[1]}:
-        all_ = right.get(k, 0.0) + sum(part.get(k, 0.0) for part in counted)
-        rates[k] = right.get(k, 0.0) / all_ if all_ else 0.0
+    for k in {*right, *wrong_counts[0], *wrong_counts[1]}:
+        total = right.get(k, 0.0) + sum(counts.get(k, 0.0) for counts in other_counts)
+        rates[k] = right.get(k, 0.0) / total if total else 0.0
     return rates
 
 
 def _f1(sums: _Sums) -> float:
     precision, recall = _rates(sums, "extra"), _rates(sums, "missed")
-    both = {k: precision[k] + recall[k] for k in precision}
-    return _mean(2 * precision[k] * recall[k] / both[k] if both[k] else 0.0 for k in both)
+    total_by_class = {k: precision[k] + recall[k] for k in precision}
+    return _mean(
+        2 * precision[k] * recall[k] / total_by_class[k] if total_by_class[k] else 0.0
+        for k in total_by_class
+    )
 
 
 def _rmse(sums: _Sums) -> float:
-    return math.sqrt(_mean(v / sums["examples"] for v in _part(sums, "squared").values()))
+    return math.sqrt(_mean(v / sums["examples"] for v in _sums_of(sums, "squared").values()))
 
 
 def _r2(sums: _Sums) -> float:
-    y, yy, squared = (_part(sums, name) for name in ("y", "yy", "squared"))
+    y, yy, squared = (_sums_of(sums, name) for name in ("y", "yy", "squared"))
     spread = {k: yy[k] - y[k] ** 2 / sums["examples"] for k in y}
     return _mean(1 - squared[k] / spread[k] if spread[k] else 0.0 for k in y)
 
@@ -109,14 +119,14 @@ class _Metric(NamedTuple):
 
 
 METRICS: Mapping[str, _Metric] = {
-    "accuracy": _Metric(_cases, lambda s: s["exact:"] / s["examples"]),
-    "precision": _Metric(_cases, lambda s: _mean(_rates(s, "extra").values())),
-    "recall": _Metric(_cases, lambda s: _mean(_rates(s, "missed").values())),
-    "f1": _Metric(_cases, _f1),
+    "accuracy": _Metric(_outcome_sums, lambda s: s["exact:"] / s["examples"]),
+    "precision": _Metric(_outcome_sums, lambda s: _mean(_rates(s, "extra").values())),
+    "recall": _Metric(_outcome_sums, lambda s: _mean(_rates(s, "missed").values())),
+    "f1": _Metric(_outcome_sums, _f1),
     "top5": _Metric(_top5, lambda s: s["top5:"] / s["examples"]),
     "rmse": _Metric(_residuals, _rmse),
     "mae": _Metric(
-        _residuals, lambda s: _mean(v / s["examples"] for v in _part(s, "absolute").values())
+        _residuals, lambda s: _mean(v / s["examples"] for v in _sums_of(s, "absolute").values())
     ),
     "r2": _Metric(_residuals, _r2),
 }
@@ -129,10 +139,10 @@ REGRESSION = ("rmse", "mae", "r2")
 """What is reported of every regression."""
 
 
-def confused(outputs: Tensor, labels: Tensor) -> dict[str, float]:
+def confusion_sums(outputs: Tensor, labels: Tensor) -> dict[str, float]:
     """Returns how often each class was predicted for each: sums for `confusion`."""
-    said, true = said_and_true(outputs, labels)  # [B, C]
-    table = true.double().T @ said.double()  # [C, C]
+    predicted, true = predicted_and_true(outputs, labels)  # [B, C]
+    table = true.double().T @ predicted.double()  # [C, C]
     cells = table.nonzero().tolist()
     classes = len(table)
     return {f"said:{classes}:{t}:{s}": float(table[t, s]) for t, s in cells}
@@ -145,12 +155,12 @@ def confusion(sums: _Sums) -> list[list[int]]:
         >>> confusion({"said:2:0:0": 3.0, "said:2:1:0": 1.0})
         [[3, 0], [1, 0]]
     """
-    cells = [(*map(int, name.split(":")), int(n)) for name, n in _part(sums, "said").items()]
+    cells = [(*map(int, name.split(":")), int(n)) for name, n in _sums_of(sums, "said").items()]
     if not cells:
         return []
     table = [[0] * cells[0][0] for _ in range(cells[0][0])]
-    for _, true, said, count in cells:
-        table[true][said] = count
+    for _, true, predicted, count in cells:
+        table[true][predicted] = count
     return table
 
 
@@ -178,37 +188,39 @@ def counted(names: Collection[str], outputs: Tensor, labels: Tensor) -> dict[str
         UsageError: one of the user's own returns something else.
     """
     own = [name for name in names if ":" in name]
-    sums = {f"own:{name}": _own(name, outputs, labels) for name in own}
-    for kind in {METRICS[name].sums for name in names if name not in own}:
-        sums |= kind(outputs, labels)
+    sums = {f"own:{name}": _own_metric_sum(name, outputs, labels) for name in own}
+    for batch_sums in {METRICS[name].sums for name in names if name not in own}:
+        sums |= batch_sums(outputs, labels)
     return sums
 
 
-def _own(name: str, outputs: Tensor, labels: Tensor) -> float:
+def _own_metric_sum(name: str, outputs: Tensor, labels: Tensor) -> float:
     """Returns the sum over a batch of a metric of the user's own."""
     wrong = f"the metric {name} must take outputs [B, ...] and labels [B, ...], and return a number"
     wrong += " for each row, a tensor [B]"
     do = (
         "wrap it in a function that does; one that is no mean over rows is computed after transform"
     )
-    each = code_named(name, "metric")
+    metric = code_named(name, "metric")
     try:
-        found = each(outputs, labels)
+        values = metric(outputs, labels)
     except Exception as error:  # whatever the user's function raises
-        first = str(error).strip().partition("\n")[0]
-        got = f"{type(error).__name__}: {first}{_place(error)}"
+        first_line = str(error).strip().partition("\n")[0]
+        got = f"{type(error).__name__}: {first_line}{_error_location(error)}"
         raise UsageError(wrong, got=got, do=do) from error
-    if not isinstance(found, Tensor) or found.numel() != len(labels):
-        is_tensor = isinstance(found, Tensor)
-        got = f"a tensor of shape {list(found.shape)}" if is_tensor else type(found).__name__
+    if not isinstance(values, Tensor) or values.numel() != len(labels):
+        is_tensor = isinstance(values, Tensor)
+        got = f"a tensor of shape {list(values.shape)}" if is_tensor else type(values).__name__
         raise UsageError(wrong, got=got, do=do)
-    return float(found.double().sum())
+    return float(values.double().sum())
 
 
-def _place(error: Exception) -> str:
+def _error_location(error: Exception) -> str:
     """Returns the line that raised an error; nothing where the function could not be called."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return "" if last.filename == __file__ else f" ({Path(last.filename).name}, line {last.lineno})"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        "" if frame.filename == __file__ else f" ({Path(frame.filename).name}, line {frame.lineno})"
+    )
 
 
 def finished(names: Iterable[str], sums: _Sums) -> dict[str, float]:

@@ -26,7 +26,7 @@ from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
 from photinus.models.placement import MEASURED_EVERY, DeviceParameters, PlacedModel, SentBatch
 from photinus.models.random import RandomStream
 from photinus.models.recording import Recorder
-from photinus.models.tensors import WorkBuffers, rows_of, tensor_of
+from photinus.models.tensors import WorkBuffers, as_rows, tensor_of
 
 Vectors = Mapping[str, Vector]
 
@@ -98,40 +98,44 @@ class MLP(PlacedModel):
         self._loss = loss_named(settings.loss, settings.label_smoothing)
         self._depth = len(settings.sizes) - 1
         self._dtype = dtype_of(settings.products)
-        self._lie(DeviceParameters(mlp_layout(settings.sizes), parameters=parameters))
+        self._bind(DeviceParameters(mlp_layout(settings.sizes), parameters=parameters))
 
-    def _lie(self, at: DeviceParameters) -> None:
+    def _bind(self, storage: DeviceParameters) -> None:
         """Makes its tensors views of flat vectors."""
-        self._at, self.parameters = at, at.parameters
-        is_known = ":" not in self.settings.loss  # what a user's own does is not known
-        self._steps = Recorder(at, "the network", records=is_known, is_asked=False)
-        self._rooms = WorkBuffers(at.device)
-        self._slopes = _layers(self.parameters.layout, at.tensor(at.gradient))
-        self._exact = at.tensor(self.parameters.trained)
+        self._storage, self.parameters = storage, storage.parameters
+        can_record = ":" not in self.settings.loss  # what a user's own does is not known
+        self._recorder = Recorder(storage, "the network", can_record=can_record, is_required=False)
+        self._work_buffers = WorkBuffers(storage.device)
+        self._gradient_views = _layers(self.parameters.layout, storage.tensor(storage.gradient))
+        self._full_precision = storage.tensor(self.parameters.trained)
         is_exact = self._dtype == torch.float32
-        self._low = self._exact if is_exact else self._exact.to(self._dtype)
-        self._layers = _layers(self.parameters.layout, self._low)
+        self._low_precision = (
+            self._full_precision if is_exact else self._full_precision.to(self._dtype)
+        )
+        self._layers = _layers(self.parameters.layout, self._low_precision)
 
     def learn(self, batch: Batch | SentBatch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient of the batch's mean loss, and the loss."""
-        self._at.sync()
-        loss = self._steps.take(self._step, self._arrived(batch), seed)
-        self._at.touched(self._at.gradient)
-        if self._at.is_apart and seed % MEASURED_EVERY:
-            return self._at.gradient, {}
-        return self._at.gradient, {"loss": float(loss)}
+        self._storage.sync()
+        loss = self._recorder.take(self._step, self._ready_inputs(batch), seed)
+        self._storage.mark_changed(self._storage.gradient)
+        if self._storage.is_on_device and seed % MEASURED_EVERY:
+            return self._storage.gradient, {}
+        return self._storage.gradient, {"loss": float(loss)}
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         """Returns the rows [B, n0], and any labels and weights [B], on the host."""
         s = self.settings
-        inputs = {"rows": rows_of(batch.features, s.sizes[0])}
+        inputs = {"rows": as_rows(batch.features, s.sizes[0])}
         if batch.labels is not None and not s.reconstructs:
             labels = tensor_of(batch.labels)
-            inputs["labels"] = self._checked(labels) if self._at.is_apart else labels
+            inputs["labels"] = (
+                self._validated_labels(labels) if self._storage.is_on_device else labels
+            )
         weights = getattr(batch, "weights", None)
         return inputs if weights is None else {**inputs, "weights": tensor_of(weights)}
 
-    def _checked(self, labels: Tensor) -> Tensor:
+    def _validated_labels(self, labels: Tensor) -> Tensor:
         """Returns labels of the host; after one that is no class a card is lost to the process."""
         name, classes = self.settings.loss, self.settings.sizes[-1]
         labels = whole_target(name, labels)
@@ -146,25 +150,25 @@ class MLP(PlacedModel):
 
     def _step(self, inputs: Mapping[str, Tensor], seed: int | None) -> Tensor:
         """Writes the gradient, and returns the loss []."""
-        bits = RandomStream(seed or 0, self._rooms)
+        rng = RandomStream(seed or 0, self._work_buffers)
         with torch.no_grad():
             rows = inputs["rows"].to(self._dtype)
-            read, masks = self._forward(rows, bits)
-        outputs = read[-1].float().requires_grad_()
-        loss = self._compared(outputs, rows, inputs)[0]
-        (slope,) = torch.autograd.grad(loss, outputs)
+            layer_inputs, masks = self._forward(rows, rng)
+        outputs = layer_inputs[-1].float().requires_grad_()
+        loss = self._loss_and_labels(outputs, rows, inputs)[0]
+        (grad,) = torch.autograd.grad(loss, outputs)
         with torch.no_grad():
-            self._backward(read, masks, slope.to(self._dtype))
+            self._backward(layer_inputs, masks, grad.to(self._dtype))
         return loss.detach()
 
     def measure(self, batch: Batch) -> Mapping[str, float]:
         """Returns examples, the summed loss and, with classes, the errors."""
         with torch.no_grad():
-            self._at.sync()
-            inputs = {name: self._at.sent(x) for name, x in self._inputs(batch).items()}
+            self._storage.sync()
+            inputs = {name: self._storage.on_device(x) for name, x in self._inputs(batch).items()}
             rows = inputs["rows"].to(self._dtype)
             outputs = self._forward(rows, None)[0][-1].float()
-            loss, labels = self._compared(outputs, rows, inputs)
+            loss, labels = self._loss_and_labels(outputs, rows, inputs)
         size = len(rows)
         sums = {"examples": float(size), "loss": float(loss) * size}
         head = head_under(self.settings.loss, outputs, labels)
@@ -187,10 +191,10 @@ class MLP(PlacedModel):
 
     def _rows(self, features: Vector) -> Tensor:
         """Returns features [B, ...] as rows [B, n0], where the network lies."""
-        self._at.sync()
-        return self._at.sent(rows_of(features, self.settings.sizes[0])).to(self._dtype)
+        self._storage.sync()
+        return self._storage.on_device(as_rows(features, self.settings.sizes[0])).to(self._dtype)
 
-    def _compared(
+    def _loss_and_labels(
         self, outputs: Tensor, rows: Tensor, inputs: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
         s = self.settings
@@ -211,43 +215,45 @@ class MLP(PlacedModel):
             ) from error
 
     def _forward(
-        self, rows: Tensor, bits: RandomStream | None
+        self, rows: Tensor, rng: RandomStream | None
     ) -> tuple[list[Tensor], list[Tensor | None]]:
         """Returns what each layer read, the outputs last, and the dropout masks."""
         s = self.settings
-        if self._low is not self._exact:
-            self._low.copy_(self._exact)
-        read, masks, x = list[Tensor](), list[Tensor | None](), rows
+        if self._low_precision is not self._full_precision:
+            self._low_precision.copy_(self._full_precision)
+        layer_inputs, masks, x = list[Tensor](), list[Tensor | None](), rows
         for layer, (w, b) in enumerate(self._layers):
-            rate = s.rate(layer) if bits else 0.0
-            mask = bits.keep(1 - rate, x.shape, x.dtype) if bits and rate else None
+            rate = s.rate(layer) if rng else 0.0
+            mask = rng.dropout_mask(1 - rate, x.shape, x.dtype) if rng and rate else None
             x = x if mask is None else x * mask
-            read.append(x)  # [B, n[layer]]
+            layer_inputs.append(x)  # [B, n[layer]]
             masks.append(mask)
             x = linear(x, w, b, s.products)
             x = x if layer == self._depth - 1 else x.sigmoid_()
-        return [*read, x], masks
+        return [*layer_inputs, x], masks
 
-    def _backward(self, read: list[Tensor], masks: list[Tensor | None], slope: Tensor) -> None:
-        """Writes the gradient, from the loss's slope by the outputs [B, n[-1]]."""
+    def _backward(
+        self, layer_inputs: list[Tensor], masks: list[Tensor | None], grad: Tensor
+    ) -> None:
+        """Writes the gradient, from the loss's gradient by the outputs [B, n[-1]]."""
         for layer in reversed(range(self._depth)):
-            x, mask = read[layer], masks[layer]
-            slope_w, slope_b = self._slopes[layer]
-            outer(x, slope, 1.0, slope_w, (self.settings.products, self._rooms))
-            torch.sum(slope, 0, dtype=torch.float32, out=slope_b)
+            x, mask = layer_inputs[layer], masks[layer]
+            grad_w, grad_b = self._gradient_views[layer]
+            outer(x, grad, 1.0, grad_w, (self.settings.products, self._work_buffers))
+            torch.sum(grad, 0, dtype=torch.float32, out=grad_b)
             if layer == 0:
                 return
-            slope = linear(slope, self._layers[layer][0].t(), None, self.settings.products)
+            grad = linear(grad, self._layers[layer][0].t(), None, self.settings.products)
             if mask is not None:
-                slope.mul_(mask)
-                # a unit left out has no slope, so its activation may be anything here
+                grad.mul_(mask)
+                # a unit left out has no gradient, so its activation may be anything here
                 x = x * (1 - self.settings.rate(layer))
-            slope = torch.ops.aten.sigmoid_backward(slope, x)
+            grad = torch.ops.aten.sigmoid_backward(grad, x)
 
     def module(self) -> nn.Sequential:
         """Returns the network as a plain torch module with parameters of its own."""
         module = nn.Sequential()
-        for w, b in _layers(self.parameters.layout, self._exact):
+        for w, b in _layers(self.parameters.layout, self._full_precision):
             if len(module):
                 module.append(nn.Sigmoid())
             dense = nn.Linear(*w.shape)
@@ -256,16 +262,18 @@ class MLP(PlacedModel):
             module.append(dense)
         return module
 
-    def take(self, tensors: Vectors) -> None:
+    def load_tensors(self, tensors: Vectors) -> None:
         """Loads numbers from a `module().state_dict()`, as arrays by name.
 
         Raises:
             UsageError: names or shapes are another network's.
         """
-        due = {n: tuple(t.shape) for n, t in self.module().state_dict().items()}
-        got = {n: tuple(t.shape) for n, t in tensors.items()}
-        if due != got:
-            raise UsageError("the tensors are another network's", got=got, do=f"due are {due}")
+        expected = {n: tuple(t.shape) for n, t in self.module().state_dict().items()}
+        actual = {n: tuple(t.shape) for n, t in tensors.items()}
+        if expected != actual:
+            raise UsageError(
+                "the tensors are another network's", got=actual, do=f"due are {expected}"
+            )
         for layer in range(self._depth):
             self.parameters.view(f"W{layer + 1}")[...] = np.asarray(
                 tensors[f"{2 * layer}.weight"]

@@ -55,9 +55,9 @@ from photinus.models.tables import check_optimizer, check_tables, sparse_tables
 from photinus.nn import tables_left_empty
 
 USUAL_BATCH = 32
-_TRIED_ROWS = 32
-_WRITTEN = "refers to a single memory location"
-_STD = "draw no ShardedEmbedding: set its std"
+_TRIAL_ROWS = 32
+_WRITE_ERROR = "refers to a single memory location"
+_WRITE_ERROR_HINT = "draw no ShardedEmbedding: set its std"
 """Torch's error at a write to a table whose rows are not there, and what to do about it."""
 
 
@@ -70,13 +70,13 @@ def _signature(factory: Callable[..., Any]) -> str:
 
 def _freeze(module: nn.Module, patterns: tuple[str, ...], tables: set[str]) -> dict[str, Vector]:
     """Has a module's parameters of these names or patterns not trained; returns them."""
-    named, frozen = dict(module.named_parameters()), dict[str, Vector]()
-    named = {name: p for name, p in named.items() if name not in tables}
+    parameters, frozen = dict(module.named_parameters()), dict[str, Vector]()
+    parameters = {name: p for name, p in parameters.items() if name not in tables}
     for pattern in patterns:
-        found = {name: p for name, p in named.items() if fnmatchcase(name, pattern)}
-        if not found:
-            raise unknown_name("parameter in frozen", pattern, named)
-        for name, parameter in found.items():
+        matches = {name: p for name, p in parameters.items() if fnmatchcase(name, pattern)}
+        if not matches:
+            raise unknown_name("parameter in frozen", pattern, parameters)
+        for name, parameter in matches.items():
             parameter.requires_grad = False
             frozen[name] = parameter.detach().numpy()
     if patterns and not tables and not any(p.requires_grad for p in module.parameters()):
@@ -214,27 +214,29 @@ class ModuleStage(Stage):
 
     def _check_graph(self) -> None:
         """Refuses what a recorded step cannot do: what depends on numbers, or leaves the card."""
-        not_there = {
+        excluded = {
             "accumulate": self.accumulate > 1,
             "activation_memory": self.activation_memory != "keep",
             "activation_bytes": self.activation_bytes is not None,
             "precision": self.precision == "float16",
         }
-        set_ = [f"{name}={getattr(self, name)!r}" for name, is_set in not_there.items() if is_set]
-        set_ += ["ShardedEmbedding"] if self.sharded else []
-        if self.cuda_graph and set_:
+        conflicting = [
+            f"{name}={getattr(self, name)!r}" for name, is_set in excluded.items() if is_set
+        ]
+        conflicting += ["ShardedEmbedding"] if self.sharded else []
+        if self.cuda_graph and conflicting:
             wrong = "a step with these settings cannot be recorded as a CUDA graph"
-            raise UsageError(wrong, got=", ".join(set_), do="leave cuda_graph out")
+            raise UsageError(wrong, got=", ".join(conflicting), do="leave cuda_graph out")
 
     def rate(self) -> Schedule:
         """Returns the learning rate over progress."""
-        return follow_batch(self._asked_rate(), self.lr_scale, self.batch_size, USUAL_BATCH)
+        return follow_batch(self._configured_rate(), self.lr_scale, self.batch_size, USUAL_BATCH)
 
     def agreed_until(self, share: float) -> ModuleStage:
         """Returns the stage with a rate for workers that agree on every step until then."""
-        return replace(self, lr=self._asked_rate().until(share))
+        return replace(self, lr=self._configured_rate().until(share))
 
-    def _asked_rate(self) -> Schedule:
+    def _configured_rate(self) -> Schedule:
         lr: Schedule | None = as_schedule(self.lr)
         if lr is None and "lr" in self.settings:
             return Schedule.constant(float(self.settings["lr"]))
@@ -258,31 +260,31 @@ class ModuleStage(Stage):
 
     def blank(self, history: tuple[Vector, ...], seed: int) -> Model:
         """As `build`, with tables of zeros that are not there before they are used."""
-        made = self.made(seed)
-        if isinstance(made, Model):
+        module = self.made(seed)
+        if isinstance(module, Model):
             self._check_own()
-            return made
-        tables = tables_of(made)
-        frozen = _freeze(made, self.frozen, set(tables))
-        check_tables(made, self.l2, self.average)
-        sparse = sparse_tables(made)
+            return module
+        tables = tables_of(module)
+        frozen = _freeze(module, self.frozen, set(tables))
+        check_tables(module, self.l2, self.average)
+        sparse = sparse_tables(module)
         check_optimizer(sparse, self.optimizer, self.settings)
         if self.cuda_graph and sparse:
             wrong = "a step with sparse tables cannot be recorded as a CUDA graph"
             raise UsageError(wrong, got=", ".join(sorted(sparse)), do="leave cuda_graph out")
-        kind = ShardedModel if tables else ModuleModel
-        model, start = kind(made, self.loss, self._learning()), 0
+        model_class = ShardedModel if tables else ModuleModel
+        model, offset = model_class(module, self.loss, self._learning()), 0
         if self.sharded and self.sharded != getattr(model, "row_size", 0):
             wrong = "sharded is set by the job itself"
             raise UsageError(wrong, got=self.sharded, do="leave it out")
         model.frozen = frozen
         for name, array in frozen.items() if history else ():
-            given = history[0][start : start + array.size].reshape(array.shape)
-            start += array.size
-            given = given.astype(array.dtype, copy=not given.flags.writeable)
+            values = history[0][offset : offset + array.size].reshape(array.shape)
+            offset += array.size
+            values = values.astype(array.dtype, copy=not values.flags.writeable)
             # a view of the vector: the workers of an executor map one file
-            made.get_parameter(name).data = torch.from_numpy(given)
-            frozen[name] = given
+            module.get_parameter(name).data = torch.from_numpy(values)
+            frozen[name] = values
         return model
 
     def around(self, module: nn.Module) -> ModuleModel:
@@ -292,8 +294,8 @@ class ModuleStage(Stage):
         return ModuleModel(module, self.loss, self._learning())
 
     def _learning(self) -> Learning:
-        plain = self.resolved()
-        return Learning(**{f.name: getattr(plain, f.name) for f in fields(Learning)})
+        resolved = self.resolved()
+        return Learning(**{f.name: getattr(resolved, f.name) for f in fields(Learning)})
 
     @property
     def row_size(self) -> int:
@@ -307,12 +309,12 @@ class ModuleStage(Stage):
 
     def _check_own(self) -> None:
         """Refuses what a Model of the user's own has in its `learn`, and would not be looked at."""
-        shared = {*(f.name for f in fields(Learning)), "loss", "frozen"}
-        usual = {f.name: f for f in fields(self) if f.name in shared}
-        for name, field_ in usual.items():
-            default = field_.default if field_.default is not MISSING else {}
-            usual_ones = (default, "mse") if name == "loss" else (default,)  # or an estimator's
-            if getattr(self, name) not in usual_ones:
+        learning_names = {*(f.name for f in fields(Learning)), "loss", "frozen"}
+        stage_fields = {f.name: f for f in fields(self) if f.name in learning_names}
+        for name, stage_field in stage_fields.items():
+            default = stage_field.default if stage_field.default is not MISSING else {}
+            allowed = (default, "mse") if name == "loss" else (default,)  # or an estimator's
+            if getattr(self, name) not in allowed:
                 wrong = f"{self.module} makes a photinus.Model, which has a {name} of its own"
                 raise UsageError(wrong, got=f"{name}={getattr(self, name)!r}", do="leave it out")
 
@@ -322,19 +324,21 @@ class ModuleStage(Stage):
         with torch.random.fork_rng(devices=[]), tables_left_empty():
             torch.manual_seed(seed)
             try:
-                made = factory(**self.arguments)
+                instance = factory(**self.arguments)
             except Exception as error:  # whatever the user's factory raises
                 raise UsageError(
                     f"the module {self.module!r} cannot be made from its arguments",
                     got=f"{dict(self.arguments)}: {type(error).__name__}: {error}",
-                    do=_STD if _WRITTEN in str(error) else f"it takes {_signature(factory)}",
+                    do=_WRITE_ERROR_HINT
+                    if _WRITE_ERROR in str(error)
+                    else f"it takes {_signature(factory)}",
                 ) from error
-        if not isinstance(made, (nn.Module, Model)):
+        if not isinstance(instance, (nn.Module, Model)):
             wrong = f"{self.module} must return a torch.nn.Module or a photinus.Model"
-            raise UsageError(wrong, got=type(made).__name__)
-        if isinstance(made, nn.Module):
-            _check_sizes(self.module, made)
-        return made
+            raise UsageError(wrong, got=type(instance).__name__)
+        if isinstance(instance, nn.Module):
+            _check_sizes(self.module, instance)
+        return instance
 
     def resolved(self) -> ModuleStage:
         """Returns the same without "auto", measured here: once a run, by the driver.
@@ -349,25 +353,25 @@ class ModuleStage(Stage):
             raise UsageError(wrong, got="none", do="set example, as (3, 32, 32)")
         precisions = PRECISIONS if self.precision == "auto" else (self.precision,)
         memories = MEMORIES if self.memory == "auto" else (self.memory,)
-        shape = (min(self.batch_size, _TRIED_ROWS), *self.example)
+        shape = (min(self.batch_size, _TRIAL_ROWS), *self.example)
         try:
-            chosen, memory = fastest(self._made_module, shape, precisions, memories)
+            precision, memory = fastest(self._make_trial_module, shape, precisions, memories)
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             raise UsageError(
                 f"the module {self.module} does not read examples of shape {list(self.example)}",
                 got=str(error).partition("\n")[0],
             ) from error
-        return replace(self, precision=chosen, memory=memory)
+        return replace(self, precision=precision, memory=memory)
 
-    def _made_module(self) -> nn.Module:
-        made = self.made(0)
-        if isinstance(made, Model):
+    def _make_trial_module(self) -> nn.Module:
+        module = self.made(0)
+        if isinstance(module, Model):
             self._check_own()
-        assert isinstance(made, nn.Module)
-        if tables_of(made):
+        assert isinstance(module, nn.Module)
+        if tables_of(module):
             wrong, do = "a module with sharded tables is not measured", "name both"
             raise UsageError(wrong, got='precision or memory "auto"', do=do)
-        return made
+        return module
 
     def finished(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Returns loss, error and the named metrics."""
@@ -380,13 +384,13 @@ class ModuleStage(Stage):
 
     def inner(self, layout: Layout) -> InnerOptimizer:
         if self.sharded:
-            rest = dense_layout(layout)
-            dense = self._torch_inner(rest) if rest.size() else None
+            dense_part = dense_layout(layout)
+            dense = self._torch_optimizer(dense_part) if dense_part.size() else None
             return RowSteps(dense, self.rate(), self.clip)
-        inner = self._torch_inner(layout)
+        inner = self._torch_optimizer(layout)
         return Clipped(inner, self.clip) if self.clip else inner
 
-    def _torch_inner(self, layout: Layout) -> TorchOptimizer:
+    def _torch_optimizer(self, layout: Layout) -> TorchOptimizer:
         return TorchOptimizer(
             layout,
             self.optimizer,

@@ -21,7 +21,7 @@ from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Vector
 from photinus.core.settings import (
     unknown_name,
 )
-from photinus.models.activations import AUTO, Activations, PeakBytes, fitting
+from photinus.models.activations import AUTO, Activations, PeakBytes, choose_mode
 from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch
 from photinus.models.buffers import Buffers
@@ -47,14 +47,14 @@ from photinus.models.placement import (
 from photinus.models.reading import (
     FeatureReading,
     Features,
-    Read,
+    ModuleInput,
+    cast_floats,
     chunks,
-    examples,
-    in_type,
+    example_count,
     layer_of,
     output_of,
-    parts,
-    some_of,
+    slice_batch,
+    split_batch,
 )
 from photinus.models.recording import Recorder, no_dropout
 from photinus.models.tables import sparse_tables, write_rows
@@ -79,20 +79,20 @@ class Learning:
     cuda_graph: bool = False
 
 
-class _Sent(NamedTuple):
+class _DeviceBatch(NamedTuple):
     """A batch on the device: what the module reads, and what its outputs are compared with."""
 
     features: Any
-    """As `FeatureReading.here` returns them."""
+    """As `FeatureReading.host_inputs` returns them."""
     labels: Any
     weights: Tensor | None
     examples: int
     draws: Tensor | None
-    """As `FeatureReading.chance` returns them."""
+    """As `FeatureReading.device_draws` returns them."""
 
 
-class _Place(NamedTuple):
-    """Of a part of a batch, among the parts whose slopes are added up."""
+class _PartPosition(NamedTuple):
+    """Of a part of a batch, among the parts whose gradients are added up."""
 
     is_first: bool = True
     is_last: bool = False
@@ -101,13 +101,13 @@ class _Place(NamedTuple):
 class ExternalInputs(Protocol):
     """What a module reads beside its own tensors, such as rows of a table elsewhere."""
 
-    def lie(self, at: DeviceParameters) -> None:
+    def bind(self, storage: DeviceParameters) -> None:
         """Takes the device on which the module computes from now on."""
 
     def inputs(self) -> list[Tensor]:
         """Returns the tensors that the forward pass has read, to differentiate by."""
 
-    def take(self, slopes: Sequence[Tensor | None]) -> None:
+    def receive_gradients(self, gradients: Sequence[Tensor | None]) -> None:
         """Takes their gradients, in the same order; None where the loss does not depend on one."""
 
 
@@ -129,7 +129,7 @@ class ModuleModel(PlacedModel):
         self,
         module: nn.Module,
         loss: str,
-        how: Learning | None = None,
+        learning: Learning | None = None,
         external: ExternalInputs | None = None,
     ) -> None:
         """Moves the module's tensors; their numbers are kept.
@@ -137,82 +137,96 @@ class ModuleModel(PlacedModel):
         Args:
             module: maps features [B, ...] to outputs [B, ...].
             loss: one of `LOSSES`, or "package.module:function".
-            how: all else; without it, the defaults of `Learning`.
+            learning: all else; without it, the defaults of `Learning`.
             external: what it reads that is not its own.
 
         Raises:
             UsageError: nothing to train, types are mixed, parameters overlap in memory, or `l2`
                 names none of them.
         """
-        self.module, self._how, self._external = module, how or Learning(), external
-        self._budget, self._fits = self._how.activation_bytes, ("keep", 0)
+        self.module, self._learning, self._external = module, learning or Learning(), external
+        self._budget_bytes, self._mode_choice = (
+            self._learning.activation_bytes,
+            ("keep", 0),
+        )
         """How activations are kept, for batches of up to so many rows."""
-        self._name, self._loss = loss, loss_named(loss, self._how.label_smoothing)
+        self._name, self._loss = loss, loss_named(loss, self._learning.label_smoothing)
         trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
         dtype = _common_type(trained) if trained or not _has_tables(module) else "float32"
-        kept = {n: b for n, b in module.named_buffers() if b.dtype in _SECTIONS}
+        buffers = {n: b for n, b in module.named_buffers() if b.dtype in _SECTIONS}
         _check_statistics(module)
-        self._names, self._kept = list(trained), list(kept)
+        self._trained_names, self._buffer_names = list(trained), list(buffers)
         entries = [(n, tuple(p.shape), TRAINED) for n, p in trained.items()]
-        tensors = entries + [(n, tuple(b.shape), _SECTIONS[b.dtype]) for n, b in kept.items()]
-        tensors += average_layout(entries) if self._how.average else []
+        tensors = entries + [(n, tuple(b.shape), _SECTIONS[b.dtype]) for n, b in buffers.items()]
+        tensors += average_layout(entries) if self._learning.average else []
         self._dtype = getattr(torch, dtype)
         self._trained = list(trained.values())
         tables = sparse_tables(module)
-        self._tables = frozenset(tables)
+        self._sparse_tables = frozenset(tables)
         self._norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm1d)]
         self._is_learning = False
-        self._made, self._tried = {n for n, _ in module.named_parameters()}, set[bool]()
+        self._initial_names, self._checked_modes = (
+            {n for n, _ in module.named_parameters()},
+            set[bool](),
+        )
         """The parameters that it was made with, and the modes in which it was seen to add none."""
-        self._classes = 0
+        self._class_count = 0
         """The outputs of a row, where the last batch's had two dimensions."""
         self.frozen: dict[str, Vector] = {}
-        self._lie(DeviceParameters(Layout.of(tensors, dtype, tables)))
+        self._bind(DeviceParameters(Layout.of(tensors, dtype, tables)))
 
-    def _lie(self, at: DeviceParameters) -> None:
+    def _bind(self, storage: DeviceParameters) -> None:
         """Makes the module's tensors views of flat vectors; their numbers are kept."""
-        self.module.to(at.device)
-        self._at, self.parameters, self._gradient = at, at.parameters, at.gradient
-        self._sums = torch.float64 if at.has_float64 else torch.float32
+        self.module.to(storage.device)
+        self._storage, self.parameters, self._gradient = (
+            storage,
+            storage.parameters,
+            storage.gradient,
+        )
+        self._sum_dtype = torch.float64 if storage.has_float64 else torch.float32
         if self._external is not None:
-            self._external.lie(at)
-        self._slopes = [at.slope(name) for name in self._names]
-        for name, parameter in zip(self._names, self._trained, strict=True):
-            parameter.data = at.view(name).copy_(parameter.detach())
-        self._buffers = Buffers(self.module, self._kept, at)
-        trained = at.tensor(self.parameters.trained)
-        self._decayed = _decayed(self.parameters.layout, at.view, self._how.l2)
-        decay, p = self._how.average, self.parameters
-        rest = at.tensor(p.floats), at.tensor(p.integers)
-        self._average = Average(trained, *rest, decay) if decay else None
+            self._external.bind(storage)
+        self._gradient_views = [storage.gradient_view(name) for name in self._trained_names]
+        for name, parameter in zip(self._trained_names, self._trained, strict=True):
+            parameter.data = storage.view(name).copy_(parameter.detach())
+        self._buffers = Buffers(self.module, self._buffer_names, storage)
+        trained = storage.tensor(self.parameters.trained)
+        self._l2_terms = _l2_terms(self.parameters.layout, storage.view, self._learning.l2)
+        decay, p = self._learning.average, self.parameters
+        buffer_vectors = storage.tensor(p.floats), storage.tensor(p.integers)
+        self._average = Average(trained, *buffer_vectors, decay) if decay else None
         self._activations = Activations(self.module)
-        how = self._how
-        self._reading = FeatureReading.of(self.module, self._dtype, how.reads, how.memory, at)
+        learning = self._learning
+        self._reading = FeatureReading.of(
+            self.module, self._dtype, learning.reads, learning.memory, storage
+        )
         name = type(self.module).__name__
-        may = how.cuda_graph and at.is_apart
-        dropout = partial(no_dropout, self.module)
-        self._recorder = Recorder(at, name, still=dropout) if may else None
-        at.touched(*at.sections)
-        at.to_host(at.sections)
+        can_record = learning.cuda_graph and storage.is_on_device
+        without_dropout = partial(no_dropout, self.module)
+        self._recorder = (
+            Recorder(storage, name, without_dropout=without_dropout) if can_record else None
+        )
+        storage.mark_changed(*storage.sections)
+        storage.to_host(storage.sections)
 
     def learn(self, batch: Batch | SentBatch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient by automatic differentiation, and the loss with its penalty."""
-        self._at.sync()
+        self._storage.sync()
         is_first = not self._is_learning  # it shows how many classes there are
-        host: Batch = batch.batch if isinstance(batch, SentBatch) else batch
+        host_batch: Batch = batch.batch if isinstance(batch, SentBatch) else batch
         if is_first:
-            self._check_loss(host)
+            self._check_loss(host_batch)
         self._begin_learning()
-        is_plain = is_first or examples(host) == 1
+        is_plain = is_first or example_count(host_batch) == 1
         total: Tensor | float
         if self._recorder is not None and not is_plain:
-            total = self._recorder.take(self._sent_step, self._arrived(batch), seed)
+            total = self._recorder.take(self._device_step, self._ready_inputs(batch), seed)
         elif isinstance(batch, SentBatch) and not is_plain:
-            total = self._sent_step(self._arrived(batch), seed)
+            total = self._device_step(self._ready_inputs(batch), seed)
         else:
-            total = self._step(host, seed)
-        self._at.touched(self._gradient, self.parameters.floats, self.parameters.integers)
-        if self._at.is_apart and seed % MEASURED_EVERY:
+            total = self._step(host_batch, seed)
+        self._storage.mark_changed(self._gradient, self.parameters.floats, self.parameters.integers)
+        if self._storage.is_on_device and seed % MEASURED_EVERY:
             return self._gradient, {}
         return self._gradient, {"loss": float(total)}
 
@@ -222,16 +236,16 @@ class ModuleModel(PlacedModel):
         Raises:
             UsageError: it does.
         """
-        two = some_of(batch, slice(2))
-        if ":" not in self._name or two.labels is None or examples(two) < 2:
+        pair = slice_batch(batch, slice(2))
+        if ":" not in self._name or pair.labels is None or example_count(pair) < 2:
             return
         self.module.eval()
         with torch.no_grad():
-            outputs, _ = self._outputs(two, None)
-        labels = tensor_of(two.labels)
+            outputs, _ = self._outputs(pair, None)
+        labels = tensor_of(pair.labels)
         if not isinstance(outputs, Tensor) or isinstance(labels, dict):
             return
-        weights = getattr(two, "weights", None)
+        weights = getattr(pair, "weights", None)
         if is_paired(lambda o, y: self._loss(o, y, weights), outputs.to(CPU), labels):
             wrong = f"the loss {self._name} compares each output with every label"
             do = "let it read outputs[:, 0]; labels[None, :] where each pair is meant"
@@ -249,39 +263,48 @@ class ModuleModel(PlacedModel):
 
         That function may draw numbers, which the seed of its step decides.
         """
-        how = self._how
-        is_read_here = bool(how.reads) and self._reading.tensors is None
-        is_whole = how.accumulate == 1 and how.activation_bytes is None and not is_read_here
+        learning = self._learning
+        is_read_on_host = bool(learning.reads) and self._reading.tensors is None
+        is_whole = (
+            learning.accumulate == 1 and learning.activation_bytes is None and not is_read_on_host
+        )
         return super().send if is_whole else None
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
-        """Returns a batch as tensors on the host: what `_sent_step` reads."""
+        """Returns a batch as tensors on the host: what `_device_step` reads."""
         draws = getattr(batch, "draws", None)
-        read, chance = self._reading.here(batch.features, draws), self._reading.chance(draws)
-        named = read if isinstance(read, dict) else {"": read}
-        inputs = {_READ + name: x for name, x in named.items()}
-        if chance is not None:
-            inputs["draws"] = chance
+        features, device_draws = (
+            self._reading.host_inputs(batch.features, draws),
+            self._reading.device_draws(draws),
+        )
+        by_name = features if isinstance(features, dict) else {"": features}
+        inputs = {_INPUT_PREFIX + name: x for name, x in by_name.items()}
+        if device_draws is not None:
+            inputs["draws"] = device_draws
         if batch.labels is not None:
             inputs["labels"] = whole_target(self._name, tensor_of(batch.labels))
         weights = getattr(batch, "weights", None)
         return inputs if weights is None else {**inputs, "weights": tensor_of(weights)}
 
-    def _arrived(self, batch: Batch | SentBatch) -> Mapping[str, Tensor]:
+    def _ready_inputs(self, batch: Batch | SentBatch) -> Mapping[str, Tensor]:
         """As of every model, with labels that are classes."""
-        host: Batch = batch.batch if isinstance(batch, SentBatch) else batch
-        if host.labels is not None:
-            self._checked(tensor_of(host.labels))
-        return super()._arrived(batch)
+        host_batch: Batch = batch.batch if isinstance(batch, SentBatch) else batch
+        if host_batch.labels is not None:
+            self._validated_labels(tensor_of(host_batch.labels))
+        return super()._ready_inputs(batch)
 
-    def _sent_step(self, inputs: Mapping[str, Tensor], seed: int | None) -> Tensor:
+    def _device_step(self, inputs: Mapping[str, Tensor], seed: int | None) -> Tensor:
         """Takes a step from what `_inputs` returned, on the device; no seed: chance is seeded."""
-        named = {n.removeprefix(_READ): x for n, x in inputs.items() if n.startswith(_READ)}
-        read: Read = named.get("", named)
-        rows = len(next(iter(named.values())))
+        by_name = {
+            n.removeprefix(_INPUT_PREFIX): x
+            for n, x in inputs.items()
+            if n.startswith(_INPUT_PREFIX)
+        }
+        features: ModuleInput = by_name.get("", by_name)
+        rows = len(next(iter(by_name.values())))
         labels, weights, draws = (inputs.get(name) for name in ("labels", "weights", "draws"))
-        sent = _Sent(read, labels, weights, rows, draws)
-        total = self._step(sent, seed)
+        batch = _DeviceBatch(features, labels, weights, rows, draws)
+        total = self._step(batch, seed)
         assert isinstance(total, Tensor)
         return total
 
@@ -290,18 +313,18 @@ class ModuleModel(PlacedModel):
         if self._average is not None:
             self._average.step()
         total: Tensor | float = 0.0
-        some = list(parts(batch, self._how.accumulate))
-        for number, (part, share) in enumerate(some):
-            with self._normed(examples(part)):
-                how = self._kept_for(part)
-                loss = self._lost(part, None if seed is None else seed ^ number, how)
-                at = _Place(is_first=not number, is_last=number == len(some) - 1)
-                self._differentiate(loss if share == 1.0 else loss * share, at)
-            total = total + share * loss.detach().to(self._sums)
-        self._buffers.take_back()  # not before: the way back reads what forward has read
-        for _, weights, factor in self._decayed:
+        batch_parts = list(split_batch(batch, self._learning.accumulate))
+        for index, (part, fraction) in enumerate(batch_parts):
+            with self._eval_mode_norms(example_count(part)):
+                mode = self._activation_mode(part)
+                loss = self._compute_loss(part, None if seed is None else seed ^ index, mode)
+                position = _PartPosition(is_first=not index, is_last=index == len(batch_parts) - 1)
+                self._differentiate(loss if fraction == 1.0 else loss * fraction, position)
+            total = total + fraction * loss.detach().to(self._sum_dtype)
+        self._buffers.restore_views()  # not before: the way back reads what forward has read
+        for _, weights, factor in self._l2_terms:
             squares = torch.dot(weights.ravel(), weights.ravel())
-            total = total + factor / 2 * squares.to(self._sums)
+            total = total + factor / 2 * squares.to(self._sum_dtype)
         return total
 
     def try_forward(self, batch: Batch, seed: int | None) -> None:
@@ -315,96 +338,103 @@ class ModuleModel(PlacedModel):
                 self._outputs(batch, None)
             return
         self._begin_learning()
-        with torch.no_grad(), self._buffers_kept():
-            for number, (part, _) in enumerate(parts(batch, self._how.accumulate)):
-                with self._chance(seed ^ number), self._normed(examples(part)):
+        with torch.no_grad(), self._preserved_buffers():
+            for index, (part, _) in enumerate(split_batch(batch, self._learning.accumulate)):
+                with self._seeded(seed ^ index), self._eval_mode_norms(example_count(part)):
                     self._outputs(part, getattr(part, "draws", None))
 
     @contextmanager
-    def _normed(self, rows: int) -> Iterator[None]:
+    def _eval_mode_norms(self, rows: int) -> Iterator[None]:
         """Normalizes a single row by the running statistics: it has no variance."""
-        alone = [norm for norm in self._norms if norm.training] if rows == 1 else []
-        for norm in alone:
+        norms = [norm for norm in self._norms if norm.training] if rows == 1 else []
+        for norm in norms:
             norm.eval()
         try:
             yield
         finally:
-            for norm in alone:
+            for norm in norms:
                 norm.train()
 
     @contextmanager
-    def _buffers_kept(self) -> Iterator[None]:
+    def _preserved_buffers(self) -> Iterator[None]:
         """Has the buffers afterwards as they were before."""
-        self._at.sync()
+        self._storage.sync()
         vectors = self.parameters.floats, self.parameters.integers
-        buffers = [self._at.tensor(vector) for vector in vectors]
-        before = [buffer.clone() for buffer in buffers]
+        buffers = [self._storage.tensor(vector) for vector in vectors]
+        originals = [buffer.clone() for buffer in buffers]
         try:
             yield
         finally:
-            self._buffers.take_back()
-            for buffer, kept in zip(buffers, before, strict=True):
-                buffer.copy_(kept)
+            self._buffers.restore_views()
+            for buffer, original in zip(buffers, originals, strict=True):
+                buffer.copy_(original)
 
-    def _lost(self, batch: Batch, seed: int | None, how: str) -> Tensor:
-        """Returns the loss of a forward pass under a seed, its activations left in a way."""
-        chance = nullcontext() if seed is None else self._chance(seed)
-        with chance, self._activations.left(how):
+    def _compute_loss(self, batch: Batch, seed: int | None, mode: str) -> Tensor:
+        """Returns the loss of a forward pass under a seed, its activations left in a mode."""
+        seeded = nullcontext() if seed is None else self._seeded(seed)
+        with seeded, self._activations.using(mode):
             return self._forward(batch, getattr(batch, "draws", None))[0]
 
     @contextmanager
-    def _chance(self, seed: int) -> Iterator[None]:
+    def _seeded(self, seed: int) -> Iterator[None]:
         """Has a seed decide all chance of torch meanwhile."""
         with torch.random.fork_rng(devices=[]):
             # torch.manual_seed looks at every accelerator, and at the call stack: 1 ms a step
             torch.default_generator.manual_seed(seed)
-            self._at.seed(seed)
+            self._storage.seed(seed)
             yield
 
-    def _kept_for(self, batch: Batch) -> str:
+    def _activation_mode(self, batch: Batch) -> str:
         """Returns how a batch's activations are kept; a budget is held to the first batch."""
-        asked, rows, budget = self._how.activation_memory, examples(batch), self._budget
+        requested, rows, budget = (
+            self._learning.activation_memory,
+            example_count(batch),
+            self._budget_bytes,
+        )
         if budget is None:
-            return asked
-        if rows > self._fits[1]:
+            return requested
+        if rows > self._mode_choice[1]:
 
-            def peak(how: str, rows: int) -> int:
-                with PeakBytes() as bytes_:
-                    self._differentiate(self._lost(some_of(batch, slice(rows)), 0, how), _Place())
-                most: int = bytes_.most
+            def peak(mode: str, rows: int) -> int:
+                with PeakBytes() as counter:
+                    self._differentiate(
+                        self._compute_loss(slice_batch(batch, slice(rows)), 0, mode),
+                        _PartPosition(),
+                    )
+                most: int = counter.most
                 return most
 
-            ways = self._activations.ways if asked == AUTO else (asked,)
-            with self._buffers_kept():
-                self._fits = fitting(peak, rows, budget, ways)[0], rows
-        return self._fits[0]
+            modes = self._activations.modes if requested == AUTO else (requested,)
+            with self._preserved_buffers():
+                self._mode_choice = choose_mode(peak, rows, budget, modes)[0], rows
+        return self._mode_choice[0]
 
-    def _differentiate(self, loss: Tensor, at: _Place) -> None:
+    def _differentiate(self, loss: Tensor, position: _PartPosition) -> None:
         # `backward` into views would zero them, read and add: three more passes over the memory
         inputs = [] if self._external is None else self._external.inputs()
-        with self._written_early(at) as written:
-            slopes = gradients(loss, [*self._trained, *inputs], self._how.precision)
+        with self._written_early(position) as written:
+            grads = gradients(loss, [*self._trained, *inputs], self._learning.precision)
         if self._external is not None:
-            self._external.take(slopes[len(self._trained) :])
-        for number in range(len(self._trained)):
-            if number not in written:
-                self._write(number, slopes[number], at)
+            self._external.receive_gradients(grads[len(self._trained) :])
+        for index in range(len(self._trained)):
+            if index not in written:
+                self._write(index, grads[index], position)
 
     @contextmanager
-    def _written_early(self, at: _Place) -> Iterator[set[int]]:
-        """Has each slope written while the backward pass continues, where anyone waits for it.
+    def _written_early(self, position: _PartPosition) -> Iterator[set[int]]:
+        """Has each gradient written while the backward pass continues, where anyone waits for it.
 
         On a device the host would have to wait for each; of float16 any may change in the end.
         """
         written: set[int] = set()
-        is_waited_for = self.on_gradient is not None and at.is_last
-        if not is_waited_for or self._at.is_apart or self._how.precision == "float16":
+        is_awaited = self.on_gradient is not None and position.is_last
+        if not is_awaited or self._storage.is_on_device or self._learning.precision == "float16":
             yield written
             return
 
-        def write(number: int, slope: Tensor) -> None:
-            written.add(number)
-            self._write(number, slope, at)
+        def write(index: int, grad: Tensor) -> None:
+            written.add(index)
+            self._write(index, grad, position)
 
         hooks = [
             p.register_hook(partial(write, n))  # type: ignore[no-untyped-call]
@@ -416,22 +446,23 @@ class ModuleModel(PlacedModel):
             for hook in hooks:
                 hook.remove()
 
-    def _write(self, number: int, slope: Tensor | None, at: _Place) -> None:
-        """Writes, or adds, a parameter's slope, and with the last one its penalty's."""
-        name, mine = self._names[number], self._slopes[number]
-        if slope is not None and name in self._tables:
-            write_rows(mine, slope, name, is_first=at.is_first)
-        elif slope is not None:
-            write = Tensor.copy_ if at.is_first else Tensor.add_
-            write(mine, slope.to_dense() if slope.is_sparse else slope)
-        elif at.is_first:
-            mine.zero_()
-        if not at.is_last:
+    def _write(self, index: int, grad: Tensor | None, position: _PartPosition) -> None:
+        """Writes, or adds, a parameter's gradient, and with the last one its penalty's."""
+        name, target = self._trained_names[index], self._gradient_views[index]
+        if grad is not None and name in self._sparse_tables:
+            write_rows(target, grad, name, is_first=position.is_first)
+        elif grad is not None:
+            write = Tensor.copy_ if position.is_first else Tensor.add_
+            write(target, grad.to_dense() if grad.is_sparse else grad)
+        elif position.is_first:
+            target.zero_()
+        if not position.is_last:
             return
-        for decayed, weights, factor in self._decayed:
-            if decayed == name:
-                mine.add_(weights, alpha=factor)
-        if self.on_gradient is not None and not self._at.is_apart:  # there the host's is old
+        for penalized, weights, factor in self._l2_terms:
+            if penalized == name:
+                target.add_(weights, alpha=factor)
+        # on a device the host's gradient is old
+        if self.on_gradient is not None and not self._storage.is_on_device:
             entry = self.parameters.layout.entry(name)
             self.on_gradient(self._gradient, entry.offset, entry.offset + entry.size)
 
@@ -443,18 +474,18 @@ class ModuleModel(PlacedModel):
         self.module.eval()
         with torch.no_grad(), self.shown():
             loss, outputs, labels = self._forward(batch)
-        self._buffers.take_back()
-        size = examples(batch)
+        self._buffers.restore_views()
+        size = example_count(batch)
         sums = {"examples": float(size), "loss": float(loss) * size}
         if isinstance(labels, dict) or not isinstance(outputs, Tensor):
             return sums
         outputs = outputs.detach()  # as of `outputs`
-        head = head_under(self._name, outputs, labels, self._how.metrics)
+        head = head_under(self._name, outputs, labels, self._learning.metrics)
         errors = errors_of(head, outputs, labels)
         return {
             **sums,
             **errors,
-            **counted(self._how.metrics, predicted(self._name, outputs), labels),
+            **counted(self._learning.metrics, predicted(self._name, outputs), labels),
         }
 
     def shown(self) -> AbstractContextManager[None]:
@@ -471,51 +502,53 @@ class ModuleModel(PlacedModel):
         Raises:
             UsageError: there is no such layer, or it returns no tensor.
         """
-        found = layer_of(self.module, layer)
-        made: list[Tensor] = []
+        submodule = layer_of(self.module, layer)
+        chunk_outputs: list[Tensor] = []
 
-        def keep(_: nn.Module, __: tuple[Any, ...], out: object) -> None:
+        def collect(_: nn.Module, __: tuple[Any, ...], out: object) -> None:
             # detached: what is made under `enable_grad` has a graph
-            made.append(output_of(layer, out).detach().to(CPU, self._dtype))
+            chunk_outputs.append(output_of(layer, out).detach().to(CPU, self._dtype))
 
         self.module.eval()
-        hook = found.register_forward_hook(keep)
+        hook = submodule.register_forward_hook(collect)
         try:
             with torch.no_grad(), self.shown():
-                for some in chunks(features):
-                    self._pass(self._read(some))
+                for chunk in chunks(features):
+                    self._call_module(self._read(chunk))
         finally:
             hook.remove()
-        result: Vector = torch.cat(made).numpy()
+        result: Vector = torch.cat(chunk_outputs).numpy()
         return result
 
     def returns_one(self, features: Features) -> bool:
         """Returns whether the module returns one tensor, and not several."""
         self.module.eval()
         with torch.no_grad():
-            return isinstance(self._pass(self._read(features)), Tensor)
+            return isinstance(self._call_module(self._read(features)), Tensor)
 
-    def _read(self, features: Features, draws: Vector | None = None) -> Read:
+    def _read(self, features: Features, draws: Vector | None = None) -> ModuleInput:
         """Returns features [B, ...] as the module reads them, where it lies."""
-        self._at.sync()
+        self._storage.sync()
         return self._reading(features, draws)
 
-    def _pass(self, x: Read) -> Outputs:
-        with autocast(self._at.device.type, self._how.precision):
-            outputs = self.module(**x) if isinstance(x, dict) else self.module(x)
-        if self.module.training not in self._tried:
-            self._check_made()
-            self._tried.add(self.module.training)
-        return in_type(outputs, self._dtype)  # [B, ...]
+    def _call_module(self, inputs: ModuleInput) -> Outputs:
+        with autocast(self._storage.device.type, self._learning.precision):
+            outputs = self.module(**inputs) if isinstance(inputs, dict) else self.module(inputs)
+        if self.module.training not in self._checked_modes:
+            self._check_late_layers()
+            self._checked_modes.add(self.module.training)
+        return cast_floats(outputs, self._dtype)  # [B, ...]
 
-    def _check_made(self) -> None:
+    def _check_late_layers(self) -> None:
         """Refuses layers that the first call makes: they are not among what is trained."""
-        late = [name for name, _ in self.module.named_parameters() if name not in self._made]
-        if late:
+        new_names = [
+            name for name, _ in self.module.named_parameters() if name not in self._initial_names
+        ]
+        if new_names:
             wrong = f"{type(self.module).__name__} makes layers in forward"
-            raise UsageError(wrong, got=", ".join(late), do="make them in __init__")
+            raise UsageError(wrong, got=", ".join(new_names), do="make them in __init__")
 
-    def _target(self, features: Read) -> Read:
+    def _target(self, features: ModuleInput) -> ModuleInput:
         """Returns what outputs are compared with where there are no labels.
 
         That is what the module read. Of named inputs it is the only one, without its mask, or for
@@ -526,46 +559,54 @@ class ModuleModel(PlacedModel):
         masks = {"mask", "attention_mask", *map(mask_of, features)} & features.keys()
         if len(features) - len(masks) == 1:
             return next(x for name, x in features.items() if name not in masks)
-        if ":" not in self._name or self._how.metrics:
+        if ":" not in self._name or self._learning.metrics:
             wrong = "several inputs are the target of a loss of your own alone, and of no metric"
             raise DataError(wrong, got=f"loss {self._name}", do="name a column of labels")
         return features
 
-    def _forward(self, batch: Batch, draws: Vector | None = None) -> tuple[Tensor, Outputs, Read]:
+    def _forward(
+        self, batch: Batch, draws: Vector | None = None
+    ) -> tuple[Tensor, Outputs, ModuleInput]:
         outputs, features = self._outputs(batch, draws)
-        if not isinstance(outputs, Tensor) and (":" not in self._name or self._how.metrics):
+        if not isinstance(outputs, Tensor) and (":" not in self._name or self._learning.metrics):
             wrong = "several outputs are for a loss of your own alone, and for no metric"
             got, do = f"loss {self._name}, {type(outputs).__name__}", "return one tensor"
             raise UsageError(wrong, got=got, do=do)
-        is_table = isinstance(outputs, Tensor) and outputs.ndim == 2
-        self._classes = outputs.shape[1] if is_table else 0
-        given = None if batch.labels is None else tensor_of(batch.labels)
-        labels = self._target(features) if given is None else given
-        with self._told(f"features {_shape(features)}, labels {_shape(labels)}"):
-            if given is not None and self._at.is_apart and not isinstance(batch, _Sent):
-                labels = self._at.sent(self._checked(given))
+        is_two_dimensional = isinstance(outputs, Tensor) and outputs.ndim == 2
+        self._class_count = outputs.shape[1] if is_two_dimensional else 0
+        batch_labels = None if batch.labels is None else tensor_of(batch.labels)
+        labels = self._target(features) if batch_labels is None else batch_labels
+        with self._explained_errors(f"features {_describe(features)}, labels {_describe(labels)}"):
+            if (
+                batch_labels is not None
+                and self._storage.is_on_device
+                and not isinstance(batch, _DeviceBatch)
+            ):
+                labels = self._storage.on_device(self._validated_labels(batch_labels))
             weights = getattr(batch, "weights", None)
-            if weights is not None and not isinstance(batch, _Sent):
-                weights = self._at.sent(tensor_of(weights))
-            of = "its target" if given is None else "a label"
+            if weights is not None and not isinstance(batch, _DeviceBatch):
+                weights = self._storage.on_device(tensor_of(weights))
+            label_name = "its target" if batch_labels is None else "a label"
             try:
-                loss = self._loss(outputs, target_for(self._name, outputs, labels, of), weights)
+                loss = self._loss(
+                    outputs, target_for(self._name, outputs, labels, label_name), weights
+                )
             except (RuntimeError, IndexError):
-                if given is not None and not self._at.is_apart:
-                    self._checked(given)
+                if batch_labels is not None and not self._storage.is_on_device:
+                    self._validated_labels(batch_labels)
                 raise
         return loss, outputs, labels
 
-    def _checked(self, labels: Tensor) -> Tensor:
+    def _validated_labels(self, labels: Tensor) -> Tensor:
         """Returns labels of the host; refuses one that is none of the classes.
 
         torch's error lacks row and remedy, and after it a card is lost to the process.
         """
-        whole = whole_target(self._name, labels)
-        classes = self._classes
-        if not classes or (wrong := wrong_label(self._name, classes, whole)) is None:
-            return whole
-        row, label = wrong
+        targets = whole_target(self._name, labels)
+        classes = self._class_count
+        if not classes or (first_wrong := wrong_label(self._name, classes, targets)) is None:
+            return targets
+        row, label = first_wrong
         is_more = label >= classes
         do = f"give the module {int(label) + 1} outputs or more, or " if is_more else ""
         raise DataError(
@@ -574,18 +615,18 @@ class ModuleModel(PlacedModel):
             do=f"{do}mend the row",
         )
 
-    def _outputs(self, batch: Batch, draws: Vector | None) -> tuple[Outputs, Read]:
+    def _outputs(self, batch: Batch, draws: Vector | None) -> tuple[Outputs, ModuleInput]:
         """Returns what the module makes of a batch, [B, ...], and what it has read."""
-        if isinstance(batch, _Sent):
-            features = self._reading.laid(batch.features, batch.draws)
+        if isinstance(batch, _DeviceBatch):
+            features = self._reading.convert(batch.features, batch.draws)
         else:
             features = self._read(batch.features, draws)  # [B, ...]
-        labels = "none" if batch.labels is None else _shape(tensor_of(batch.labels))
-        with self._told(f"features {_shape(features)}, labels {labels}"):
-            return self._pass(features), features
+        labels = "none" if batch.labels is None else _describe(tensor_of(batch.labels))
+        with self._explained_errors(f"features {_describe(features)}, labels {labels}"):
+            return self._call_module(features), features
 
     @contextmanager
-    def _told(self, batch: str) -> Iterator[None]:
+    def _explained_errors(self, description: str) -> Iterator[None]:
         """Adds to an error of torch's which batch it was."""
         try:
             yield
@@ -594,48 +635,52 @@ class ModuleModel(PlacedModel):
                 raise
             raise DataError(
                 f"{type(self.module).__name__} with loss {self._name} does not take this batch",
-                got=f"{batch}: {error}{_place(error)}",
+                got=f"{description}: {error}{_error_location(error)}",
                 do="compare the columns with what the module reads",
             ) from error
 
 
-_HOMES = (*torch.__path__, *photinus.__path__)
+_LIBRARY_PATHS = (*torch.__path__, *photinus.__path__)
 
 
 def _is_users_own(error: Exception) -> bool:
     """Returns whether the user's code raised an error itself: its text and traceback say more."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return not last.filename.startswith(_HOMES) and (last.line or "").startswith("raise")
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return not frame.filename.startswith(_LIBRARY_PATHS) and (frame.line or "").startswith("raise")
 
 
-def _place(error: Exception) -> str:
+def _error_location(error: Exception) -> str:
     """Returns the user's line at which an error was raised; nothing where no line is theirs."""
-    found = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in found if not frame.filename.startswith(_HOMES)]
-    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    user_frames = [frame for frame in frames if not frame.filename.startswith(_LIBRARY_PATHS)]
+    return (
+        f" ({Path(user_frames[-1].filename).name}, line {user_frames[-1].lineno})"
+        if user_frames
+        else ""
+    )
 
 
-_READ = "read:"
+_INPUT_PREFIX = "read:"
 _SECTIONS = {torch.float32: FLOATS, torch.int64: INTEGERS}
 
 
-def _decayed(
+def _l2_terms(
     layout: Layout, view: Callable[[str], Tensor], l2: Mapping[str, float]
 ) -> list[tuple[str, Tensor, float]]:
     """Returns (name, weights [...], factor) for all that `l2` names."""
-    found = []
+    terms = []
     for pattern, factor in l2.items():
         names = [e.name for e in layout.entries if e.section == TRAINED]
-        named = [name for name in names if fnmatchcase(name, pattern)]
-        if not named:
+        matches = [name for name in names if fnmatchcase(name, pattern)]
+        if not matches:
             raise unknown_name("parameter in l2", pattern, names)
-        found += [(name, view(name), float(factor)) for name in named]
-    return found
+        terms += [(name, view(name), float(factor)) for name in matches]
+    return terms
 
 
-def _shape(tensor: Read) -> str:
+def _describe(tensor: ModuleInput) -> str:
     if isinstance(tensor, dict):
-        return ", ".join(f"{name} {_shape(x)}" for name, x in tensor.items())
+        return ", ".join(f"{name} {_describe(x)}" for name, x in tensor.items())
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
@@ -664,11 +709,11 @@ def _common_type(trained: Mapping[str, nn.Parameter]) -> str:
     for name, parameter in trained.items():
         if not parameter.numel():
             continue
-        first = owners.setdefault(parameter.untyped_storage().data_ptr(), name)
-        if first != name:
+        owner = owners.setdefault(parameter.untyped_storage().data_ptr(), name)
+        if owner != name:
             raise UsageError(
                 "two parameters share memory",
-                got=f"{first} and {name}",
+                got=f"{owner} and {name}",
                 do="tie them by assigning the same nn.Parameter to both",
             )
     return str(types.pop()).removeprefix("torch.")

@@ -22,7 +22,7 @@ from photinus.core.factories import code_named
 from photinus.core.parameters import TRAINED, Layout, Vector
 from photinus.core.settings import unknown_name
 from photinus.models.schedules import Schedule
-from photinus.models.tables import BY_ROWS, check_optimizer, rows_of, sparse_adam
+from photinus.models.tables import BY_ROWS, check_optimizer, nonzero_rows, sparse_adam
 from photinus.models.tensors import tensor_of
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ RATES: Mapping[str, float] = {
     "sgd": 0.1,
 }
 """The highest learning rate of an optimizer where the user gives none; the others need one."""
-_MOMENTUM_SHARE = 0.5
+_MOMENTUM_FACTOR = 0.5
 """Of sgd's rate, with momentum."""
 
-_LEAST = 1e-9
+_SMALLEST_RATE = 1e-9
 """Of lr and momentum: torch drops the velocity at 0, and it is kept as velocity / lr."""
 
 _WITH_CLOSURE = ("lbfgs", "torch.optim:lbfgs", "torch.optim.lbfgs:lbfgs")
@@ -70,12 +70,12 @@ def check_optimizer_named(name: str) -> None:
         UsageError: names the nearest one.
     """
     if name.lower() in _WITH_CLOSURE:
-        raise _needs_closure(name)
+        raise _closure_error(name)
     if ":" not in name and name.lower() not in OPTIMIZERS:
         raise unknown_name("optimizer", name, OPTIMIZERS)
 
 
-def _needs_closure(name: str) -> UsageError:
+def _closure_error(name: str) -> UsageError:
     wrong = "an optimizer whose step needs a closure is not taken"
     do = "name one that steps by a gradient, such as adamw or sgd"
     return UsageError(wrong, got=repr(name), do=do)
@@ -96,7 +96,7 @@ def usual_rate(optimizer: str, settings: Mapping[str, Any]) -> float:
         do = "set lr, such as Schedule.cosine(0.01); learningRate in an estimator"
         raise UsageError(f"the optimizer {optimizer} needs a learning rate", do=do)
     has_momentum = name == "sgd" and float(settings.get("momentum", 0)) > 0
-    return RATES[name] * (_MOMENTUM_SHARE if has_momentum else 1.0)
+    return RATES[name] * (_MOMENTUM_FACTOR if has_momentum else 1.0)
 
 
 class InnerOptimizer(ABC):
@@ -147,7 +147,7 @@ class InPlaceOptimizer(InnerOptimizer):
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class _Span:
     """A run of the flat buffer that the optimizer sees as one tensor."""
 
     start: int
@@ -158,20 +158,20 @@ class _Piece:
     """Of which a step changes few rows."""
 
 
-def _pieces(layout: Layout, *, per_tensor: bool, weights_apart: bool) -> list[_Piece]:
-    pieces: list[_Piece] = []
+def _spans(layout: Layout, *, per_tensor: bool, separate_weights: bool) -> list[_Span]:
+    spans: list[_Span] = []
     for e in (e for e in layout.entries if e.section == TRAINED):
-        is_weight = len(e.shape) > 1 or not weights_apart
-        last = pieces[-1] if pieces else None
+        is_weight = len(e.shape) > 1 or not separate_weights
+        last = spans[-1] if spans else None
         if e.name in layout.sparse:
             stop = e.offset + e.size
-            pieces.append(_Piece(e.offset, stop, e.shape, is_weight=False, is_table=True))
+            spans.append(_Span(e.offset, stop, e.shape, is_weight=False, is_table=True))
         elif last and last.is_weight == is_weight and not (per_tensor or last.is_table):
-            pieces[-1] = _Piece(last.start, e.offset + e.size, (-1,), is_weight)
+            spans[-1] = _Span(last.start, e.offset + e.size, (-1,), is_weight)
         else:
             shape = e.shape if per_tensor else (-1,)
-            pieces.append(_Piece(e.offset, e.offset + e.size, shape, is_weight))
-    return pieces
+            spans.append(_Span(e.offset, e.offset + e.size, shape, is_weight))
+    return spans
 
 
 class TorchOptimizer(InnerOptimizer):
@@ -219,39 +219,39 @@ class TorchOptimizer(InnerOptimizer):
         check_optimizer(layout.sparse, optimizer, settings or {})
         self._size = layout.size()
         self._lr = lr
-        self._pieces = _pieces(layout, per_tensor=per_tensor, weights_apart=decays == "weights")
-        kind = getattr(torch, layout.dtype)
+        self._spans = _spans(layout, per_tensor=per_tensor, separate_weights=decays == "weights")
+        dtype = getattr(torch, layout.dtype)
         self._tensors = [
-            torch.nn.Parameter(torch.zeros(p.stop - p.start, dtype=kind).view(p.shape))
-            for p in self._pieces
+            torch.nn.Parameter(torch.zeros(p.stop - p.start, dtype=dtype).view(p.shape))
+            for p in self._spans
         ]
         self._optimizers = self._make(optimizer, dict(settings or {}))
         """Of all tensors, and of those that are stepped by rows, where there are any."""
         self._bound: Vector | Tensor | None = None
 
     def _make(self, name: str, settings: dict[str, Any]) -> list[torch.optim.Optimizer]:
-        cls, pairs = _class_of(name), list(zip(self._pieces, self._tensors, strict=True))
-        self._by_rows = [p.is_table and name.lower() in BY_ROWS for p in self._pieces]
+        cls, pairs = _class_of(name), list(zip(self._spans, self._tensors, strict=True))
+        self._by_rows = [p.is_table and name.lower() in BY_ROWS for p in self._spans]
         dense = [pair for pair, by_rows in zip(pairs, self._by_rows, strict=True) if not by_rows]
         tables = [t for t, by_rows in zip(self._tensors, self._by_rows, strict=True) if by_rows]
-        made: list[torch.optim.Optimizer] = []
+        optimizers: list[torch.optim.Optimizer] = []
         groups: list[dict[str, Any]] = [{"params": [t for p, t in dense if p.is_weight]}]
-        if rest := [t for p, t in dense if not p.is_weight]:
-            groups.append({"params": rest, "weight_decay": 0.0})
+        if undecayed := [t for p, t in dense if not p.is_weight]:
+            groups.append({"params": undecayed, "weight_decay": 0.0})
         try:
             if tables:
-                made.append(sparse_adam(tables, settings))
+                optimizers.append(sparse_adam(tables, settings))
             if name.lower() in _FUSED:
                 settings.setdefault("fused", True)
             if dense or not tables:
-                made.append(cls([g for g in groups if g["params"]], **settings))
+                optimizers.append(cls([g for g in groups if g["params"]], **settings))
         except (TypeError, ValueError, RuntimeError) as error:
             raise UsageError(
                 f"the optimizer {name!r} does not take these settings", got=settings, do=str(error)
             ) from error
-        if not isinstance(made[-1], torch.optim.Optimizer):
-            raise UsageError(f"{name} makes no torch optimizer", got=type(made[-1]).__name__)
-        return made
+        if not isinstance(optimizers[-1], torch.optim.Optimizer):
+            raise UsageError(f"{name} makes no torch optimizer", got=type(optimizers[-1]).__name__)
+        return optimizers
 
     def move(self, device: torch.device) -> None:
         for tensor in self._tensors:
@@ -261,10 +261,10 @@ class TorchOptimizer(InnerOptimizer):
         """Moves `trained` downhill by the optimizer's rule."""
         if self._bound is not trained:
             self._bind(trained)
-        whole = tensor_of(gradient)
-        for piece, tensor, by_rows in zip(self._pieces, self._tensors, self._by_rows, strict=True):
-            slope = whole[piece.start : piece.stop].view(piece.shape)
-            tensor.grad = rows_of(slope) if by_rows else slope
+        flat = tensor_of(gradient)
+        for span, tensor, by_rows in zip(self._spans, self._tensors, self._by_rows, strict=True):
+            grad = flat[span.start : span.stop].view(span.shape)
+            tensor.grad = nonzero_rows(grad) if by_rows else grad
         for optimizer in self._optimizers:
             if self._lr is not None:
                 rate = self._lr.at(progress)
@@ -275,20 +275,20 @@ class TorchOptimizer(InnerOptimizer):
     def _bind(self, trained: Vector | Tensor) -> None:
         if trained.shape != (self._size,):
             raise UsageError("the layout has another size", got=list(trained.shape))
-        whole = tensor_of(trained)
-        for piece, tensor in zip(self._pieces, self._tensors, strict=True):
-            tensor.data = whole[piece.start : piece.stop].view(piece.shape)
+        flat = tensor_of(trained)
+        for span, tensor in zip(self._spans, self._tensors, strict=True):
+            tensor.data = flat[span.start : span.stop].view(span.shape)
         self._bound = trained
 
     def state(self) -> dict[str, Vector]:
         """Returns the optimizer's vectors, each [n] in the layout's order, and its numbers."""
-        kept = [self._kept(t) for t in self._tensors]
-        names = sorted({n for k in kept for n, v in k.items() if v is not None})
-        return {name: _joined([k.get(name) for k in kept]) for name in names}
+        states = [self._state_of(t) for t in self._tensors]
+        names = sorted({n for k in states for n, v in k.items() if v is not None})
+        return {name: _concatenate([k.get(name) for k in states]) for name in names}
 
-    def _kept(self, tensor: Tensor) -> dict[str, Any]:
-        kept = (optimizer.state for optimizer in self._optimizers)
-        return next((states[tensor] for states in kept if tensor in states), {})
+    def _state_of(self, tensor: Tensor) -> dict[str, Any]:
+        state_maps = (optimizer.state for optimizer in self._optimizers)
+        return next((states[tensor] for states in state_maps if tensor in states), {})
 
     def _clear(self) -> None:
         for optimizer in self._optimizers:
@@ -312,29 +312,29 @@ class TorchOptimizer(InnerOptimizer):
                     got=f"{sorted(state)} where {sorted(own)} is due",
                     do="resume with the optimizer that wrote it",
                 )
-            self._write(name, torch.from_numpy(np.ascontiguousarray(state[name])))
+            self._write_state(name, torch.from_numpy(np.ascontiguousarray(state[name])))
 
     def _allocate(self) -> None:
         """Lets the optimizer make its tensors, by a step on zeros that changes nothing."""
         self._clear()
-        kind, device = self._tensors[0].dtype, self._tensors[0].device
-        zeros = torch.zeros(self._size, dtype=kind, device=device)
+        dtype, device = self._tensors[0].dtype, self._tensors[0].device
+        zeros = torch.zeros(self._size, dtype=dtype, device=device)
         self.step(zeros.clone(), zeros, 0.0)
         self._bound = None
 
-    def _write(self, name: str, whole: torch.Tensor) -> None:
-        start = 0
+    def _write_state(self, name: str, flat: torch.Tensor) -> None:
+        offset = 0
         for tensor in self._tensors:
-            kept = self._kept(tensor)
-            if kept.get(name) is None:
+            state = self._state_of(tensor)
+            if state.get(name) is None:
                 continue
-            if not isinstance(kept[name], torch.Tensor):
-                kept[name] = type(kept[name])(whole[start].item())
-                start += 1
+            if not isinstance(state[name], torch.Tensor):
+                state[name] = type(state[name])(flat[offset].item())
+                offset += 1
                 continue
-            part = whole[start : start + kept[name].numel()]
-            kept[name].copy_(part.view(kept[name].shape))
-            start += kept[name].numel()
+            part = flat[offset : offset + state[name].numel()]
+            state[name].copy_(part.view(state[name].shape))
+            offset += state[name].numel()
 
 
 class Clipped(InnerOptimizer):
@@ -353,13 +353,13 @@ class Clipped(InnerOptimizer):
 
     def step(self, trained: Vector, gradient: Vector, progress: float) -> None:
         """Steps by the gradient, or by a shorter one."""
-        whole = tensor_of(gradient)
-        shorter: Any = whole
-        if whole.device.type != "cpu":  # to look at the norm is to wait for the device
-            shorter = whole * (self._norm / torch.linalg.vector_norm(whole)).clamp(max=1.0)
-        elif (norm := float(torch.linalg.vector_norm(whole))) > self._norm:
-            shorter = whole * (self._norm / norm)
-        self._inner.step(trained, shorter, progress)
+        flat = tensor_of(gradient)
+        clipped: Any = flat
+        if flat.device.type != "cpu":  # to look at the norm is to wait for the device
+            clipped = flat * (self._norm / torch.linalg.vector_norm(flat)).clamp(max=1.0)
+        elif (norm := float(torch.linalg.vector_norm(flat))) > self._norm:
+            clipped = flat * (self._norm / norm)
+        self._inner.step(trained, clipped, progress)
 
     def move(self, device: torch.device) -> None:
         self._inner.move(device)
@@ -392,11 +392,11 @@ def _class_of(name: str) -> Any:  # noqa: ANN401 - whatever a name leads to
         raise unknown_name("optimizer", name, OPTIMIZERS)
     step = inspect.signature(cls.step).parameters if hasattr(cls, "step") else {}
     if "closure" in step and step["closure"].default is inspect.Parameter.empty:
-        raise _needs_closure(name)
+        raise _closure_error(name)
     return cls
 
 
-def _joined(values: list[Any]) -> Vector:
+def _concatenate(values: list[Any]) -> Vector:
     return np.concatenate(
         [torch.as_tensor(v).detach().reshape(-1).cpu().numpy() for v in values if v is not None]
     )
@@ -430,33 +430,33 @@ class Momentum(InnerOptimizer):
             weight_decay: λ.
         """
         self._lr, self._momentum = lr, momentum
-        pieces = _pieces(layout, per_tensor=False, weights_apart=weight_decay > 0)
-        self._pieces = [(p, weight_decay if p.is_weight else 0.0) for p in pieces]
+        spans = _spans(layout, per_tensor=False, separate_weights=weight_decay > 0)
+        self._spans = [(p, weight_decay if p.is_weight else 0.0) for p in spans]
         self._size, self._dtype = layout.size(), getattr(torch, layout.dtype)
-        self._slope = torch.zeros(self._size, dtype=self._dtype)  # −velocity / lr [n]
+        self._momentum_buffer = torch.zeros(self._size, dtype=self._dtype)  # −velocity / lr [n]
         self._rate = 0.0
         """The lr that it is divided by; 0 before the first step."""
 
     def move(self, device: torch.device) -> None:
-        self._slope = self._slope.to(device)
+        self._momentum_buffer = self._momentum_buffer.to(device)
 
     def step(self, trained: Vector | Tensor, gradient: Vector | Tensor, progress: float) -> None:
         """Moves `trained` by the new velocity."""
         if trained.shape != (self._size,):
             raise UsageError("the layout has another size", got=list(trained.shape))
-        rate = max(self._lr.at(progress), _LEAST)
+        rate = max(self._lr.at(progress), _SMALLEST_RATE)
         if self._rate and rate != self._rate:
-            self._slope.mul_(self._rate / rate)
+            self._momentum_buffer.mul_(self._rate / rate)
         self._rate = rate
         w, g = tensor_of(trained), tensor_of(gradient)
-        momentum = max(self._momentum.at(progress), _LEAST)
-        for piece, decay in self._pieces:
-            part = slice(piece.start, piece.stop)
+        momentum = max(self._momentum.at(progress), _SMALLEST_RATE)
+        for span, decay in self._spans:
+            part = slice(span.start, span.stop)
             # torch's own function without its Optimizer, whose bookkeeping takes as long as this
             sgd(
                 [w[part]],
                 [g[part]],
-                [self._slope[part]],
+                [self._momentum_buffer[part]],
                 fused=True,
                 weight_decay=decay,
                 momentum=momentum,
@@ -470,8 +470,8 @@ class Momentum(InnerOptimizer):
         """Returns −velocity / lr [n], and the lr that it was divided by [1]."""
         if not self._rate:
             return {}
-        slope: Vector = self._slope.cpu().numpy().copy()
-        return {"momentum_buffer": slope, "lr": np.array([self._rate])}
+        buffer: Vector = self._momentum_buffer.cpu().numpy().copy()
+        return {"momentum_buffer": buffer, "lr": np.array([self._rate])}
 
     def load(self, state: Mapping[str, Vector]) -> None:
         """Takes up a `state()`.
@@ -479,16 +479,16 @@ class Momentum(InnerOptimizer):
         Raises:
             CheckpointError: it is another optimizer's.
         """
-        self._slope.zero_()
+        self._momentum_buffer.zero_()
         self._rate = 0.0
         if not state:
             return
-        slope = state.get("momentum_buffer")
-        if "lr" not in state or slope is None or slope.shape != (self._size,):
+        buffer = state.get("momentum_buffer")
+        if "lr" not in state or buffer is None or buffer.shape != (self._size,):
             raise CheckpointError(
                 "the state is not that of descent with momentum",
                 got=sorted(state),
                 do="resume with the optimizer that wrote it",
             )
-        self._slope.copy_(torch.from_numpy(np.ascontiguousarray(slope)))
+        self._momentum_buffer.copy_(torch.from_numpy(np.ascontiguousarray(buffer)))
         self._rate = float(state["lr"][0])

@@ -41,7 +41,7 @@ class DeviceParameters:
 
     Example:
         >>> placed = DeviceParameters(Layout.of([("w", (2,), "trained")]), "stand-in")
-        >>> placed.touched(placed.parameters.trained)
+        >>> placed.mark_changed(placed.parameters.trained)
         >>> placed.tensor(placed.parameters.trained).fill_(3.0).tolist()
         [3.0, 3.0]
         >>> placed.parameters.trained.tolist()
@@ -55,25 +55,25 @@ class DeviceParameters:
         self, layout: Layout, device: str = CPU, parameters: Parameters | None = None
     ) -> None:
         self.name, self.device = device, torch_device(device)
-        self.is_apart = device != CPU
+        self.is_on_device = device != CPU
         self.bytes_to_host = self.bytes_to_device = 0
-        sizes = [(layout.size(name), kind) for name, kind in _kinds(layout)]
+        sizes = [(layout.size(name), dtype) for name, dtype in _section_dtypes(layout)]
         self.parameters = parameters or Parameters(
-            layout, *(self._room(n, kind) for n, kind in sizes)
+            layout, *(self._zeros(n, dtype) for n, dtype in sizes)
         )
-        self.gradient = self._room(*sizes[0])
-        self._hosts = [*(self.parameters.section(name) for name in SECTIONS), self.gradient]
-        shared = [torch.from_numpy(host) for host in self._hosts]
-        self._pinned = shared
-        if self.is_apart:
-            shared = [torch.zeros_like(one, device=self.device) for one in shared]
-        self._tensors = shared
-        self._old: set[int] = set()
+        self.gradient = self._zeros(*sizes[0])
+        self._host_vectors = [*(self.parameters.section(name) for name in SECTIONS), self.gradient]
+        tensors = [torch.from_numpy(host) for host in self._host_vectors]
+        self._host_tensors = tensors
+        if self.is_on_device:
+            tensors = [torch.zeros_like(tensor, device=self.device) for tensor in tensors]
+        self._device_tensors = tensors
+        self._stale_on_host: set[int] = set()
         """Those that the device has changed since the host's copy."""
-        self._new: set[int] = set()
+        self._stale_on_device: set[int] = set()
         """Those that the host has changed since the device's."""
 
-    _counting = Lock()
+    _counter_lock = Lock()
     """Threads send batches, too."""
 
     @property
@@ -83,57 +83,57 @@ class DeviceParameters:
             return bool(getattr(torch.xpu.get_device_properties(self.device), "has_fp64", True))
         return self.device.type != "mps"
 
-    def moved(self, device: str) -> DeviceParameters:
+    def copied_to(self, device: str) -> DeviceParameters:
         """Returns the same numbers on another device."""
-        at = DeviceParameters(self.parameters.layout, device)
+        copied = DeviceParameters(self.parameters.layout, device)
         self.sync()
-        for there, here in zip(at._tensors, self._tensors, strict=True):
-            there.copy_(here)
-        at.touched(*at.sections)
-        return at
+        for target, source in zip(copied._device_tensors, self._device_tensors, strict=True):
+            target.copy_(source)
+        copied.mark_changed(*copied.sections)
+        return copied
 
     @property
     def sections(self) -> list[Vector]:
         """The host's vectors of the parameters."""
-        return self._hosts[:-1]
+        return self._host_vectors[:-1]
 
-    def _room(self, size: int, kind: str) -> Vector:
+    def _zeros(self, size: int, dtype: str) -> Vector:
         """Returns zeros in the host's memory: pinned where a device copies from it by itself."""
         is_pinned = self.device.type in ("cuda", "xpu") and size > 0
-        room: Vector = torch.zeros(size, dtype=getattr(torch, kind), pin_memory=is_pinned).numpy()
-        return room
+        zeros: Vector = torch.zeros(size, dtype=getattr(torch, dtype), pin_memory=is_pinned).numpy()
+        return zeros
 
     def tensor(self, vector: Vector) -> Tensor:
         """Returns the device's tensor of one of the host's vectors; of any other one, a copy."""
-        number = self._number(vector)
-        if number is not None:
-            return self._tensors[number]
-        return self.sent(tensor_of(vector))
+        index = self._index_of(vector)
+        if index is not None:
+            return self._device_tensors[index]
+        return self.on_device(tensor_of(vector))
 
-    def sent(self, tensor: Tensor) -> Tensor:
+    def on_device(self, tensor: Tensor) -> Tensor:
         """Returns a tensor of the host on the device; the host does not wait for the copy.
 
         One that is on a card already stays as it is.
         """
-        if not self.is_apart or tensor.device.type != CPU:
+        if not self.is_on_device or tensor.device.type != CPU:
             return tensor
-        return self.send_into(torch.empty_like(tensor, device=self.device), tensor)
+        return self.copy_into(torch.empty_like(tensor, device=self.device), tensor)
 
-    def brought(self, tensor: Tensor) -> Vector:
+    def on_host(self, tensor: Tensor) -> Vector:
         """Returns a tensor of the device on the host, once it is computed."""
-        if self.is_apart:
+        if self.is_on_device:
             self.bytes_to_host += tensor.nbytes
-        here: Vector = tensor.numpy(force=True)
-        return here
+        array: Vector = tensor.numpy(force=True)
+        return array
 
-    def send_into(self, there: Tensor, tensor: Tensor) -> Tensor:
+    def copy_into(self, target: Tensor, source: Tensor) -> Tensor:
         """Returns the device's tensor, to which the numbers of one of the host's are sent."""
-        if tensor.device.type != CPU:
-            return there.copy_(tensor)
-        with self._counting:
-            self.bytes_to_device += tensor.nbytes
+        if source.device.type != CPU:
+            return target.copy_(source)
+        with self._counter_lock:
+            self.bytes_to_device += source.nbytes
         is_pinned = self.device.type in ("cuda", "xpu")
-        return there.copy_(tensor.pin_memory() if is_pinned else tensor, non_blocking=is_pinned)
+        return target.copy_(source.pin_memory() if is_pinned else source, non_blocking=is_pinned)
 
     def view(self, name: str) -> Tensor:
         """Returns one tensor of the parameters in its shape, on the device."""
@@ -142,7 +142,7 @@ class DeviceParameters:
         flat = self.tensor(self.parameters.section(entry.section)).data
         return flat[entry.offset : entry.offset + entry.size].view(entry.shape)
 
-    def slope(self, name: str) -> Tensor:
+    def gradient_view(self, name: str) -> Tensor:
         """Returns a trained tensor's part of the gradient in its shape, on the device."""
         entry = self.parameters.layout.entry(name)
         flat = self.tensor(self.gradient)
@@ -153,43 +153,43 @@ class DeviceParameters:
         if self.device.type != CPU:
             torch.get_device_module(self.device).manual_seed(seed)
 
-    def touched(self, *vectors: Vector) -> None:
+    def mark_changed(self, *vectors: Vector) -> None:
         """Notes that the device has changed them: the host's copies are old."""
-        if self.is_apart:
-            self._old |= {n for n in map(self._number, vectors) if n is not None}
+        if self.is_on_device:
+            self._stale_on_host |= {n for n in map(self._index_of, vectors) if n is not None}
 
     def to_host(self, vectors: Iterable[Vector]) -> None:
         """Brings the newest numbers to the host, and waits for them."""
-        numbers = {n for n in map(self._number, vectors) if n is not None}
-        if not self.is_apart or not numbers:
+        indices = {n for n in map(self._index_of, vectors) if n is not None}
+        if not self.is_on_device or not indices:
             return
-        for number in numbers & self._old:
-            self._pinned[number].copy_(self._tensors[number], non_blocking=True)
-            self.bytes_to_host += self._pinned[number].nbytes
-        self._old -= numbers
+        for index in indices & self._stale_on_host:
+            self._host_tensors[index].copy_(self._device_tensors[index], non_blocking=True)
+            self.bytes_to_host += self._host_tensors[index].nbytes
+        self._stale_on_host -= indices
         if self.device.type != CPU:
             torch.accelerator.synchronize(self.device)
 
     def to_device(self, vectors: Iterable[Vector]) -> None:
         """Notes what the host has written: the device gets it at the next `sync`."""
-        if self.is_apart:
-            numbers = {n for n in map(self._number, vectors) if n is not None}
-            self._new |= numbers
-            self._old -= numbers
+        if self.is_on_device:
+            indices = {n for n in map(self._index_of, vectors) if n is not None}
+            self._stale_on_device |= indices
+            self._stale_on_host -= indices
 
     def sync(self) -> None:
         """Sends what the host has written, without waiting: the device's work comes after it."""
-        for number in self._new:
-            self._tensors[number].copy_(self._pinned[number], non_blocking=True)
-            with self._counting:
-                self.bytes_to_device += self._pinned[number].nbytes
-        self._new.clear()
+        for index in self._stale_on_device:
+            self._device_tensors[index].copy_(self._host_tensors[index], non_blocking=True)
+            with self._counter_lock:
+                self.bytes_to_device += self._host_tensors[index].nbytes
+        self._stale_on_device.clear()
 
-    def _number(self, vector: Vector) -> int | None:
-        return next((n for n, host in enumerate(self._hosts) if host is vector), None)
+    def _index_of(self, vector: Vector) -> int | None:
+        return next((n for n, host in enumerate(self._host_vectors) if host is vector), None)
 
 
-def _kinds(layout: Layout) -> list[tuple[str, str]]:
+def _section_dtypes(layout: Layout) -> list[tuple[str, str]]:
     """Returns (section, type of its numbers)."""
     return list(zip(SECTIONS, (layout.dtype, "float32", "int64"), strict=True))
 
@@ -208,10 +208,10 @@ class DeviceOptimizer(InnerOptimizer):
 
     def step(self, trained: Vector, gradient: Vector, progress: float) -> None:
         """Moves the device's parameters by the device's gradient; the host's are old then."""
-        at = self.placed
-        at.sync()
-        self._inner.step(at.tensor(trained), at.tensor(gradient), progress)  # type: ignore[arg-type]
-        at.touched(trained)
+        storage = self.placed
+        storage.sync()
+        self._inner.step(storage.tensor(trained), storage.tensor(gradient), progress)  # type: ignore[arg-type]
+        storage.mark_changed(trained)
 
     def state(self) -> dict[str, Vector]:
         """Returns its state, copied to the host."""
@@ -228,7 +228,7 @@ class SentBatch(NamedTuple):
     """On the host."""
     inputs: Mapping[str, Tensor]
     """On the device, once the copy is done."""
-    copied: Any
+    copy_event: Any
     """torch's event of that; None where the copy is done."""
 
     @property
@@ -241,10 +241,10 @@ class SentBatch(NamedTuple):
 class PlacedModel(Model):
     """A model whose tensors are views of flat vectors, on the processor or on a device."""
 
-    _at: DeviceParameters
-    _copies: Any = None
+    _storage: DeviceParameters
+    _copy_stream: Any = None
     """torch's stream of the device, on which batches are copied while it computes."""
-    _copying = Lock()
+    _copy_stream_lock = Lock()
 
     @abstractmethod
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
@@ -253,50 +253,54 @@ class PlacedModel(Model):
     @property
     def send(self) -> Callable[[Any], Any] | None:
         """Sends a batch on a stream of its own, while the device computes."""
-        return self._send if self._at.is_apart and self._at.device.type != "mps" else None
+        return (
+            self._send
+            if self._storage.is_on_device and self._storage.device.type != "mps"
+            else None
+        )
 
     def _send(self, batch: Any) -> Any:  # noqa: ANN401 - a feed's
-        device = self._at.device
+        device = self._storage.device
         if device.type == CPU:
-            inputs = {name: self._at.sent(x) for name, x in self._inputs(batch).items()}
+            inputs = {name: self._storage.on_device(x) for name, x in self._inputs(batch).items()}
             return SentBatch(batch, inputs, None)
         module = torch.get_device_module(device)
-        with self._copying:
-            self._copies = self._copies or module.Stream(device)
-        with module.stream(self._copies):
-            inputs = {name: self._at.sent(x) for name, x in self._inputs(batch).items()}
-            return SentBatch(batch, inputs, self._copies.record_event())
+        with self._copy_stream_lock:
+            self._copy_stream = self._copy_stream or module.Stream(device)
+        with module.stream(self._copy_stream):
+            inputs = {name: self._storage.on_device(x) for name, x in self._inputs(batch).items()}
+            return SentBatch(batch, inputs, self._copy_stream.record_event())
 
-    def _arrived(self, batch: Batch | SentBatch) -> Mapping[str, Tensor]:
+    def _ready_inputs(self, batch: Batch | SentBatch) -> Mapping[str, Tensor]:
         """Returns a batch's inputs: on the host, or where they were sent, once they are there."""
         if not isinstance(batch, SentBatch):
             return self._inputs(batch)
-        if batch.copied is not None:
-            device = self._at.device
-            now = torch.get_device_module(device).current_stream(device)
-            now.wait_event(batch.copied)
+        if batch.copy_event is not None:
+            device = self._storage.device
+            stream = torch.get_device_module(device).current_stream(device)
+            stream.wait_event(batch.copy_event)
             for x in batch.inputs.values():
-                x.record_stream(now)  # its memory is of the other stream
+                x.record_stream(stream)  # its memory is of the other stream
         return batch.inputs
 
     @abstractmethod
-    def _lie(self, at: DeviceParameters) -> None:
+    def _bind(self, storage: DeviceParameters) -> None:
         """Makes its tensors views of these vectors, with its numbers in them."""
 
     def move(self, device: str) -> None:
         """Moves its parameters and its gradient to a device."""
-        self._lie(self._at.moved(device))
-        self._at.to_host(self._at.sections)
+        self._bind(self._storage.copied_to(device))
+        self._storage.to_host(self._storage.sections)
 
     def place(self, device: str, inner: InnerOptimizer) -> InnerOptimizer:
         """Moves its parameters, its gradient and the inner optimizer to a device."""
         self.move(device)
-        return DeviceOptimizer(inner, self._at)
+        return DeviceOptimizer(inner, self._storage)
 
     def to_host(self, *vectors: Vector) -> None:
         """Brings parameters, buffers or the gradient from the device."""
-        self._at.to_host(vectors)
+        self._storage.to_host(vectors)
 
     def to_device(self, *vectors: Vector) -> None:
         """Sends parameters, buffers or the gradient to the device."""
-        self._at.to_device(vectors)
+        self._storage.to_device(vectors)

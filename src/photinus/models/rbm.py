@@ -26,7 +26,7 @@ from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
 from photinus.models.placement import DeviceParameters, PlacedModel, SentBatch
 from photinus.models.random import RandomStream
 from photinus.models.recording import Recorder
-from photinus.models.tensors import WorkBuffers, rows_of
+from photinus.models.tensors import WorkBuffers, as_rows
 
 _MEASURED_EVERY = 8
 
@@ -98,83 +98,85 @@ class RBM(PlacedModel):
         self.settings = settings or ContrastiveDivergence()
         self._dtype = dtype_of(self.settings.products)
         self._chain: Tensor | None = None
-        self._lie(DeviceParameters(parameters.layout, parameters=parameters))
+        self._bind(DeviceParameters(parameters.layout, parameters=parameters))
 
-    def _lie(self, at: DeviceParameters) -> None:
+    def _bind(self, storage: DeviceParameters) -> None:
         """Makes its tensors views of flat vectors."""
-        self._at, self.parameters = at, at.parameters
-        may = not self.settings.persistent  # each step of a chain reads what the last one left
-        self._steps = Recorder(at, "the machine", records=may, is_asked=False)
-        self._w, self._a, self._b = (at.view(name) for name in "Wab")  # [V, H], [V], [H]
-        self._slopes = [at.slope(name) for name in "Wab"]
-        self._rooms = WorkBuffers(at.device)
-        self._low = self._rooms.get("low", self._w.shape, self._dtype)  # W as products read it
+        self._storage, self.parameters = storage, storage.parameters
+        # each step of a persistent chain reads what the last one left
+        can_record = not self.settings.persistent
+        self._recorder = Recorder(storage, "the machine", can_record=can_record, is_required=False)
+        self._w, self._a, self._b = (storage.view(name) for name in "Wab")  # [V, H], [V], [H]
+        self._gradient_views = [storage.gradient_view(name) for name in "Wab"]
+        self._work_buffers = WorkBuffers(storage.device)
+        # W as products read it
+        self._low_weights = self._work_buffers.get("low", self._w.shape, self._dtype)
 
     def learn(self, batch: Batch | SentBatch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the direction [n], and every 8th seed the reconstruction's squared error.
 
         Every example counts alike: weights belong to supervised losses.
         """
-        self._at.sync()
-        inputs = self._arrived(batch)
+        self._storage.sync()
+        inputs = self._ready_inputs(batch)
         with torch.no_grad():
-            squares = self._steps.take(self._step, inputs, seed)
-        self._at.touched(self._at.gradient)
+            squares = self._recorder.take(self._step, inputs, seed)
+        self._storage.mark_changed(self._storage.gradient)
         if seed % _MEASURED_EVERY:
-            return self._at.gradient, {}
-        return self._at.gradient, {"reconstruction": float(squares) / len(inputs["rows"])}
+            return self._storage.gradient, {}
+        return self._storage.gradient, {"reconstruction": float(squares) / len(inputs["rows"])}
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
         """Returns the rows [B, V] on the host."""
-        return {"rows": rows_of(batch.features, len(self._a))}
+        return {"rows": as_rows(batch.features, len(self._a))}
 
     def _step(self, inputs: Mapping[str, Tensor], seed: int | None) -> Tensor:
         """Writes the gradient; returns the reconstruction's squared error [].
 
         It is computed only where it is read, by the seed; without one it always is.
         """
-        size, k = len(inputs["rows"]), self.settings
-        v, h, sample = self._room(size)  # [2B, V], [2B, H], [B, H]: data above, chain below
+        size, settings = len(inputs["rows"]), self.settings
+        v, h, sample = self._work_tensors(size)  # [2B, V], [2B, H], [B, H]: data above, chain below
         v0, v1, h0, h1 = v[:size], v[size:], h[:size], h[size:]
-        bits = RandomStream(seed or 0, self._rooms)
+        rng = RandomStream(seed or 0, self._work_buffers)
         v0.copy_(inputs["rows"])
-        if k.samples_inputs:
-            bits.draw(v0, v0)
+        if settings.samples_inputs:
+            rng.bernoulli(v0, v0)
         w, a, b = self._operands()
         self._up(v0, w, b, h0)
         if not self._resume(sample):
-            bits.draw(h0, sample)
-        for step in range(k.steps):
+            rng.bernoulli(h0, sample)
+        for step in range(settings.steps):
             if step:
-                bits.draw(h1, sample)
-            self._down(sample, w, a, v1, bits)
+                rng.bernoulli(h1, sample)
+            self._down(sample, w, a, v1, rng)
             self._up(v1, w, b, h1)
-        if k.persistent:
-            bits.draw(h1, sample)
+        if settings.persistent:
+            rng.bernoulli(h1, sample)
             self._chain = sample.clone()
-        is_unread = seed is not None and seed % _MEASURED_EVERY
-        squares = self._rooms.get("unread", ()) if is_unread else _error(v0, v1)
+        is_unmeasured = seed is not None and seed % _MEASURED_EVERY
+        squares = self._work_buffers.get("unread", ()) if is_unmeasured else _squared_error(v0, v1)
         self._write(v, h, size)
         return squares
 
     def _write(self, v: Tensor, h: Tensor, size: int) -> None:
-        slope_w, slope_a, slope_b = self._slopes
+        grad_w, grad_a, grad_b = self._gradient_views
         h[:size].neg_()
-        outer(v, h, 1 / size, slope_w, (self.settings.products, self._rooms))
-        torch.sum(h, 0, dtype=torch.float32, out=slope_b)
-        torch.sum(v[size:], 0, dtype=torch.float32, out=slope_a)
-        slope_a.sub_(v[:size].sum(0, dtype=torch.float32))
-        slope_a.div_(size)
-        slope_b.div_(size)
+        outer(v, h, 1 / size, grad_w, (self.settings.products, self._work_buffers))
+        torch.sum(h, 0, dtype=torch.float32, out=grad_b)
+        torch.sum(v[size:], 0, dtype=torch.float32, out=grad_a)
+        grad_a.sub_(v[:size].sum(0, dtype=torch.float32))
+        grad_a.div_(size)
+        grad_b.div_(size)
 
     def _operands(self) -> tuple[Tensor, Tensor, Tensor]:
         if self._dtype == torch.float32:
             return self._w, self._a, self._b
-        return self._low.copy_(self._w), self._a.to(self._dtype), self._b.to(self._dtype)
+        return self._low_weights.copy_(self._w), self._a.to(self._dtype), self._b.to(self._dtype)
 
-    def _room(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _work_tensors(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
         v, h = self._w.shape
-        get = self._rooms.get
+        get = self._work_buffers.get
         return (
             get("v", (2 * size, v), self._dtype),
             get("h", (2 * size, h), self._dtype),
@@ -192,38 +194,42 @@ class RBM(PlacedModel):
         """Writes p(h = 1 | v) = σ(v W + b) [B, H]."""
         torch.sigmoid(linear(v, w, b, self.settings.products, out), out=out)
 
-    def _down(self, h: Tensor, w: Tensor, a: Tensor, out: Tensor, bits: RandomStream) -> None:
+    def _down(self, h: Tensor, w: Tensor, a: Tensor, out: Tensor, rng: RandomStream) -> None:
         """Writes the visible units for h: their means or samples, of σ(h Wᵀ + a) [B, V]."""
         is_gaussian = self.settings.visible == "gaussian"
-        field = linear(h, w.t(), a, self.settings.products, out)
+        preactivation = linear(h, w.t(), a, self.settings.products, out)
         if is_gaussian:
-            out.copy_(field)
+            out.copy_(preactivation)
         else:
-            torch.sigmoid(field, out=out)
+            torch.sigmoid(preactivation, out=out)
         if self.settings.samples_visible:
             if is_gaussian:
-                out.add_(bits.normal(out.shape))
+                out.add_(rng.normal(out.shape))
             else:
-                bits.draw(out, out)
+                rng.bernoulli(out, out)
 
     def _rows(self, features: Vector) -> Tensor:
         """Returns features [B, ...] as rows [B, V], where the machine lies."""
-        self._at.sync()
-        return self._at.sent(rows_of(features, len(self._a)))
+        self._storage.sync()
+        return self._storage.on_device(as_rows(features, len(self._a)))
 
     def measure(self, batch: Batch) -> Mapping[str, float]:
         """Returns examples, and the sums of the mean field's squared error and free energy."""
         with torch.no_grad():
             rows = self._rows(batch.features).float()  # [B, V]
             hidden = torch.sigmoid(torch.addmm(self._b, rows, self._w))
-            field = torch.addmm(self._a, hidden, self._w.t())
-            back = field if self.settings.visible == "gaussian" else torch.sigmoid(field)
-            squares = float((rows - back).square().sum())
-        free = float(self.free_energy(batch.features).sum())
+            preactivation = torch.addmm(self._a, hidden, self._w.t())
+            reconstruction = (
+                preactivation
+                if self.settings.visible == "gaussian"
+                else torch.sigmoid(preactivation)
+            )
+            squares = float((rows - reconstruction).square().sum())
+        energy = float(self.free_energy(batch.features).sum())
         return {
             "examples": float(len(rows)),
             "reconstruction": squares,
-            "free_energy": free,
+            "free_energy": energy,
         }
 
     def up(self, features: Vector) -> Vector:
@@ -235,8 +241,8 @@ class RBM(PlacedModel):
                 torch.sigmoid(linear(part, w, b, self.settings.products)).float()
                 for part in torch.split(rows, 4096)
             ]
-            made = torch.cat(parts).cpu() if parts else torch.empty(0, len(b))
-        means: Vector = made.numpy()
+            probabilities = torch.cat(parts).cpu() if parts else torch.empty(0, len(b))
+        means: Vector = probabilities.numpy()
         return means
 
     def free_energy(self, features: Vector) -> Vector:
@@ -247,11 +253,15 @@ class RBM(PlacedModel):
         """
         v = self._rows(features).double()  # [B, V]
         w, a, b = (t.double() for t in (self._w, self._a, self._b))
-        alone = (v - a).square().sum(1) / 2 if self.settings.visible == "gaussian" else -(v @ a)
-        free: Vector = (alone - torch.nn.functional.softplus(b + v @ w).sum(1)).cpu().numpy()
-        return free
+        visible_term = (
+            (v - a).square().sum(1) / 2 if self.settings.visible == "gaussian" else -(v @ a)
+        )
+        energies: Vector = (
+            (visible_term - torch.nn.functional.softplus(b + v @ w).sum(1)).cpu().numpy()
+        )
+        return energies
 
 
-def _error(v0: Tensor, v1: Tensor) -> Tensor:
+def _squared_error(v0: Tensor, v1: Tensor) -> Tensor:
     """Returns the squared error of all rows []."""
     return (v0.float() - v1.float()).square_().sum()

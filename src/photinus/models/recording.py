@@ -30,11 +30,11 @@ Step = Callable[[Inputs, int | None], Tensor]
 """(inputs on the device, seed) → what is measured []. It writes the gradient, in device work alone.
 Without a seed, the device's chance is already seeded."""
 
-_PLAIN = 2
+_PLAIN_STEPS = 2
 """So many steps of a shape are plain: libraries choose their algorithms in them."""
-_MOST = 16
+_MAX_SHAPES = 16
 """Shapes that are recorded; each keeps its inputs on the card."""
-_FAR = 0.05
+_MAX_DEVIATION = 0.05
 """A recorded gradient may be this share of its length away from the plain one, at most: low
 precision and another order of sums are nearer, another branch of the program is not."""
 
@@ -52,28 +52,33 @@ class Recorder:
     """Takes steps as a function does, from the third of a shape on by a CUDA graph.
 
     Args:
-        at: where parameters and gradient lie.
+        storage: where parameters and gradient lie.
         name: of the model, for errors.
-        still: has dropout leave out nothing meanwhile: some kinds of it draw other numbers when
-            they are recorded.
-        is_asked: whether a step that cannot be recorded is an error; else it is told, and stays
-            plain.
-        records: whether a step may be recorded, on a device that has CUDA graphs.
+        without_dropout: turns dropout off meanwhile: some kinds of it draw other numbers when they
+            are recorded.
+        is_required: whether a step that cannot be recorded is an error; else a warning says so, and
+            its steps stay plain.
+        can_record: whether a step may be recorded, on a device that has CUDA graphs.
     """
 
     def __init__(
         self,
-        at: DeviceParameters,
+        storage: DeviceParameters,
         name: str,
-        still: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        without_dropout: Callable[[], AbstractContextManager[Any]] = nullcontext,
         *,
-        is_asked: bool = True,
-        records: bool = True,
+        is_required: bool = True,
+        can_record: bool = True,
     ) -> None:
-        self._at, self._name, self._still, self._is_asked = at, name, still, is_asked
-        self._records = records and at.device.type == "cuda"
-        self._seen = Counter[tuple[Any, ...]]()
-        self._held: dict[tuple[Any, ...], _Recording] = {}
+        self._storage, self._name, self._without_dropout, self._is_required = (
+            storage,
+            name,
+            without_dropout,
+            is_required,
+        )
+        self._can_record = can_record and storage.device.type == "cuda"
+        self._steps_by_shape = Counter[tuple[Any, ...]]()
+        self._recordings: dict[tuple[Any, ...], _Recording] = {}
         self._pool: Any = None
 
     def take(self, step: Step, inputs: Inputs, seed: int) -> Tensor:
@@ -88,98 +93,103 @@ class Recorder:
         Raises:
             UsageError: the step cannot be recorded, or does something else when it is repeated.
         """
-        shape = tuple((name, tuple(x.shape), x.dtype) for name, x in inputs.items())
-        held = self._held.get(shape)
-        if held is None:
-            self._seen[shape] += 1
-            sent = {name: self._at.sent(x) for name, x in inputs.items()}
-            is_new = self._seen[shape] <= _PLAIN or len(self._held) == _MOST
-            if is_new or not self._records:
-                return self._plain(step, sent, seed)
+        signature = tuple((name, tuple(x.shape), x.dtype) for name, x in inputs.items())
+        recording = self._recordings.get(signature)
+        if recording is None:
+            self._steps_by_shape[signature] += 1
+            device_inputs = {name: self._storage.on_device(x) for name, x in inputs.items()}
+            is_plain = (
+                self._steps_by_shape[signature] <= _PLAIN_STEPS
+                or len(self._recordings) == _MAX_SHAPES
+            )
+            if is_plain or not self._can_record:
+                return self._run_plain(step, device_inputs, seed)
             try:
-                held = self._held[shape] = self._record(step, sent, seed)
+                recording = self._recordings[signature] = self._record(step, device_inputs, seed)
             except UsageError as error:
-                if self._is_asked:
+                if self._is_required:
                     raise
                 _log.warning("%s; its steps stay plain", error)
-                self._records = False
-                return self._plain(step, sent, seed)
+                self._can_record = False
+                return self._run_plain(step, device_inputs, seed)
         else:
             for name, x in inputs.items():
-                self._at.send_into(held.inputs[name], x)
-        self._at.seed(seed)
-        held.graph.replay()
-        return held.measured
+                self._storage.copy_into(recording.inputs[name], x)
+        self._storage.seed(seed)
+        recording.graph.replay()
+        return recording.measured
 
-    def _plain(self, step: Step, sent: Inputs, seed: int) -> Tensor:
-        self._at.seed(seed)
-        return step(sent, seed)
+    def _run_plain(self, step: Step, inputs: Inputs, seed: int) -> Tensor:
+        self._storage.seed(seed)
+        return step(inputs, seed)
 
     def _record(self, step: Step, inputs: Inputs, seed: int) -> _Recording:
         """Records a step, and compares it with the plain one; buffers are left as they were."""
-        sections = [self._at.parameters.section(name) for name in (FLOATS, INTEGERS)]
-        buffers = [self._at.tensor(section) for section in sections]
-        before = [buffer.clone() for buffer in buffers]
+        sections = [self._storage.parameters.section(name) for name in (FLOATS, INTEGERS)]
+        buffers = [self._storage.tensor(section) for section in sections]
+        originals = [buffer.clone() for buffer in buffers]
 
-        def undo() -> None:
-            for buffer, kept in zip(buffers, before, strict=True):
-                buffer.copy_(kept)
+        def restore() -> None:
+            for buffer, original in zip(buffers, originals, strict=True):
+                buffer.copy_(original)
 
-        gradient = self._at.tensor(self._at.gradient)
-        with self._still():
-            self._plain(step, inputs, seed)
-            plain = gradient.clone()
-            undo()
-            graph, _ = self._captured(step, inputs)
+        gradient = self._storage.tensor(self._storage.gradient)
+        with self._without_dropout():
+            self._run_plain(step, inputs, seed)
+            plain_gradient = gradient.clone()
+            restore()
+            graph, _ = self._capture(step, inputs)
             gradient.zero_()  # what a graph does not write is no gradient
-            self._at.seed(seed)
+            self._storage.seed(seed)
             graph.replay()
-            undo()
-        self._compare(plain)
-        graph, measured = self._captured(step, inputs)
+            restore()
+        self._compare(plain_gradient)
+        graph, measured = self._capture(step, inputs)
         return _Recording(graph, inputs, measured)
 
-    def _captured(self, step: Step, inputs: Inputs) -> tuple[Any, Tensor]:
+    def _capture(self, step: Step, inputs: Inputs) -> tuple[Any, Tensor]:
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 measured = step(inputs, None)
         except (RuntimeError, PhotinusError) as error:
-            raise self._refusal(str(error).partition("\n")[0]) from error
+            raise self._recording_error(str(error).partition("\n")[0]) from error
         self._pool = graph.pool()
         return graph, measured
 
-    def _compare(self, plain: Tensor) -> None:
-        far = float(torch.linalg.vector_norm(self._at.tensor(self._at.gradient) - plain))
-        length = float(torch.linalg.vector_norm(plain))
-        if isfinite(length) and not far <= _FAR * length:
-            got = f"a gradient that is {far:.3g} away from the plain one, of length {length:.3g}"
-            raise self._refusal(got)
+    def _compare(self, plain_gradient: Tensor) -> None:
+        distance = float(
+            torch.linalg.vector_norm(self._storage.tensor(self._storage.gradient) - plain_gradient)
+        )
+        norm = float(torch.linalg.vector_norm(plain_gradient))
+        if isfinite(norm) and not distance <= _MAX_DEVIATION * norm:
+            got = f"a gradient that is {distance:.3g} away from the plain one, of length {norm:.3g}"
+            raise self._recording_error(got)
 
-    def _refusal(self, got: str) -> UsageError:
+    def _recording_error(self, got: str) -> UsageError:
         wrong = f"a step of {self._name} cannot be recorded as a CUDA graph"
         do = "leave cuda_graph out, or let the forward pass do the same work for every batch"
-        return UsageError(wrong, got=got, do=do if self._is_asked else "")
+        return UsageError(wrong, got=got, do=do if self._is_required else "")
 
 
 @contextmanager
 def no_dropout(module: nn.Module) -> Iterator[None]:
     """Has the dropout of a module, and of the functions that it calls, leave out nothing."""
     rates = [
-        (part, name)
-        for part in module.modules()
+        (layer, name)
+        for layer in module.modules()
         for name in ("p", "dropout")
-        if isinstance(part, _WITH_RATE) and isinstance(getattr(part, name, None), float)
+        if isinstance(layer, _WITH_RATE) and isinstance(getattr(layer, name, None), float)
     ]
-    before = [getattr(part, name) for part, name in rates]
+    originals = [getattr(layer, name) for layer, name in rates]
     try:
-        for part, name in rates:
-            setattr(part, name, 0.0)
+        for layer, name in rates:
+            setattr(layer, name, 0.0)
         with _NoDropout():
             yield
     finally:
-        for (part, name), rate in zip(rates, before, strict=True):
-            setattr(part, name, rate)
+        for (layer, name), rate in zip(rates, originals, strict=True):
+            setattr(layer, name, rate)
 
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)

@@ -47,13 +47,13 @@ def adam(rows: Vector, gradients: Vector, rate: float) -> None:
 
     Source: Kingma and Ba (2015), with one number a row as FBGEMM's partial row-wise Adam has it.
     """
-    width, (first, second) = gradients.shape[1], _BETAS
+    width, (beta1, beta2) = gradients.shape[1], _BETAS
     mean, square, steps = rows[:, width : 2 * width], rows[:, 2 * width], rows[:, 2 * width + 1]
-    mean += np.float32(1 - first) * (gradients - mean)
-    square += np.float32(1 - second) * (np.mean(gradients * gradients, axis=1) - square)
+    mean += np.float32(1 - beta1) * (gradients - mean)
+    square += np.float32(1 - beta2) * (np.mean(gradients * gradients, axis=1) - square)
     steps += 1
-    root = np.sqrt(square / (1 - np.float32(second) ** steps)) + np.float32(_EPS)
-    scale = np.float32(rate) / (1 - np.float32(first) ** steps) / root
+    root = np.sqrt(square / (1 - np.float32(beta2) ** steps)) + np.float32(_EPS)
+    scale = np.float32(rate) / (1 - np.float32(beta1) ** steps) / root
     rows[:, :width] -= scale[:, None] * mean
 
 
@@ -61,11 +61,11 @@ class RowOptimizer(NamedTuple):
     """What steps the rows of a table."""
 
     step: Callable[[Vector, Vector, float], None]
-    """Moves rows with what is kept of them [r, D + kept] by their gradients [r, D], at a rate."""
+    """Moves rows with what is kept of them [r, D + S] by their gradients [r, D], at a rate."""
     rate: float
     """The highest one, where the user gives none."""
-    kept: Callable[[int], int]
-    """D -> how many numbers it keeps with each row."""
+    state_width: Callable[[int], int]
+    """D -> S: how many numbers it keeps with each row."""
 
 
 OPTIMIZERS: Mapping[str, RowOptimizer] = {
@@ -82,7 +82,7 @@ def row_size(table: ShardedEmbedding) -> int:
         >>> row_size(ShardedEmbedding(10, 16, optimizer="adam"))
         34
     """
-    return table.embedding_dim + OPTIMIZERS[table.optimizer].kept(table.embedding_dim)
+    return table.embedding_dim + OPTIMIZERS[table.optimizer].state_width(table.embedding_dim)
 
 
 class RowSteps(InPlaceOptimizer):
@@ -102,20 +102,20 @@ class RowSteps(InPlaceOptimizer):
         self, model: Model, batch: Batch, seed: int, progress: float
     ) -> Mapping[str, float]:
         """Takes one step by the gradient of a batch."""
-        of: ShardedModel = model  # type: ignore[assignment]
-        dense, moves, metrics = of.gradients(batch, seed)
+        sharded: ShardedModel = model  # type: ignore[assignment]
+        dense, row_gradients, metrics = sharded.gradients(batch, seed)
         if self._clip:
-            of.to_host(dense)
-            dense, moves = _clipped(dense, moves, self._clip)
+            sharded.to_host(dense)
+            dense, row_gradients = _clip_gradients(dense, row_gradients, self._clip)
         if self.dense is not None:
-            self.dense.step(of.dense, dense, progress)
-        course = self._rate.at(progress) / self._peak if self._peak else 0.0
-        for name, (ids, gradients) in moves.items():
-            table, whole = of.embeddings[name], of.table(name)
-            optimizer, rows = OPTIMIZERS[table.optimizer], whole[ids]
-            highest = optimizer.rate if table.lr is None else table.lr
-            optimizer.step(rows, gradients, highest * course)
-            whole[ids] = rows
+            self.dense.step(sharded.dense, dense, progress)
+        relative_rate = self._rate.at(progress) / self._peak if self._peak else 0.0
+        for name, (ids, gradients) in row_gradients.items():
+            embedding, table = sharded.embeddings[name], sharded.table(name)
+            optimizer, rows = OPTIMIZERS[embedding.optimizer], table[ids]
+            peak_rate = optimizer.rate if embedding.lr is None else embedding.lr
+            optimizer.step(rows, gradients, peak_rate * relative_rate)
+            table[ids] = rows
         return metrics
 
     def step(self, trained: Vector, gradient: Vector, progress: float) -> None:  # noqa: ARG002
@@ -132,12 +132,16 @@ class RowSteps(InPlaceOptimizer):
             self.dense.load(state)
 
 
-_Moves = dict[str, tuple[Vector, Vector]]
+_RowGradients = dict[str, tuple[Vector, Vector]]
 
 
-def _clipped(dense: Vector, moves: _Moves, most: float) -> tuple[Vector, _Moves]:
+def _clip_gradients(
+    dense: Vector, row_gradients: _RowGradients, max_norm: float
+) -> tuple[Vector, _RowGradients]:
     """Returns a gradient that is no longer than it may be."""
-    squares = float(np.dot(dense, dense)) + sum(float(np.vdot(g, g)) for _, g in moves.values())
-    factor = np.float32(min(1.0, most / max(np.sqrt(squares), 1e-30)))
-    clipped = {name: (ids, rows * factor) for name, (ids, rows) in moves.items()}
+    squares = float(np.dot(dense, dense)) + sum(
+        float(np.vdot(g, g)) for _, g in row_gradients.values()
+    )
+    factor = np.float32(min(1.0, max_norm / max(np.sqrt(squares), 1e-30)))
+    clipped = {name: (ids, gradients * factor) for name, (ids, gradients) in row_gradients.items()}
     return dense * factor, clipped

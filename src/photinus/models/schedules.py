@@ -10,8 +10,8 @@ from photinus.core.errors import UsageError
 from photinus.core.settings import Limit, at_least, unknown_name
 
 USUAL = "usual"
-_FALLS = ("straight", "cosine", USUAL)
-_STABLE = 0.8
+_FALL_SHAPES = ("straight", "cosine", USUAL)
+_STABLE_FRACTION = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +34,19 @@ class Schedule:
 
     def __post_init__(self) -> None:
         try:
-            places = [p for p, _ in self.points]
-            is_right = places == sorted(places) != [] and all(
+            positions = [p for p, _ in self.points]
+            is_valid = positions == sorted(positions) != [] and all(
                 math.isfinite(n) and n >= 0 for point in self.points for n in point
             )
         except (TypeError, ValueError):  # no pairs, or no numbers
-            is_right = False
-        if not is_right:
+            is_valid = False
+        if not is_valid:
             wrong = "points of Schedule must be pairs of finite numbers, each its progress and "
             wrong += "a value of at least 0, in the order of their progress"
             do = "Schedule.constant(0.1) stays as it is"
             raise UsageError(wrong, got=repr(self.points), do=do)
-        if self.falls not in _FALLS:
-            raise unknown_name("falls of Schedule", self.falls, _FALLS)
+        if self.falls not in _FALL_SHAPES:
+            raise unknown_name("falls of Schedule", self.falls, _FALL_SHAPES)
 
     @classmethod
     def constant(cls, value: float) -> Schedule:
@@ -89,8 +89,8 @@ class Schedule:
         """
         points = [(0.0, value)]
         for place in places:
-            held = points[-1][1]
-            points += [(place, held), (place, held * factor)]
+            current = points[-1][1]
+            points += [(place, current), (place, current * factor)]
         return cls(tuple(points))
 
     def until(self, share: float) -> Schedule:
@@ -108,14 +108,14 @@ class Schedule:
         """
         if self.falls != USUAL:
             return self
-        place, peak = self.points[-1]
+        start, peak = self.points[-1]
         low = peak * (1 + math.cos(math.pi * share)) / 2
-        falls = (
-            (max(place, _STABLE * share), peak),
-            (max(place, share), low),
-            (max(place, 1.0), 0.0),
+        fall_points = (
+            (max(start, _STABLE_FRACTION * share), peak),
+            (max(start, share), low),
+            (max(start, 1.0), 0.0),
         )
-        return Schedule((*self.points, *falls), "cosine")
+        return Schedule((*self.points, *fall_points), "cosine")
 
     def scaled(self, factor: float, warm_up: float = 0.0) -> Schedule:
         """Returns the schedule times a factor, reached by a straight rise from the plain value.
@@ -125,7 +125,9 @@ class Schedule:
             >>> [round(grown.at(progress), 3) for progress in (0.0, 0.1, 0.2, 1.0)]
             [0.1, 0.25, 0.4, 0.4]
         """
-        later = [(place, factor * value) for place, value in self.points if place > warm_up]
+        later = [
+            (progress, factor * value) for progress, value in self.points if progress > warm_up
+        ]
         rise = [(0.0, self.at(0.0))] if warm_up > 0 else []
         return Schedule((*rise, (warm_up, factor * self.at(warm_up)), *later), self.falls)
 
@@ -137,11 +139,11 @@ class Schedule:
         after = [p for p in self.points if p[0] > progress]
         if not before or not after:
             return (before[-1] if before else after[0])[1]
-        (start, left), (end, right) = before[-1], after[0]
-        share = (progress - start) / (end - start)
-        if self.falls == "cosine" and right < left:
-            share = (1 - math.cos(math.pi * share)) / 2
-        return left + (right - left) * share
+        (start, start_value), (end, end_value) = before[-1], after[0]
+        fraction = (progress - start) / (end - start)
+        if self.falls == "cosine" and end_value < start_value:
+            fraction = (1 - math.cos(math.pi * fraction)) / 2
+        return start_value + (end_value - start_value) * fraction
 
 
 LR_SCALES = {"none": 0.0, "sqrt": 0.5, "linear": 1.0}

@@ -17,8 +17,8 @@ from photinus.core.errors import UsageError
 
 BY_ROWS = ("adam", "adamw")
 """Of these a table's rows are stepped by torch's SparseAdam."""
-_OPTIMIZERS = ("sgd", "adagrad", *BY_ROWS)
-_OF_SPARSE_ADAM = ("lr", "betas", "eps", "maximize")
+_ALLOWED_OPTIMIZERS = ("sgd", "adagrad", *BY_ROWS)
+_SPARSE_ADAM_SETTINGS = ("lr", "betas", "eps", "maximize")
 
 
 def sparse_tables(module: nn.Module) -> tuple[str, ...]:
@@ -28,8 +28,8 @@ def sparse_tables(module: nn.Module) -> tuple[str, ...]:
         >>> sparse_tables(nn.Sequential(nn.Embedding(9, 2, sparse=True), nn.Linear(2, 1)))
         ('0.weight',)
     """
-    found = {id(m.weight) for m in module.modules() if _is_sparse(m)}
-    return tuple(n for n, p in module.named_parameters() if p.requires_grad and id(p) in found)
+    sparse_ids = {id(m.weight) for m in module.modules() if _is_sparse(m)}
+    return tuple(n for n, p in module.named_parameters() if p.requires_grad and id(p) in sparse_ids)
 
 
 def _is_sparse(module: nn.Module) -> bool:
@@ -47,8 +47,8 @@ def check_tables(module: nn.Module, l2: Mapping[str, float], average: float) -> 
     for name in tables:
         table = module.get_parameter(name)
         for path, layer in module.named_modules():
-            own = layer.parameters(recurse=False)
-            if not _is_sparse(layer) and any(p is table for p in own):
+            layer_parameters = layer.parameters(recurse=False)
+            if not _is_sparse(layer) and any(p is table for p in layer_parameters):
                 _refuse(name, f"{path} shares it, whose gradient is dense")
         for pattern in l2:
             if fnmatchcase(name, pattern):
@@ -65,8 +65,8 @@ def check_optimizer(tables: tuple[str, ...], optimizer: str, settings: Mapping[s
     """
     if not tables:
         return
-    if optimizer.lower() not in _OPTIMIZERS:
-        do = f"use {', '.join(_OPTIMIZERS)}, or sparse=False"
+    if optimizer.lower() not in _ALLOWED_OPTIMIZERS:
+        do = f"use {', '.join(_ALLOWED_OPTIMIZERS)}, or sparse=False"
         _refuse(tables[0], f"optimizer={optimizer!r} moves rows that no batch reads", do)
     for name in ("momentum", "amsgrad"):
         if settings.get(name):
@@ -80,11 +80,11 @@ def _refuse(table: str, got: str, do: str = "leave that out, or use sparse=False
 
 def sparse_adam(tables: list[nn.Parameter], settings: Mapping[str, Any]) -> torch.optim.SparseAdam:
     """Returns what steps the rows of tables, with the settings that it shares with Adam."""
-    shared = {name: settings[name] for name in _OF_SPARSE_ADAM if name in settings}
+    shared = {name: settings[name] for name in _SPARSE_ADAM_SETTINGS if name in settings}
     return torch.optim.SparseAdam(tables, **shared)
 
 
-def rows_of(gradient: Tensor) -> Tensor:
+def nonzero_rows(gradient: Tensor) -> Tensor:
     """Returns the rows of a table's gradient [rows, width] that are not 0, as a sparse tensor."""
     rows = gradient.abs().sum(1).nonzero().squeeze(1)
     return torch.sparse_coo_tensor(
@@ -96,14 +96,14 @@ def rows_of(gradient: Tensor) -> Tensor:
     )
 
 
-def write_rows(into: Tensor, gradient: Tensor, name: str, *, is_first: bool) -> None:
+def write_rows(target: Tensor, gradient: Tensor, name: str, *, is_first: bool) -> None:
     """Writes a table's gradient, or adds it: to the bits of the dense one.
 
     Args:
-        into: the table's part of the flat gradient [rows, width].
+        target: the table's part of the flat gradient [rows, width].
         gradient: as autograd has it.
         name: of the table.
-        is_first: what stands in `into` is old.
+        is_first: what stands in `target` is old.
 
     Raises:
         UsageError: the gradient is dense.
@@ -111,5 +111,5 @@ def write_rows(into: Tensor, gradient: Tensor, name: str, *, is_first: bool) -> 
     if not gradient.is_sparse:
         _refuse(name, "the forward pass uses it otherwise, too: its gradient is dense")
     if is_first:
-        into.zero_()
-    into.index_add_(0, gradient._indices()[0], gradient._values())
+        target.zero_()
+    target.index_add_(0, gradient._indices()[0], gradient._values())

@@ -27,14 +27,14 @@ class WorkBuffers:
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
-        self._made: dict[tuple[str, tuple[int, ...], torch.dtype], Tensor] = {}
+        self._buffers: dict[tuple[str, tuple[int, ...], torch.dtype], Tensor] = {}
 
     def get(self, name: str, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
         """Returns the tensor of that name; what the last user left is in it."""
         key = (name, tuple(shape), dtype)
-        if key not in self._made:
-            self._made[key] = torch.empty(key[1], dtype=dtype, device=self.device)
-        return self._made[key]
+        if key not in self._buffers:
+            self._buffers[key] = torch.empty(key[1], dtype=dtype, device=self.device)
+        return self._buffers[key]
 
 
 def tensor_of(array: Vector | Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def tensor_of(array: Vector | Tensor) -> Tensor:
         ) from error
 
 
-def rows_of(features: Vector, width: int) -> Tensor:
+def as_rows(features: Vector, width: int) -> Tensor:
     """Returns features [B, ...] as rows [B, width].
 
     Raises:

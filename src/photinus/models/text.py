@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.pretrained import pretrained_folder
 
-_DO = "pip install 'photinus[text]'"
+_INSTALL_HINT = "pip install 'photinus[text]'"
 
 
 class TextClassifier(nn.Module):
@@ -81,16 +81,20 @@ def text_classifier(
         from peft import LoraConfig, get_peft_model
         from transformers import AutoConfig, AutoModelForSequenceClassification
     except ImportError as error:
-        raise NotReadyError("transformers and peft are missing here", got=error, do=_DO) from error
+        raise NotReadyError(
+            "transformers and peft are missing here", got=error, do=_INSTALL_HINT
+        ) from error
     folder = pretrained_folder(base)
     config = LoraConfig(task_type="SEQ_CLS", r=rank, lora_alpha=alpha, target_modules="all-linear")
     with _quiet():
-        made = AutoModelForSequenceClassification
+        factory = AutoModelForSequenceClassification
         if weights:
-            held = made.from_pretrained(folder, num_labels=classes)
+            transformer = factory.from_pretrained(folder, num_labels=classes)
         else:
-            held = made.from_config(AutoConfig.from_pretrained(folder, num_labels=classes))
-        model = get_peft_model(held, config)
+            transformer = factory.from_config(
+                AutoConfig.from_pretrained(folder, num_labels=classes)
+            )
+        model = get_peft_model(transformer, config)
     return TextClassifier(model)
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from photinus.models.lrn import LRN
 
-_SEEN: Final = (  # by each map of C3, the maps of S2: table I of LeCun et al. (1998)
+_C3_INPUT_MAPS: Final = (  # by each map of C3, the maps of S2: table I of LeCun et al. (1998)
     *((0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 5), (0, 4, 5), (0, 1, 5)),
     *((0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5), (0, 3, 4, 5), (0, 1, 4, 5), (0, 1, 2, 5)),
     *((0, 1, 3, 4), (1, 2, 4, 5), (0, 2, 3, 5), (0, 1, 2, 3, 4, 5)),
@@ -67,19 +67,24 @@ class _Subsampling(nn.Module):
 class _SparseConv(nn.Module):
     """A convolution whose maps each see some of the maps below."""
 
-    def __init__(self, seen: tuple[tuple[int, ...], ...], size: int) -> None:
+    def __init__(self, input_maps: tuple[tuple[int, ...], ...], size: int) -> None:
         super().__init__()
-        self._pairs = [(to, of) for to, maps in enumerate(seen) for of in maps]
-        self._below = 1 + max(of for _, of in self._pairs)
+        self._pairs = [
+            (target, source) for target, sources in enumerate(input_maps) for source in sources
+        ]
+        self._in_channels = 1 + max(source for _, source in self._pairs)
         self.weight = nn.Parameter(torch.empty(len(self._pairs), size, size))
-        self.bias = nn.Parameter(torch.zeros(len(seen)))
-        for (to, _), kernel in zip(self._pairs, self.weight.detach(), strict=True):
-            kernel.uniform_(-2.4 / (len(seen[to]) * size**2), 2.4 / (len(seen[to]) * size**2))
+        self.bias = nn.Parameter(torch.zeros(len(input_maps)))
+        for (target, _), kernel in zip(self._pairs, self.weight.detach(), strict=True):
+            kernel.uniform_(
+                -2.4 / (len(input_maps[target]) * size**2),
+                2.4 / (len(input_maps[target]) * size**2),
+            )
 
     def forward(self, x: Tensor) -> Tensor:
-        shape = len(self.bias), self._below, *self.weight.shape[1:]
-        to, of = torch.tensor(self._pairs, device=x.device).unbind(1)
-        dense = self.weight.new_zeros(shape).index_put((to, of), self.weight)
+        shape = len(self.bias), self._in_channels, *self.weight.shape[1:]
+        target, source = torch.tensor(self._pairs, device=x.device).unbind(1)
+        dense = self.weight.new_zeros(shape).index_put((target, source), self.weight)
         return functional.conv2d(x, dense, self.bias)
 
 
@@ -116,7 +121,7 @@ def lenet(classes: int = 10) -> nn.Sequential:
         f1=_ScaledTanh(),
         s2=_Subsampling(6),
         f2=_ScaledTanh(),
-        c3=_SparseConv(_SEEN, 5),
+        c3=_SparseConv(_C3_INPUT_MAPS, 5),
         f3=_ScaledTanh(),
         s4=_Subsampling(16),
         f4=_ScaledTanh(),
@@ -253,28 +258,30 @@ def alexnet(classes: int = 1000) -> nn.Sequential:
 class _Inception(nn.Module):
     """Four ways through, side by side: 1×1, 3×3, 5×5 and a max-pool; their maps are joined."""
 
-    def __init__(self, below: int, maps: tuple[int, ...]) -> None:
+    def __init__(self, in_channels: int, maps: tuple[int, ...]) -> None:
         super().__init__()
         one, three_reduce, three, five_reduce, five, projection = maps
-        self.one = _conv(below, one, 1)
-        self.three = nn.Sequential(_conv(below, three_reduce, 1), _conv(three_reduce, three, 3))
-        self.five = nn.Sequential(_conv(below, five_reduce, 1), _conv(five_reduce, five, 5))
-        self.pool = nn.Sequential(nn.MaxPool2d(3, 1, 1), _conv(below, projection, 1))
+        self.one = _conv(in_channels, one, 1)
+        self.three = nn.Sequential(
+            _conv(in_channels, three_reduce, 1), _conv(three_reduce, three, 3)
+        )
+        self.five = nn.Sequential(_conv(in_channels, five_reduce, 1), _conv(five_reduce, five, 5))
+        self.pool = nn.Sequential(nn.MaxPool2d(3, 1, 1), _conv(in_channels, projection, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([self.one(x), self.three(x), self.five(x), self.pool(x)], 1)
 
 
-def _conv(below: int, maps: int, size: int, stride: int = 1) -> nn.Sequential:
-    conv = nn.Conv2d(below, maps, size, stride, size // 2)
+def _conv(in_channels: int, maps: int, size: int, stride: int = 1) -> nn.Sequential:
+    conv = nn.Conv2d(in_channels, maps, size, stride, size // 2)
     return nn.Sequential(conv, nn.ReLU(inplace=True))
 
 
-def _head(below: int, classes: int) -> nn.Sequential:
-    """Returns an auxiliary classifier over [B, below, 14, 14]."""
+def _head(in_channels: int, classes: int) -> nn.Sequential:
+    """Returns an auxiliary classifier over [B, in_channels, 14, 14]."""
     return nn.Sequential(
         nn.AvgPool2d(5, 3),
-        _conv(below, 128, 1),
+        _conv(in_channels, 128, 1),
         nn.Flatten(),  # [B, 2048]
         nn.Linear(2048, 1024),
         nn.ReLU(inplace=True),
@@ -299,11 +306,11 @@ class GoogLeNet(nn.Module):
             LRN(192, radius=2, alpha=2e-5),
             nn.MaxPool2d(3, 2, ceil_mode=True),
         )
-        below = 192
+        in_channels = 192
         blocks = OrderedDict[str, nn.Module]()
         for name, maps in _INCEPTION.items():
-            blocks[name] = _Inception(below, maps)
-            below = maps[0] + maps[2] + maps[4] + maps[5]
+            blocks[name] = _Inception(in_channels, maps)
+            in_channels = maps[0] + maps[2] + maps[4] + maps[5]
         self.inception = nn.ModuleDict(blocks)
         self.pool = nn.MaxPool2d(3, 2, ceil_mode=True)
         self.head4a = _head(512, classes) if auxiliary else None
@@ -317,16 +324,16 @@ class GoogLeNet(nn.Module):
         Args:
             x: [B, 3, 224, 224], or [B, 150528].
         """
-        x, early = self.stem(x), []
+        x, auxiliary_logits = self.stem(x), []
         for name, block in self.inception.items():
             x = block(x)
             head = getattr(self, f"head{name}", None)
             if head is not None and self.training:
-                early.append(head(x))
+                auxiliary_logits.append(head(x))
             if name in ("3b", "4e"):
                 x = self.pool(x)
         logits: Tensor = self.linear(self.drop(x.mean((2, 3))))
-        return torch.stack([logits, *early], 1) if early else logits
+        return torch.stack([logits, *auxiliary_logits], 1) if auxiliary_logits else logits
 
 
 def googlenet(classes: int = 1000, *, auxiliary: bool = False) -> GoogLeNet:
@@ -373,32 +380,34 @@ def auxiliary_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None = Non
         Szegedy et al. (2015), section 5.
     """
     heads = outputs.unsqueeze(1) if outputs.ndim == 2 else outputs  # [B, heads, classes]
-    share = heads.new_tensor([1.0] + [0.3] * (heads.shape[1] - 1))
-    every = labels.long()[:, None].expand(heads.shape[:2])
-    parts = functional.cross_entropy(heads.transpose(1, 2), every, reduction="none")  # [B, heads]
-    one = parts @ share  # [B]
-    return (one if weights is None else one * weights).mean()
+    head_weights = heads.new_tensor([1.0] + [0.3] * (heads.shape[1] - 1))
+    head_labels = labels.long()[:, None].expand(heads.shape[:2])
+    head_losses = functional.cross_entropy(
+        heads.transpose(1, 2), head_labels, reduction="none"
+    )  # [B, heads]
+    losses = head_losses @ head_weights  # [B]
+    return (losses if weights is None else losses * weights).mean()
 
 
 class _Residual(nn.Module):
     """Two 3×3 convolutions, and a way around them."""
 
-    def __init__(self, below: int, maps: int, stride: int) -> None:
+    def __init__(self, in_channels: int, maps: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(below, maps, 3, stride, 1, bias=False)
+        self.conv1 = nn.Conv2d(in_channels, maps, 3, stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(maps)
         self.relu = nn.ReLU(inplace=True)
         self.conv2 = nn.Conv2d(maps, maps, 3, 1, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(maps)
         self.downsample = None
-        if stride > 1 or below != maps:
-            projection = nn.Conv2d(below, maps, 1, stride, bias=False)
+        if stride > 1 or in_channels != maps:
+            projection = nn.Conv2d(in_channels, maps, 1, stride, bias=False)
             self.downsample = nn.Sequential(projection, nn.BatchNorm2d(maps))
 
     def forward(self, x: Tensor) -> Tensor:
-        around = x if self.downsample is None else self.downsample(x)
+        shortcut = x if self.downsample is None else self.downsample(x)
         x = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
-        y: Tensor = self.relu(x + around)
+        y: Tensor = self.relu(x + shortcut)
         return y
 
 
@@ -427,11 +436,11 @@ def resnet18(classes: int = 1000) -> nn.Sequential:
         relu=nn.ReLU(inplace=True),
         maxpool=nn.MaxPool2d(3, 2, 1),
     )
-    below = 64
+    in_channels = 64
     for number, maps in enumerate((64, 128, 256, 512)):
-        first = _Residual(below, maps, 2 if number else 1)
+        first = _Residual(in_channels, maps, 2 if number else 1)
         layers[f"layer{number + 1}"] = nn.Sequential(first, _Residual(maps, maps, 1))
-        below = maps
+        in_channels = maps
     layers |= OrderedDict[str, nn.Module](
         avgpool=nn.AdaptiveAvgPool2d(1), flat=nn.Flatten(), fc=nn.Linear(512, classes)
     )
