@@ -145,10 +145,7 @@ class ModuleModel(PlacedModel):
                 names none of them.
         """
         self.module, self._learning, self._external = module, learning or Learning(), external
-        self._budget_bytes, self._mode_choice = (
-            self._learning.activation_bytes,
-            ("keep", 0),
-        )
+        self._budget, self._mode_choice = self._learning.activation_bytes, ("keep", 0)
         """How activations are kept, for batches of up to so many rows."""
         self._name, self._loss = loss, loss_named(loss, self._learning.label_smoothing)
         trained = {n: p for n, p in module.named_parameters() if p.requires_grad}
@@ -165,10 +162,7 @@ class ModuleModel(PlacedModel):
         self._sparse_tables = frozenset(tables)
         self._norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm1d)]
         self._is_learning = False
-        self._initial_names, self._checked_modes = (
-            {n for n, _ in module.named_parameters()},
-            set[bool](),
-        )
+        self._known_names, self._seen_modes = {n for n, _ in module.named_parameters()}, set[bool]()
         """The parameters that it was made with, and the modes in which it was seen to add none."""
         self._class_count = 0
         """The outputs of a row, where the last batch's had two dimensions."""
@@ -202,10 +196,8 @@ class ModuleModel(PlacedModel):
         )
         name = type(self.module).__name__
         can_record = learning.cuda_graph and storage.is_on_device
-        without_dropout = partial(no_dropout, self.module)
-        self._recorder = (
-            Recorder(storage, name, without_dropout=without_dropout) if can_record else None
-        )
+        dropout_off = partial(no_dropout, self.module)
+        self._recorder = Recorder(storage, name, dropout_off=dropout_off) if can_record else None
         storage.mark_changed(*storage.sections)
         storage.to_host(storage.sections)
 
@@ -264,10 +256,8 @@ class ModuleModel(PlacedModel):
         That function may draw numbers, which the seed of its step decides.
         """
         learning = self._learning
-        is_read_on_host = bool(learning.reads) and self._reading.tensors is None
-        is_whole = (
-            learning.accumulate == 1 and learning.activation_bytes is None and not is_read_on_host
-        )
+        is_on_host = bool(learning.reads) and self._reading.tensors is None
+        is_whole = learning.accumulate == 1 and learning.activation_bytes is None and not is_on_host
         return super().send if is_whole else None
 
     def _inputs(self, batch: Batch) -> dict[str, Tensor]:
@@ -278,7 +268,7 @@ class ModuleModel(PlacedModel):
             self._reading.device_draws(draws),
         )
         by_name = features if isinstance(features, dict) else {"": features}
-        inputs = {_INPUT_PREFIX + name: x for name, x in by_name.items()}
+        inputs = {_PREFIX + name: x for name, x in by_name.items()}
         if device_draws is not None:
             inputs["draws"] = device_draws
         if batch.labels is not None:
@@ -295,11 +285,7 @@ class ModuleModel(PlacedModel):
 
     def _device_step(self, inputs: Mapping[str, Tensor], seed: int | None) -> Tensor:
         """Takes a step from what `_inputs` returned, on the device; no seed: chance is seeded."""
-        by_name = {
-            n.removeprefix(_INPUT_PREFIX): x
-            for n, x in inputs.items()
-            if n.startswith(_INPUT_PREFIX)
-        }
+        by_name = {n.removeprefix(_PREFIX): x for n, x in inputs.items() if n.startswith(_PREFIX)}
         features: ModuleInput = by_name.get("", by_name)
         rows = len(next(iter(by_name.values())))
         labels, weights, draws = (inputs.get(name) for name in ("labels", "weights", "draws"))
@@ -386,13 +372,9 @@ class ModuleModel(PlacedModel):
 
     def _activation_mode(self, batch: Batch) -> str:
         """Returns how a batch's activations are kept; a budget is held to the first batch."""
-        requested, rows, budget = (
-            self._learning.activation_memory,
-            example_count(batch),
-            self._budget_bytes,
-        )
+        setting, rows, budget = self._learning.activation_memory, example_count(batch), self._budget
         if budget is None:
-            return requested
+            return setting
         if rows > self._mode_choice[1]:
 
             def peak(mode: str, rows: int) -> int:
@@ -404,7 +386,7 @@ class ModuleModel(PlacedModel):
                 most: int = counter.most
                 return most
 
-            modes = self._activations.modes if requested == AUTO else (requested,)
+            modes = self._activations.modes if setting == AUTO else (setting,)
             with self._preserved_buffers():
                 self._mode_choice = choose_mode(peak, rows, budget, modes)[0], rows
         return self._mode_choice[0]
@@ -534,19 +516,17 @@ class ModuleModel(PlacedModel):
     def _call_module(self, inputs: ModuleInput) -> Outputs:
         with autocast(self._storage.device.type, self._learning.precision):
             outputs = self.module(**inputs) if isinstance(inputs, dict) else self.module(inputs)
-        if self.module.training not in self._checked_modes:
+        if self.module.training not in self._seen_modes:
             self._check_late_layers()
-            self._checked_modes.add(self.module.training)
+            self._seen_modes.add(self.module.training)
         return cast_floats(outputs, self._dtype)  # [B, ...]
 
     def _check_late_layers(self) -> None:
         """Refuses layers that the first call makes: they are not among what is trained."""
-        new_names = [
-            name for name, _ in self.module.named_parameters() if name not in self._initial_names
-        ]
-        if new_names:
+        late = [name for name, _ in self.module.named_parameters() if name not in self._known_names]
+        if late:
             wrong = f"{type(self.module).__name__} makes layers in forward"
-            raise UsageError(wrong, got=", ".join(new_names), do="make them in __init__")
+            raise UsageError(wrong, got=", ".join(late), do="make them in __init__")
 
     def _target(self, features: ModuleInput) -> ModuleInput:
         """Returns what outputs are compared with where there are no labels.
@@ -586,11 +566,9 @@ class ModuleModel(PlacedModel):
             weights = getattr(batch, "weights", None)
             if weights is not None and not isinstance(batch, _DeviceBatch):
                 weights = self._storage.on_device(tensor_of(weights))
-            label_name = "its target" if batch_labels is None else "a label"
+            noun = "its target" if batch_labels is None else "a label"
             try:
-                loss = self._loss(
-                    outputs, target_for(self._name, outputs, labels, label_name), weights
-                )
+                loss = self._loss(outputs, target_for(self._name, outputs, labels, noun), weights)
             except (RuntimeError, IndexError):
                 if batch_labels is not None and not self._storage.is_on_device:
                     self._validated_labels(batch_labels)
@@ -652,15 +630,11 @@ def _is_users_own(error: Exception) -> bool:
 def _error_location(error: Exception) -> str:
     """Returns the user's line at which an error was raised; nothing where no line is theirs."""
     frames = traceback.extract_tb(error.__traceback__)
-    user_frames = [frame for frame in frames if not frame.filename.startswith(_LIBRARY_PATHS)]
-    return (
-        f" ({Path(user_frames[-1].filename).name}, line {user_frames[-1].lineno})"
-        if user_frames
-        else ""
-    )
+    outside = [frame for frame in frames if not frame.filename.startswith(_LIBRARY_PATHS)]
+    return f" ({Path(outside[-1].filename).name}, line {outside[-1].lineno})" if outside else ""
 
 
-_INPUT_PREFIX = "read:"
+_PREFIX = "read:"
 _SECTIONS = {torch.float32: FLOATS, torch.int64: INTEGERS}
 
 

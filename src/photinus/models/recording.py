@@ -54,7 +54,7 @@ class Recorder:
     Args:
         storage: where parameters and gradient lie.
         name: of the model, for errors.
-        without_dropout: turns dropout off meanwhile: some kinds of it draw other numbers when they
+        dropout_off: turns dropout off meanwhile: some kinds of it draw other numbers when they
             are recorded.
         is_required: whether a step that cannot be recorded is an error; else a warning says so, and
             its steps stay plain.
@@ -65,15 +65,15 @@ class Recorder:
         self,
         storage: DeviceParameters,
         name: str,
-        without_dropout: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        dropout_off: Callable[[], AbstractContextManager[Any]] = nullcontext,
         *,
         is_required: bool = True,
         can_record: bool = True,
     ) -> None:
-        self._storage, self._name, self._without_dropout, self._is_required = (
+        self._storage, self._name, self._dropout_off, self._is_required = (
             storage,
             name,
-            without_dropout,
+            dropout_off,
             is_required,
         )
         self._can_record = can_record and storage.device.type == "cuda"
@@ -134,7 +134,7 @@ class Recorder:
                 buffer.copy_(original)
 
         gradient = self._storage.tensor(self._storage.gradient)
-        with self._without_dropout():
+        with self._dropout_off():
             self._run_plain(step, inputs, seed)
             plain_gradient = gradient.clone()
             restore()

@@ -38,15 +38,17 @@ def tables_of(module: nn.Module) -> dict[str, ShardedEmbedding]:
     Raises:
         UsageError: they are of several widths or optimizers.
     """
-    found = {f"{n}.weight": m for n, m in module.named_modules() if isinstance(m, ShardedEmbedding)}
-    kinds = {(table.embedding_dim, table.optimizer) for table in found.values()}
+    tables = {
+        f"{n}.weight": m for n, m in module.named_modules() if isinstance(m, ShardedEmbedding)
+    }
+    kinds = {(table.embedding_dim, table.optimizer) for table in tables.values()}
     if len(kinds) > 1:
         wrong = "all ShardedEmbedding tables of a module need one embedding_dim and one optimizer"
         got = ", ".join(f"{dim} and {optimizer}" for dim, optimizer in sorted(kinds))
         raise UsageError(
             wrong, got=got, do="make them alike, or use nn.Embedding for the smaller ones"
         )
-    return found
+    return tables
 
 
 def row_size_of(module: nn.Module) -> int:
