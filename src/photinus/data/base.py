@@ -38,10 +38,10 @@ class Batch(NamedTuple):
     @property
     def examples(self) -> int:
         """How many examples the batch holds."""
-        known = self.draws if self.draws is not None else self.labels
+        sized = self.draws if self.draws is not None else self.labels
         if not isinstance(self.features, Mapping):
-            known = self.features
-        return len(next(iter(self.features.values())) if known is None else known)
+            sized = self.features
+        return len(next(iter(self.features.values())) if sized is None else sized)
 
     def part(self, some: slice) -> Batch:
         """Returns some of the examples, without a copy."""

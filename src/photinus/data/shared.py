@@ -28,41 +28,41 @@ class SharedFeed(RowsFeed):
     """
 
     def __init__(self, rows: Rows, order: FeedOrder) -> None:
-        batch = max(order.batch_size, order.workers)
+        batch_rows = max(order.batch_size, order.workers)
         self._slices = [
-            _slice(start, min(batch, len(rows) - start), order)
-            for start in range(0, len(rows), batch)
+            _slice(start, min(batch_rows, len(rows) - start), order)
+            for start in range(0, len(rows), batch_rows)
         ]
-        sizes = [piece.stop - piece.start for piece in self._slices]
-        self._borders = np.cumsum(sizes, dtype=np.int64)
+        sizes = [batch_slice.stop - batch_slice.start for batch_slice in self._slices]
+        self._batch_ends = np.cumsum(sizes, dtype=np.int64)
         super().__init__(rows, order, sum(sizes))
 
-    def _over(self, rows: Rows) -> Feed:
+    def _with_rows(self, rows: Rows) -> Feed:
         return SharedFeed(rows, self._order)
 
     def _epoch_rows(self, epoch: int) -> NDArray[np.int64]:
         """This slot's share of the epoch's permutation, in the order of its steps."""
         order = self._order
-        drawn = generator(order.seed, "shared order", order.phase, epoch)
-        permuted = self._alike(self._rows.order[drawn.permutation(len(self._rows))], epoch)
-        return np.concatenate([permuted[piece] for piece in self._slices])
+        rng = generator(order.seed, "shared order", order.phase, epoch)
+        permuted = self._group_by_length(self._rows.order[rng.permutation(len(self._rows))], epoch)
+        return np.concatenate([permuted[batch_slice] for batch_slice in self._slices])
 
-    def _borders_of(self, rows: int) -> NDArray[np.int64]:
-        batch = max(self._order.batch_size, self._order.workers)
-        return np.minimum(np.arange(batch, rows + batch, batch), rows)
+    def _batch_ends_of(self, rows: int) -> NDArray[np.int64]:
+        batch_rows = max(self._order.batch_size, self._order.workers)
+        return np.minimum(np.arange(batch_rows, rows + batch_rows, batch_rows), rows)
 
-    def _border(self, done: int) -> int:
-        return int(self._borders[np.searchsorted(self._borders, done, side="right")])
+    def _batch_end(self, offset: int) -> int:
+        return int(self._batch_ends[np.searchsorted(self._batch_ends, offset, side="right")])
 
-    def _after(self, part: float) -> int:
-        batch = max(self._order.batch_size, self._order.workers)
-        steps = min(round(part * len(self._rows) / batch), len(self._borders))
-        return int(self._borders[steps - 1]) if steps else 0
+    def _examples_after(self, fraction: float) -> int:
+        batch_rows = max(self._order.batch_size, self._order.workers)
+        steps = min(round(fraction * len(self._rows) / batch_rows), len(self._batch_ends))
+        return int(self._batch_ends[steps - 1]) if steps else 0
 
 
 def _slice(start: int, size: int, order: FeedOrder) -> slice:
     """Returns which rows of a batch are this slot's; larger slices rotate over the slots."""
-    turn = 0 if size % order.workers == 0 else start // size
-    place = (order.slot + turn) % order.workers
-    first, last = (size * n // order.workers for n in (place, place + 1))
+    rotation = 0 if size % order.workers == 0 else start // size
+    position = (order.slot + rotation) % order.workers
+    first, last = (size * n // order.workers for n in (position, position + 1))
     return slice(start + first, start + last)

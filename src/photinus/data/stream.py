@@ -46,15 +46,17 @@ class StreamFeed(Feed):
     def __init__(self, stream: Stream, order: FeedOrder, *, rows: int = 0) -> None:
         self._stream = stream
         self._order = order
-        self._known = rows
-        self._rest: Block | None = None
-        self._begin = self._position = 0
-        self._is_fresh, self._is_over = True, False
+        self._rows_per_pass = rows
+        self._pending: Block | None = None
+        self._pass_start = self._position = 0
+        self._is_fresh, self._is_exhausted = True, False
 
     @property
     def rows(self) -> int:
         """How many rows a pass hands out: as counted by an earlier pass, or at this one's end."""
-        return self._known or (self._position - self._begin if self._is_over else 0)
+        return self._rows_per_pass or (
+            self._position - self._pass_start if self._is_exhausted else 0
+        )
 
     @property
     def position(self) -> int:
@@ -63,11 +65,11 @@ class StreamFeed(Feed):
     @property
     def needs_pass(self) -> bool:
         """True when this pass is over and the share is not done: make a feed over a new pass."""
-        return self._is_over and not self._is_done
+        return self._is_exhausted and not self._is_done
 
     @property
     def _seed(self) -> int:
-        epoch = self._begin // self._known if self._known else 0
+        epoch = self._pass_start // self._rows_per_pass if self._rows_per_pass else 0
         return draws_seed(self._order, epoch)
 
     @property
@@ -75,7 +77,7 @@ class StreamFeed(Feed):
         epochs = self._order.epochs
         return (
             epochs is not None
-            and bool(self.rows or self._is_over)
+            and bool(self.rows or self._is_exhausted)
             and (self._position >= round(epochs * self.rows))
         )
 
@@ -88,7 +90,7 @@ class StreamFeed(Feed):
         if self.needs_pass:
             do = f"seek {self._position} in a feed over a new pass"
             raise UsageError("a stream gives its rows once", got="a second pass", do=do)
-        while not self._is_done and (block := self._take()) is not None:
+        while not self._is_done and (block := self._next_batch()) is not None:
             draws = content_hash(*block) ^ np.uint64(self._seed)
             self._position += len(block.features)
             yield self._batch(block, draws)
@@ -109,60 +111,62 @@ class StreamFeed(Feed):
         Raises:
             UsageError: the position lies behind, or beyond the end of this pass.
         """
-        if self._is_fresh and self._known:
-            self._begin = self._position = position - position % self._known
+        if self._is_fresh and self._rows_per_pass:
+            self._pass_start = self._position = position - position % self._rows_per_pass
         if position < self._position:
             do = "make a feed over a new pass"
             wrong = f"a stream at position {self._position} does not go back"
             raise UsageError(wrong, got=position, do=do)
-        left = position - self._position
-        while left:
-            block = self._next()
+        remaining = position - self._position
+        while remaining:
+            block = self._next_block()
             if block is None:
                 wrong = f"this pass ends at position {self._position}"
                 do = "make a feed over a new pass"
                 raise UsageError(wrong, got=position, do=do)
-            skipped = min(left, len(block.features))
-            self._keep(block.part(slice(skipped, None)))
+            skipped = min(remaining, len(block.features))
+            self._put_back(block.part(slice(skipped, None)))
             self._position += skipped
-            left -= skipped
+            remaining -= skipped
 
     def mapped(self, function: Transform) -> MappedFeed:
         """Returns a feed that transforms every batch of this pass."""
         return MappedFeed(self, function)
 
-    def _take(self) -> Block | None:
-        """Returns the next batch's rows: to the border of a batch, the share or the pass."""
-        done = self._position - self._begin
-        want = self._order.border(done) - done
-        if self._order.epochs is not None and self._known:
-            want = min(want, round(self._order.epochs * self._known) - self._position)
+    def _next_batch(self) -> Block | None:
+        """Returns the next batch's rows: to the end of a batch, the share or the pass."""
+        offset = self._position - self._pass_start
+        batch_rows = self._order.batch_end(offset) - offset
+        if self._order.epochs is not None and self._rows_per_pass:
+            batch_rows = min(
+                batch_rows, round(self._order.epochs * self._rows_per_pass) - self._position
+            )
         parts: list[Block] = []
-        left = want
-        while left and (block := self._next()) is not None:
-            parts.append(block.part(slice(left)))
-            self._keep(block.part(slice(left, None)))
-            left -= len(parts[-1].features)
-        if left:
-            self._is_over = True
+        missing = batch_rows
+        while missing and (block := self._next_block()) is not None:
+            parts.append(block.part(slice(missing)))
+            self._put_back(block.part(slice(missing, None)))
+            missing -= len(parts[-1].features)
+        if missing:
+            self._is_exhausted = True
             if not parts:
                 return None
-        return parts[0] if len(parts) == 1 else _joined(parts)
+        return parts[0] if len(parts) == 1 else _concatenate(parts)
 
-    def _next(self) -> Block | None:
+    def _next_block(self) -> Block | None:
         """Returns the next rows, one or more; None at the end of the pass."""
-        block, self._rest, self._is_fresh = self._rest, None, False
+        block, self._pending, self._is_fresh = self._pending, None, False
         while block is None or not len(block.features):
             block = next(self._stream.blocks, None)
             if block is None:
-                self._is_over = True
+                self._is_exhausted = True
                 return None
         return block
 
-    def _keep(self, rest: Block) -> None:
-        self._rest = rest if len(rest.features) else None
+    def _put_back(self, block: Block) -> None:
+        self._pending = block if len(block.features) else None
 
 
-def _joined(parts: list[Block]) -> Block:
+def _concatenate(parts: list[Block]) -> Block:
     columns = (None if column[0] is None else joined(column) for column in zip(*parts, strict=True))
     return Block(*columns)
