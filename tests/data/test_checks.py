@@ -19,7 +19,7 @@ def test_good_rows_pass_untouched():
     got, got_labels, checker = checked(features, labels, classes=4, shape=(2,))
     assert got is features
     assert got_labels is labels
-    assert checker.seen == 4
+    assert checker.rows_seen == 4
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -9,7 +9,7 @@ import photinus
 from photinus.core.addresses import filesystem
 from photinus.core.errors import DataError, NotReadyError, UsageError
 from photinus.data.image_files import image_frame, listed, load_images
-from photinus.data.images import squared
+from photinus.data.images import center_square
 from photinus.run.data import read_test, read_train
 from photinus.run.job import Job, Source
 
@@ -74,7 +74,7 @@ def test_an_image_keeps_the_middle_square_of_its_shorter_side():
     image.paste((200, 100, 0), (100, 0, 300, 200))
     file = io.BytesIO()
     image.save(file, "jpeg", quality=95)
-    got = squared(file.getvalue(), 20)
+    got = center_square(file.getvalue(), 20)
     assert (got.shape, got.dtype) == ((3, 20, 20), np.uint8)
     inner = got[:, :, 2:-2].reshape(3, -1).astype(int)
     assert np.abs(inner - np.array([[200], [100], [0]])).max() < 12  # what JPEG loses

@@ -106,7 +106,7 @@ def arrays(batch: pa.RecordBatch, spec: ColumnSpec, checker: RowChecker) -> Bloc
 
 
 def _findings(batch: pa.RecordBatch, spec: ColumnSpec) -> Iterator[InvalidValues]:
-    """What must be known of a batch before its buffers can be read as a matrix."""
+    """Yields what is wrong with a batch whose buffers could then not be read as a matrix."""
     for name in batch.schema.names:
         column = batch.column(name)
         if column.null_count:
@@ -115,14 +115,14 @@ def _findings(batch: pa.RecordBatch, spec: ColumnSpec) -> Iterator[InvalidValues
         return
     name, column = spec.features[0], batch.column(spec.features[0])
     if spec.kind == IMAGE:
-        column, found = _image(column, name, spec)
-        yield found
-    yield from _unequal(column, name, spec)
+        column, wrong_sizes = _image_bytes(column, name, spec)
+        yield wrong_sizes
+    yield from _unequal_lengths(column, name, spec)
     if spec.kind == LIST:
         yield from _null_inside(column, name)
 
 
-def _unequal(column: pa.Array, name: str, spec: ColumnSpec) -> Iterator[InvalidValues]:
+def _unequal_lengths(column: pa.Array, name: str, spec: ColumnSpec) -> Iterator[InvalidValues]:
     expected, unit = spec.width, ""
     if spec.kind != LIST:
         expected, unit = expected * np.dtype(spec.dtype).itemsize, " bytes"
@@ -145,13 +145,13 @@ def _null_inside(column: pa.Array, name: str) -> Iterator[InvalidValues]:
     rows = np.searchsorted(offsets, nulls, side="right") - 1
     bad = np.zeros(len(column), np.bool_)
     bad[rows] = True
-    places = {int(row): int(at - offsets[row]) for row, at in zip(rows, nulls, strict=True)}
-    yield InvalidValues(name, bad, lambda row: f"null at {places[row]}")
+    positions = {int(row): int(null - offsets[row]) for row, null in zip(rows, nulls, strict=True)}
+    yield InvalidValues(name, bad, lambda row: f"null at {positions[row]}")
 
 
-def _image(column: pa.Array, name: str, spec: ColumnSpec) -> tuple[pa.Array, InvalidValues]:
+def _image_bytes(column: pa.Array, name: str, spec: ColumnSpec) -> tuple[pa.Array, InvalidValues]:
     """Returns the images' bytes, and which images have another size."""
-    _expect(_type_is(column, "struct"), column, name, "an image structure")
+    _require_type(_type_is(column, "struct"), column, name, "an image structure")
     sizes = np.stack(
         [np.asarray(column.field(part).fill_null(0)) for part in ("height", "width", "nChannels")],
         axis=1,
@@ -171,8 +171,8 @@ def _type_is(column: pa.Array, *kinds: str) -> bool:
     return any(getattr(types, f"is_{kind}")(column.type) for kind in kinds)
 
 
-def _expect(holds: bool, column: pa.Array, name: str, expected: str) -> None:
-    if not holds:
+def _require_type(has_type: bool, column: pa.Array, name: str, expected: str) -> None:
+    if not has_type:
         do = "change its type, or name another column"
         raise DataError(f"column {name} must hold {expected}", got=f"type {column.type}", do=do)
 
@@ -185,7 +185,7 @@ def _offsets(column: pa.Array, name: str, kind: str) -> NDArray[np.int64]:
         else ("fixed_size_binary", "binary", "large_binary")
     )
     expected = "lists of numbers" if kind == LIST else "bytes"
-    _expect(_type_is(column, fixed, plain, large), column, name, expected)
+    _require_type(_type_is(column, fixed, plain, large), column, name, expected)
     n = len(column)
     if _type_is(column, fixed):
         width = column.type.list_size if kind == LIST else column.type.byte_width
@@ -237,6 +237,6 @@ def _weights(batch: pa.RecordBatch, name: str | None) -> Array | None:
 
 def _numbers(column: pa.Array, name: str) -> Array:
     """Returns the numbers of a column without nulls, sharing its memory where that is possible."""
-    _expect(_type_is(column, "integer", "floating", "boolean"), column, name, "numbers")
+    _require_type(_type_is(column, "integer", "floating", "boolean"), column, name, "numbers")
     numbers: Array = column.to_numpy(zero_copy_only=False)
     return numbers

@@ -18,14 +18,14 @@ from photinus.data.inputs import Column, Inputs
 
 _FLOAT32 = float(np.finfo(np.float32).max)
 
-Columns = tuple[str, str]
+ColumnNames = tuple[str, str]
 """The names of the feature and the label column."""
 
-_MEND = "mend the row, or leave it out"
+_DEFAULT_ADVICE = "mend the row, or leave it out"
 
 
-def _mend(_: int) -> str:
-    return _MEND
+def _default_advice(_: int) -> str:
+    return _DEFAULT_ADVICE
 
 
 class InvalidValues(NamedTuple):
@@ -36,7 +36,7 @@ class InvalidValues(NamedTuple):
     """[n]: which rows have it."""
     describe: Callable[[int], str]
     """Returns what is wrong with row i of the block."""
-    cure: Callable[[int], str] = _mend
+    cure: Callable[[int], str] = _default_advice
     """Returns what to do about it."""
 
 
@@ -65,27 +65,27 @@ mend the row, or leave it out
         validate(self)
 
     def findings(
-        self, features: Array, labels: Array | None, columns: Columns
+        self, features: Array, labels: Array | None, columns: ColumnNames
     ) -> Iterator[InvalidValues]:
         """Looks at the values of a block: features [n, ...] and labels [n, ...]."""
         for column, values in zip(columns, (features, labels), strict=True):
             if values is not None:
                 yield from not_finite(column, values)
         if self.classes is not None and labels is not None and labels.ndim == 1:
-            top, given = self.classes - 1, labels
-            good = (given >= 0) & (given <= top) & (given == np.floor(given))
+            highest, classes = self.classes - 1, labels
+            good = (classes >= 0) & (classes <= highest) & (classes == np.floor(classes))
             # NaN compares false: it must land among the bad
             bad = np.logical_not(good)
 
             def describe(row: int) -> str:
-                why = "" if given[row] == np.floor(given[row]) else " (no whole number)"
-                return f"label {given[row]:g} outside 0..{top}{why}"
+                why = "" if classes[row] == np.floor(classes[row]) else " (no whole number)"
+                return f"label {classes[row]:g} outside 0..{highest}{why}"
 
             def cure(row: int) -> str:
-                label = given[row]
-                if label > top and label == np.floor(label):
-                    more = self.more_classes.format(int(label) + 1)
-                    return f"{more}, or mend the row" if more else _MEND
+                label = classes[row]
+                if label > highest and label == np.floor(label):
+                    hint = self.more_classes.format(int(label) + 1)
+                    return f"{hint}, or mend the row" if hint else _DEFAULT_ADVICE
                 return "number the classes 0, 1, 2, ... (StringIndexer does), or mend the row"
 
             yield InvalidValues(columns[1], bad, describe, cure)
@@ -98,9 +98,9 @@ def not_finite(column: str, values: Array) -> Iterator[InvalidValues]:
     good = np.isfinite(values.reshape(len(values), -1))  # [n, width]
 
     def describe(row: int) -> str:
-        at = int(np.argmin(good[row]))
-        place = f" at {at}" if good.shape[1] > 1 else ""
-        return f"{values[row].reshape(-1)[at]}{place}, expected finite numbers"
+        i = int(np.argmin(good[row]))
+        where = f" at {i}" if good.shape[1] > 1 else ""
+        return f"{values[row].reshape(-1)[i]}{where}, expected finite numbers"
 
     yield InvalidValues(column, np.asarray(~good.all(axis=1)), describe)
 
@@ -108,29 +108,29 @@ def not_finite(column: str, values: Array) -> Iterator[InvalidValues]:
 def _too_large(
     column: str, values: Array, factor: float, trained_in: Callable[[], str]
 ) -> Iterator[InvalidValues]:
-    """Numbers that are finite, and no longer so in what is trained on."""
+    """Yields numbers that are finite, and infinite in the type that is trained on."""
     is_narrow = values.dtype.itemsize <= np.dtype(np.float32).itemsize
     if values.dtype.kind != "f" or not values.size or (is_narrow and factor == 1):
         return
     # `max` of both signs, and no copy of the rows: only a wrong row costs more
-    most = max(abs(float(values.min())), abs(float(values.max())))
-    if most <= _FLOAT32 and most * factor <= _FLOAT32:
+    largest = max(abs(float(values.min())), abs(float(values.max())))
+    if largest <= _FLOAT32 and largest * factor <= _FLOAT32:
         return
-    kind = np.dtype(trained_in() if factor == 1 else np.float32)
+    dtype = np.dtype(trained_in() if factor == 1 else np.float32)
     rows = values.reshape(len(values), -1)  # [n, width]
     with np.errstate(over="ignore", invalid="ignore"):
-        lost = np.isfinite(rows) & ~np.isfinite(rows.astype(kind) * kind.type(factor))
+        overflows = np.isfinite(rows) & ~np.isfinite(rows.astype(dtype) * dtype.type(factor))
 
     def describe(row: int) -> str:
-        at = int(np.argmax(lost[row]))
-        place = f" at {at}" if rows.shape[1] > 1 else ""
+        i = int(np.argmax(overflows[row]))
+        where = f" at {i}" if rows.shape[1] > 1 else ""
         scaled = f" times {factor:g}" if factor != 1 else ""
-        return f"{rows[row, at]:g}{place}{scaled} is infinite in {kind}, in which it is trained on"
+        return f"{rows[row, i]:g}{where}{scaled} is infinite in {dtype}, in which it is trained on"
 
-    yield InvalidValues(column, np.asarray(lost.any(axis=1)), describe)
+    yield InvalidValues(column, np.asarray(overflows.any(axis=1)), describe)
 
 
-def _of_weights(weights: Array | None, column: str) -> Iterator[InvalidValues]:
+def _weight_findings(weights: Array | None, column: str) -> Iterator[InvalidValues]:
     if weights is None:
         return
     yield from not_finite(column, weights)
@@ -160,15 +160,15 @@ class RowChecker:
         self.checks = checks
         self.partition = partition
         self._trained_in = trained_in
-        self.seen = 0
-        self.likes: dict[str, Column] = {}
-        """What the first rows of each input were like; none of them."""
-        self._first = 0
+        self.rows_seen = 0
+        self.templates: dict[str, Column] = {}
+        """Input -> its column without rows: the type and the shape that its first rows had."""
+        self._block_start = 0
 
     def open(self, rows: int) -> None:
         """Begins a block of so many rows."""
-        self._first = self.seen
-        self.seen += rows
+        self._block_start = self.rows_seen
+        self.rows_seen += rows
 
     def refuse(self, findings: Iterable[InvalidValues]) -> None:
         """Refuses the block if any of its rows is bad.
@@ -183,13 +183,13 @@ class RowChecker:
     def error(self, finding: InvalidValues) -> DataError:
         """Returns the error that names the first bad row of a finding."""
         row = int(np.argmax(finding.bad))
-        where = f"partition {self.partition} row {self._first + row} column {finding.column}"
+        where = f"partition {self.partition} row {self._block_start + row} column {finding.column}"
         return DataError(f"{where}: {finding.describe(row)}", do=finding.cure(row))
 
     def checked(
         self,
         block: Block,
-        columns: Columns = ("features", "label"),
+        columns: ColumnNames = ("features", "label"),
         scale: float | None = None,
         weight: str = "weight",
     ) -> Block:
@@ -207,27 +207,29 @@ class RowChecker:
         inputs = block.features if isinstance(block.features, Inputs) else None
         features = np.empty((len(block.features), 0)) if inputs is not None else block.features
         self._check_kinds(features, block.labels, columns)
-        found = self._findings(features, block.labels, columns, scale)
-        self.refuse(chain(found, _of_weights(block.weights, weight)))
+        findings = self._findings(features, block.labels, columns, scale)
+        self.refuse(chain(findings, _weight_findings(block.weights, weight)))
         if block.labels is not None and self.checks.classes is not None:
             block = block._replace(labels=block.labels.astype(np.int64, copy=False))
         return block
 
     def _findings(
-        self, features: Array, labels: Array | None, columns: Columns, scale: float | None
+        self, features: Array, labels: Array | None, columns: ColumnNames, scale: float | None
     ) -> Iterator[InvalidValues]:
         yield from self.checks.findings(features, labels, columns)
         factor = 1.0 if scale is None else float(scale)
-        for column, values, by in zip(columns, (features, labels), (factor, 1.0), strict=True):
+        for column, values, multiplier in zip(
+            columns, (features, labels), (factor, 1.0), strict=True
+        ):
             if values is not None:
-                yield from _too_large(column, values, by, self._trained_in)
+                yield from _too_large(column, values, multiplier, self._trained_in)
 
-    def _check_kinds(self, features: Array, labels: Array | None, columns: Columns) -> None:
+    def _check_kinds(self, features: Array, labels: Array | None, columns: ColumnNames) -> None:
         for column, values in zip(columns, (features, labels), strict=True):
             if values is not None and values.dtype.kind not in "fiub":
                 where = f"partition {self.partition} column {column}"
                 raise DataError(f"{where}: values of type {values.dtype}, expected numbers")
         shape = self.checks.shape
         if shape is not None and features.shape[1:] != shape and len(features):
-            where = f"partition {self.partition} row {self._first} column {columns[0]}"
+            where = f"partition {self.partition} row {self._block_start} column {columns[0]}"
             raise DataError(f"{where}: shape {features.shape[1:]}, expected {shape}")

@@ -17,7 +17,7 @@ from photinus.core.pretrained import pretrained_folder
 from photinus.core.settings import unknown_name
 from photinus.data.base import Array
 from photinus.data.checks import InvalidValues, RowChecker, not_finite
-from photinus.data.images import decoded
+from photinus.data.images import decode_images
 from photinus.data.inputs import SPARSE, Column, Inputs, Ragged
 from photinus.data.tokens import Tokenizer
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-ENCODERS: Mapping[str, Callable[[list[Any]], Any]] = {"image": decoded}
+ENCODERS: Mapping[str, Callable[[list[Any]], Any]] = {"image": decode_images}
 """By name: what makes arrays of a column's values; the others are "package.module:function", or a
 pre-trained tokenizer's folder or package."""
 
@@ -83,8 +83,8 @@ class InputSpec:
         Raises:
             UsageError: it cannot be imported, or there is no such tokenizer here.
         """
-        named = self.encoders.get(name)
-        return None if named is None else _encoder(named)
+        encoder_name = self.encoders.get(name)
+        return None if encoder_name is None else _encoder(encoder_name)
 
 
 @functools.cache
@@ -121,20 +121,20 @@ def renamed(batch: pa.RecordBatch, names: Mapping[str, Any]) -> pa.RecordBatch:
     import pyarrow as pa
 
     columns = []
-    for given in names.values():
-        if isinstance(given, str):
-            columns.append(batch.column(given))
+    for source in names.values():
+        if isinstance(source, str):
+            columns.append(batch.column(source))
             continue
-        numbers = np.stack([np.asarray(batch.column(name)) for name in given], axis=1)  # [n, k]
-        columns.append(pa.FixedSizeListArray.from_arrays(numbers.reshape(-1), len(given)))
+        numbers = np.stack([np.asarray(batch.column(name)) for name in source], axis=1)  # [n, k]
+        columns.append(pa.FixedSizeListArray.from_arrays(numbers.reshape(-1), len(source)))
     return pa.RecordBatch.from_arrays(columns, list(names))
 
 
-def inputs_from(given: Mapping[str, Any], spec: InputSpec | None) -> Inputs:
+def inputs_from(values_by_name: Mapping[str, Any], spec: InputSpec | None) -> Inputs:
     """Returns inputs in memory: an array, or a list of arrays of any lengths, for each name.
 
     Args:
-        given: by the names of `forward`'s parameters.
+        values_by_name: by the names of `forward`'s parameters.
         spec: which of them have encoders.
 
     Raises:
@@ -142,13 +142,13 @@ def inputs_from(given: Mapping[str, Any], spec: InputSpec | None) -> Inputs:
         DataError: one is text without an encoder, or no numbers.
     """
     columns: dict[str, Column] = {}
-    for name, values in given.items():
+    for name, values in values_by_name.items():
         encoder = None if spec is None else spec.encoder(name)
         if encoder is None and len(values) and isinstance(values[0], str):
             raise holds_text(name)
-        made = values if encoder is None else encoder(list(values))
-        for key, each in made.items() if isinstance(made, Mapping) else ((name, made),):
-            column = _as_column(each, str(key), len(values))
+        encoded = values if encoder is None else encoder(list(values))
+        for key, array in encoded.items() if isinstance(encoded, Mapping) else ((name, encoded),):
+            column = _as_column(array, str(key), len(values))
             if isinstance(column, InvalidValues):
                 row = int(np.argmax(column.bad))
                 raise DataError(f"row {row} of {key}: {column.describe(row)}", do=column.cure(row))
@@ -174,41 +174,43 @@ def inputs_of(
     Raises:
         DataError: a column is of the wrong type, or a row is bad (see `RowChecker`).
     """
-    named = {name: spec.column(name) for name in spec.columns}
+    column_names = {name: spec.column(name) for name in spec.columns}
     checker.refuse(_findings(batch, spec, [*spec.columns, *others], checker))
-    columns = _columns(batch, spec, checker)
-    wrong = (_not_finite(column, named.get(n, n)) for n, column in columns.items())
-    checker.refuse(chain.from_iterable(wrong))
+    columns = _convert_columns(batch, spec, checker)
+    findings = (_not_finite(column, column_names.get(n, n)) for n, column in columns.items())
+    checker.refuse(chain.from_iterable(findings))
     for name, column in columns.items():
-        checker.likes.setdefault(name, column[:0])
+        checker.templates.setdefault(name, column[:0])
     return Inputs(columns, batch.num_rows, spec.collate)
 
 
 def _findings(
     batch: pa.RecordBatch, spec: InputSpec, names: Sequence[str], checker: RowChecker
 ) -> Iterator[InvalidValues]:
-    """What must be known of a batch before its columns can be read as arrays."""
+    """Yields what is wrong with a batch whose columns could then not be read as arrays."""
     for name in names:
-        column, called = batch.column(name), name
+        column, column_name = batch.column(name), name
         if name in spec.columns:
-            called = spec.column(name)
+            column_name = spec.column(name)
         if column.null_count:
-            yield InvalidValues(called, np.asarray(column.is_null()), lambda _: "null")
+            yield InvalidValues(column_name, np.asarray(column.is_null()), lambda _: "null")
         if name in spec.columns and name not in spec.encoders:
-            yield from _of_shape(column, called, checker.likes.get(name))
+            yield from _shape_findings(column, column_name, checker.templates.get(name))
 
 
-def _of_shape(column: pa.Array, name: str, like: Column | None) -> Iterator[InvalidValues]:
-    kind = _kind(column.type, name)
-    shape = None if like is None else _row_shape(like)
+def _shape_findings(
+    column: pa.Array, name: str, template: Column | None
+) -> Iterator[InvalidValues]:
+    kind = _column_kind(column.type, name)
+    shape = None if template is None else _row_shape(template)
     if kind == "list":
-        yield from _of_lists(column, name, shape)
+        yield from _list_findings(column, name, shape)
     elif kind in ("image", "vector"):
         sizes = _image_sizes(column) if kind == "image" else _vector_sizes(column)
-        yield from _unequal(sizes, name, shape)
+        yield from _size_findings(sizes, name, shape)
 
 
-def _kind(kind: Any, name: str) -> str:  # noqa: ANN401 - an Arrow type
+def _column_kind(arrow_type: Any, name: str) -> str:  # noqa: ANN401 - an Arrow type
     """Returns what a column's rows are.
 
     Raises:
@@ -217,57 +219,59 @@ def _kind(kind: Any, name: str) -> str:  # noqa: ANN401 - an Arrow type
     import pyarrow.types as t
 
     kinds = (
-        each
-        for each, tests in _KINDS.items()
-        if any(getattr(t, f"is_{test}")(kind) for test in tests)
+        kind
+        for kind, type_names in _KINDS.items()
+        if any(getattr(t, f"is_{type_name}")(arrow_type) for type_name in type_names)
     )
-    found = next(kinds, "")
-    if found == "text":
+    column_kind = next(kinds, "")
+    if column_kind == "text":
         raise holds_text(name)
-    if found == "list":
-        found = "list" if _kind(kind.value_type, name) in ("number", "list") else ""
-    elif found == "struct":
-        fields = {kind.field(i).name for i in range(kind.num_fields)}
-        found = "image" if fields >= _IMAGE else "vector" if fields == _VECTOR else ""
-    if found:
-        return found
+    if column_kind == "list":
+        column_kind = (
+            "list" if _column_kind(arrow_type.value_type, name) in ("number", "list") else ""
+        )
+    elif column_kind == "struct":
+        fields = {arrow_type.field(i).name for i in range(arrow_type.num_fields)}
+        column_kind = "image" if fields >= _IMAGE else "vector" if fields == _VECTOR else ""
+    if column_kind:
+        return column_kind
     do = "use numbers, arrays of numbers, ML vectors, bytes or images, or name an encoder"
-    raise DataError(f"column {name}: a model cannot learn from this type", got=kind, do=do)
+    raise DataError(f"column {name}: a model cannot learn from this type", got=arrow_type, do=do)
 
 
-def _row_shape(like: Column) -> tuple[int, ...]:
+def _row_shape(column: Column) -> tuple[int, ...]:
     """Returns the shape of a row, or of one value of a row of any length."""
-    if isinstance(like, Ragged):
-        return (like.width,) if like.is_sparse else like.values.shape[1:]
-    return like.shape[1:]
+    if isinstance(column, Ragged):
+        return (column.width,) if column.is_sparse else column.values.shape[1:]
+    return column.shape[1:]
 
 
-def _of_lists(
+def _list_findings(
     column: pa.Array, name: str, shape: tuple[int, ...] | None
 ) -> Iterator[InvalidValues]:
-    """Nulls at any depth, and inner lists of unequal lengths."""
+    """Yields nulls at any depth, and inner lists of unequal lengths."""
     rows, level = len(column), 0
     owners = np.arange(rows)
     while _is_list(column.type):
         lengths = _lengths(column)
         if level and len(lengths):
-            wanted = int(lengths[0]) if shape is None else shape[level - 1]
+            expected = int(lengths[0]) if shape is None else shape[level - 1]
             yield InvalidValues(
                 name,
-                _marked(owners[lengths != wanted], rows),
-                lambda _, wanted=wanted: f"inner arrays are not all of length {wanted}",  # type: ignore[misc]
+                _row_mask(owners[lengths != expected], rows),
+                lambda _, expected=expected: f"inner arrays are not all of length {expected}",  # type: ignore[misc]
                 lambda _: "only the outermost length of an array may vary from row to row",
             )
         owners, column, level = np.repeat(owners, lengths), column.flatten(), level + 1
         if column.null_count:
-            bad = _marked(owners[np.asarray(column.is_null())], rows)
+            bad = _row_mask(owners[np.asarray(column.is_null())], rows)
             yield InvalidValues(name, bad, lambda _: "null inside an array")
 
 
-def _unequal(
+def _size_findings(
     sizes: NDArray[Any], name: str, shape: tuple[int, ...] | None
 ) -> Iterator[InvalidValues]:
-    """Images or vectors of another size than the first one: sizes [n, k]."""
+    """Yields images or vectors of another size than the first one: sizes [n, k]."""
     if not len(sizes):
         return
     expected = np.array(sizes[0] if shape is None else shape)
@@ -287,15 +291,17 @@ def _not_finite(column: Column, name: str) -> Iterator[InvalidValues]:
     values = column.values["number"] if column.is_sparse else column.values
     for finding in not_finite(name, values):
         owners = column.owners()
-        first = dict(zip(owners[finding.bad][::-1], np.flatnonzero(finding.bad)[::-1], strict=True))
-        bad = _marked(owners[finding.bad], len(column))
-        yield finding._replace(bad=bad, describe=lambda row: finding.describe(int(first[row])))  # noqa: B023
+        first_bad = dict(
+            zip(owners[finding.bad][::-1], np.flatnonzero(finding.bad)[::-1], strict=True)
+        )
+        bad = _row_mask(owners[finding.bad], len(column))
+        yield finding._replace(bad=bad, describe=lambda row: finding.describe(int(first_bad[row])))  # noqa: B023
 
 
-def _marked(rows: NDArray[Any], count: int) -> NDArray[np.bool_]:
-    bad = np.zeros(count, np.bool_)
-    bad[rows] = True
-    return bad
+def _row_mask(rows: NDArray[Any], count: int) -> NDArray[np.bool_]:
+    mask = np.zeros(count, np.bool_)
+    mask[rows] = True
+    return mask
 
 
 def _is_list(kind: Any) -> bool:  # noqa: ANN401 - an Arrow type
@@ -311,7 +317,9 @@ def _lengths(column: pa.Array) -> NDArray[np.int32]:
     return lengths.astype(np.int32, copy=False)
 
 
-def _columns(batch: pa.RecordBatch, spec: InputSpec, checker: RowChecker) -> dict[str, Column]:
+def _convert_columns(
+    batch: pa.RecordBatch, spec: InputSpec, checker: RowChecker
+) -> dict[str, Column]:
     """Returns all inputs.
 
     Raises:
@@ -319,69 +327,71 @@ def _columns(batch: pa.RecordBatch, spec: InputSpec, checker: RowChecker) -> dic
     """
     columns: dict[str, Column] = {}
     for name in spec.columns:
-        called, encoder = spec.column(name), spec.encoder(name)
+        column_name, encoder = spec.column(name), spec.encoder(name)
         if encoder is None:
-            plain = _converted(batch.column(name), called)
-            if not isinstance(spec.columns[name], str) and isinstance(plain, Ragged):
-                plain = plain.values.reshape(len(plain), -1)  # several numbers, stacked
-            made: Mapping[str, Any] = {name: plain}
+            converted = _convert(batch.column(name), column_name)
+            if not isinstance(spec.columns[name], str) and isinstance(converted, Ragged):
+                converted = converted.values.reshape(len(converted), -1)  # several numbers, stacked
+            arrays: Mapping[str, Any] = {name: converted}
         else:
-            found = _encoded(batch.column(name).to_pylist(), encoder, spec.encoders[name])
-            if isinstance(found, _Failed):
-                raise checker.error(InvalidValues(called, found.bad, found.said.__getitem__))
-            made = found if isinstance(found, Mapping) else {name: found}
-        for key, values in made.items():
+            encoded = _encode(batch.column(name).to_pylist(), encoder, spec.encoders[name])
+            if isinstance(encoded, _EncoderErrors):
+                raise checker.error(
+                    InvalidValues(column_name, encoded.bad, encoded.messages.__getitem__)
+                )
+            arrays = encoded if isinstance(encoded, Mapping) else {name: encoded}
+        for key, values in arrays.items():
             if key in columns:
                 raise UsageError("two inputs have one name", got=repr(key), do="rename one")
-            like = checker.likes.get(key)
-            column = _as_column(values, called, batch.num_rows)
+            template = checker.templates.get(key)
+            column = _as_column(values, column_name, batch.num_rows)
             if isinstance(column, InvalidValues):
                 raise checker.error(column)
-            columns[str(key)] = _conform(column, like, called)
+            columns[str(key)] = _conform(column, template, column_name)
     return columns
 
 
 @dataclass(frozen=True, slots=True)
-class _Failed:
+class _EncoderErrors:
     """Which values an encoder does not take, and its error for each."""
 
     bad: NDArray[np.bool_]
-    said: Mapping[int, str]
+    messages: Mapping[int, str]
 
 
-def _encoded(values: list[Any], encoder: Callable[[list[Any]], Any], name: str) -> Any:  # noqa: ANN401
+def _encode(values: list[Any], encoder: Callable[[list[Any]], Any], name: str) -> Any:  # noqa: ANN401
     """Returns what an encoder makes of a column's values, or which of them it does not take."""
     try:
         return encoder(values)
     except Exception as error:  # whatever the user's function raises
-        said = {}
+        messages = {}
         for row, value in enumerate(values):
             try:
                 encoder([value])
-            except Exception as mine:  # likewise
-                said[row] = _said(mine, name)
-        if not said:  # each value alone is taken
-            raise DataError(_said(error, name)) from error
-        return _Failed(_marked(np.array(list(said)), len(values)), said)
+            except Exception as row_error:  # likewise
+                messages[row] = _error_text(row_error, name)
+        if not messages:  # each value alone is taken
+            raise DataError(_error_text(error, name)) from error
+        return _EncoderErrors(_row_mask(np.array(list(messages)), len(values)), messages)
 
 
-def _said(error: Exception, name: str) -> str:
+def _error_text(error: Exception, name: str) -> str:
     text = str(error) if isinstance(error, PhotinusError) else f"{type(error).__name__}: {error}"
     return text if name in ENCODERS else f"the encoder {name!r} failed: {text}"
 
 
-def _as_column(made: Any, name: str, rows: int) -> Column | InvalidValues:  # noqa: ANN401
+def _as_column(values: Any, name: str, rows: int) -> Column | InvalidValues:  # noqa: ANN401
     """Returns what an encoder, or a conversion, made of so many rows; or the rows that differ."""
-    if isinstance(made, Ragged):
-        return made
-    is_list = isinstance(made, (list, tuple)) or getattr(made, "dtype", "") == np.dtype(object)
-    if len(made) != rows:
+    if isinstance(values, Ragged):
+        return values
+    is_list = isinstance(values, (list, tuple)) or getattr(values, "dtype", "") == np.dtype(object)
+    if len(values) != rows:
         do = "return one array, or number, for each value of the list"
         wrong = f"column {name}: an encoder must return as many rows as it gets"
-        raise DataError(wrong, got=f"{len(made)} for {rows}", do=do)
+        raise DataError(wrong, got=f"{len(values)} for {rows}", do=do)
     if not is_list:
-        return _numbers(np.asarray(made), name)
-    arrays = [np.asarray(row) for row in made]
+        return _numbers(np.asarray(values), name)
+    arrays = [np.asarray(row) for row in values]
     if not arrays or arrays[0].ndim == 0:
         return _numbers(np.array(arrays), name)
     is_image = arrays[0].ndim > 2
@@ -413,35 +423,35 @@ def _numbers(values: Array, name: str) -> Array:
         return values.astype(np.float32, copy=False) if values.dtype.kind == "f" else values
 
 
-def _conform(column: Column, like: Column | None, name: str) -> Column:
-    """Returns a column as the first rows of the partition were: of their type, if it holds it.
+def _conform(column: Column, template: Column | None, name: str) -> Column:
+    """Returns a column in the type of the partition's first rows, if that holds its values.
 
     Raises:
-        DataError: it does not, or has another shape.
+        DataError: it does not, or the column has another shape.
     """
-    if like is None:
+    if template is None:
         return column
-    if isinstance(like, Ragged) and like.is_sparse and not isinstance(column, Ragged):
+    if isinstance(template, Ragged) and template.is_sparse and not isinstance(column, Ragged):
         column = _sparse_of(column)
-    elif isinstance(column, Ragged) and column.is_sparse and not isinstance(like, Ragged):
+    elif isinstance(column, Ragged) and column.is_sparse and not isinstance(template, Ragged):
         column = column.dense(np.arange(len(column)))
-    if type(column) is not type(like) or _row_shape(column) != _row_shape(like):
-        got, wanted = (f"{type(c).__name__} of {list(_row_shape(c))}" for c in (column, like))
+    if type(column) is not type(template) or _row_shape(column) != _row_shape(template):
+        got, wanted = (f"{type(c).__name__} of {list(_row_shape(c))}" for c in (column, template))
         raise DataError(f"column {name}: rows differ in shape", got=f"{wanted}, then {got}")
-    mine = column.values if isinstance(column, Ragged) else column
-    wanted_type = (like.values if isinstance(like, Ragged) else like).dtype
-    if mine.dtype == wanted_type:
+    values = column.values if isinstance(column, Ragged) else column
+    expected_dtype = (template.values if isinstance(template, Ragged) else template).dtype
+    if values.dtype == expected_dtype:
         return column
-    cast = mine.astype(wanted_type)
-    if not np.array_equal(cast, mine):
-        got = f"{wanted_type}, then {mine.dtype}"
+    cast = values.astype(expected_dtype)
+    if not np.array_equal(cast, values):
+        got = f"{expected_dtype}, then {values.dtype}"
         raise DataError(f"column {name}: an encoder must return one type of numbers", got=got)
     return Ragged(column.lengths, cast) if isinstance(column, Ragged) else cast
 
 
-def _converted(column: pa.Array, name: str) -> Column:
+def _convert(column: pa.Array, name: str) -> Column:
     """Returns a column without nulls."""
-    kind = _kind(column.type, name)
+    kind = _column_kind(column.type, name)
     if kind == "number":
         import pyarrow as pa
 
@@ -468,8 +478,8 @@ def _bytes(column: pa.Array) -> Ragged:
         width = column.type.byte_width
         data, start = column.buffers()[1], column.offset * width
     else:
-        wide = pa.types.is_large_binary(column.type)
-        dtype = np.dtype(np.int64 if wide else np.int32)
+        is_large = pa.types.is_large_binary(column.type)
+        dtype = np.dtype(np.int64 if is_large else np.int32)
         data = column.buffers()[2]
         start = int(np.frombuffer(column.buffers()[1], dtype, 1, column.offset * dtype.itemsize)[0])
     return Ragged(lengths, np.frombuffer(data, np.uint8, int(lengths.sum()), start))
@@ -483,7 +493,7 @@ def _lists(column: pa.Array, name: str) -> Column:
         widths = _lengths(column)
         inner.append(int(widths[0]) if len(widths) else 0)
         column = column.flatten()
-    values = _converted(column, name)
+    values = _convert(column, name)
     assert isinstance(values, np.ndarray)
     values = values.reshape(-1, *inner) if inner and values.size else values
     return Ragged(lengths, values) if fixed is None else values.reshape(-1, fixed, *inner)
@@ -518,9 +528,9 @@ def _vectors(column: pa.Array, name: str) -> Column:
         return numbers.reshape(-1, width)
     ragged = Ragged(_lengths(values), np.empty(len(numbers), SPARSE), width)
     ragged.values["number"] = numbers
-    of_dense = is_dense[ragged.owners()]
-    ragged.values["place"][of_dense] = ragged.within()[of_dense]
-    ragged.values["place"][~of_dense] = column.field("indices").flatten().to_numpy()
+    is_from_dense = is_dense[ragged.owners()]
+    ragged.values["place"][is_from_dense] = ragged.positions_in_row()[is_from_dense]
+    ragged.values["place"][~is_from_dense] = column.field("indices").flatten().to_numpy()
     return ragged
 
 

@@ -21,13 +21,13 @@ from photinus.core.addresses import filesystem, is_address, on_disk
 from photinus.core.errors import DataError, UsageError, message, reason_of
 from photinus.core.seeds import generator
 from photinus.data.base import Array
-from photinus.data.images import squared
+from photinus.data.images import center_square
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_ENDINGS = ("jpg", "jpeg", "png")
+_EXTENSIONS = ("jpg", "jpeg", "png")
 _LABEL = "cls"
 _DO = "name a folder with a folder of images for each class, or with .tar files"
 _MEND = "mend the images, or allow a share of them to be left out: most_corrupt=0.01"
@@ -39,7 +39,7 @@ _BATCH_BYTES = 32 << 20
 class ImageFile(NamedTuple):
     """An image file that was read."""
 
-    place: str
+    name: str
     label: int
     pixels: Array | None
     """uint8 [3, side, side]; None of a file that cannot be read."""
@@ -71,50 +71,52 @@ class ImageFiles:
         Raises:
             DataError: a file is not there, a tar file is damaged, or a label is no class.
         """
-        opened = _opener(self.root)
+        open_file = _opener(self.root)
         for number in numbers:
             name = self.names[number]
-            with closing(opened(name)) as file:
+            with closing(open_file(name)) as file:
                 if name.endswith(".tar"):
-                    yield from self._of_tar(name, file)
+                    yield from self._read_tar(name, file)
                 else:
                     label = self.classes.index(name.partition("/")[0])
-                    yield self._picture(name, label, file.read())
+                    yield self._decode(name, label, file.read())
 
-    def _of_tar(self, name: str, file: Any) -> Iterator[ImageFile]:  # noqa: ANN401 - a binary file
+    def _read_tar(self, name: str, file: Any) -> Iterator[ImageFile]:  # noqa: ANN401 - a binary file
         """Yields a shard's images; what belongs together has one name up to the first dot."""
         try:
             with tarfile.open(fileobj=file, mode="r|") as shard:
-                for key, parts in groupby(_parts(shard), itemgetter(0)):
-                    yield from self._of_parts(f"{name}/{key}", {part[1]: part[2] for part in parts})
+                for key, parts in groupby(_tar_members(shard), itemgetter(0)):
+                    yield from self._read_example(
+                        f"{name}/{key}", {part[1]: part[2] for part in parts}
+                    )
         except (tarfile.TarError, EOFError) as error:
             do = "write the shard again"
             raise DataError(f"{self.root}/{name} is damaged", got=reason_of(error), do=do) from None
 
-    def _of_parts(self, place: str, parts: dict[str, bytes]) -> Iterator[ImageFile]:
-        image = next((parts[ending] for ending in _ENDINGS if ending in parts), None)
+    def _read_example(self, name: str, parts: dict[str, bytes]) -> Iterator[ImageFile]:
+        image = next((parts[extension] for extension in _EXTENSIONS if extension in parts), None)
         if image is None:
             return
         if _LABEL not in parts:
-            raise DataError(f"{place} has no label", do=f"add a file of its name and .{_LABEL}")
-        yield self._picture(place, self._label(place, parts[_LABEL]), image)
+            raise DataError(f"{name} has no label", do=f"add a file of its name and .{_LABEL}")
+        yield self._decode(name, self._label(name, parts[_LABEL]), image)
 
-    def _label(self, place: str, content: bytes) -> int:
+    def _label(self, name: str, content: bytes) -> int:
         text = content.decode("utf-8", "replace").strip()
         if text in self.classes:
             return self.classes.index(text)
         if text.isdecimal() and (not self.classes or int(text) < len(self.classes)):
             return int(text)
-        known = f"one of {len(self.classes)} classes" if self.classes else "a number"
-        raise DataError(f"the label of {place} must be {known}", got=repr(text))
+        expected = f"one of {len(self.classes)} classes" if self.classes else "a number"
+        raise DataError(f"the label of {name} must be {expected}", got=repr(text))
 
-    def _picture(self, place: str, label: int, content: bytes) -> ImageFile:
+    def _decode(self, name: str, label: int, content: bytes) -> ImageFile:
         try:
-            return ImageFile(place, label, squared(content, self.side))
+            return ImageFile(name, label, center_square(content, self.side))
         except DataError as error:
-            return ImageFile(place, label, None, str(error))
+            return ImageFile(name, label, None, str(error))
 
-    def refused(self, bad: int, first: str, most_corrupt: float, images: int) -> str:
+    def corruption_warning(self, bad: int, first: str, most_corrupt: float, images: int) -> str:
         """Returns the warning about images that cannot be read and are left out; empty if none is.
 
         Args:
@@ -128,18 +130,18 @@ class ImageFiles:
         """
         wrong = f"{bad} of {images} images of {self.root} cannot be read"
         if bad > most_corrupt * images:
-            more = f"{wrong}, more than the share most_corrupt={most_corrupt:g}"
-            raise DataError(more, got=first, do=_MEND)
+            too_many = f"{wrong}, more than the share most_corrupt={most_corrupt:g}"
+            raise DataError(too_many, got=first, do=_MEND)
         return message(f"{wrong}, and are left out", got=first) if bad else ""
 
 
-def _parts(shard: tarfile.TarFile) -> Iterator[tuple[str, str, bytes]]:
+def _tar_members(shard: tarfile.TarFile) -> Iterator[tuple[str, str, bytes]]:
     """Yields (name up to the first dot, ending, content) of each file."""
     for member in shard:
         if (content := shard.extractfile(member)) is not None:
-            folder, slash, last = member.name.removeprefix("./").rpartition("/")
-            own, _, ending = last.partition(".")
-            yield f"{folder}{slash}{own}", ending.lower(), content.read()
+            folder, slash, file_name = member.name.removeprefix("./").rpartition("/")
+            stem, _, extension = file_name.partition(".")
+            yield f"{folder}{slash}{stem}", extension.lower(), content.read()
 
 
 def listed(path: str, side: int, classes: Sequence[str] = ()) -> ImageFiles:
@@ -153,23 +155,28 @@ def listed(path: str, side: int, classes: Sequence[str] = ()) -> ImageFiles:
     Raises:
         DataError: there is no such folder, it holds no images, or a class is not among `classes`.
     """
-    names_in = _lister(path)
-    files, folders = names_in("")
+    list_folder = _lister(path)
+    files, folders = list_folder("")
     names = [name for name in files if name.endswith(".tar")]
-    known = tuple(classes)
+    class_names = tuple(classes)
     if not names:
-        known = known or tuple(folders)
-        found = {folder: names_in(folder)[0] for folder in folders}
-        names = [f"{of}/{name}" for of, all_ in found.items() for name in all_ if _is_image(name)]
-        if strange := sorted({name.partition("/")[0] for name in names}.difference(known)):
-            wrong = f"{path}: the folder {strange[0]!r} is no class"
-            raise DataError(wrong, got=", ".join(known), do="name all folders as classes")
+        class_names = class_names or tuple(folders)
+        names_by_folder = {folder: list_folder(folder)[0] for folder in folders}
+        names = [
+            f"{folder_name}/{name}"
+            for folder_name, file_names in names_by_folder.items()
+            for name in file_names
+            if _is_image(name)
+        ]
+        if unknown := sorted({name.partition("/")[0] for name in names}.difference(class_names)):
+            wrong = f"{path}: the folder {unknown[0]!r} is no class"
+            raise DataError(wrong, got=", ".join(class_names), do="name all folders as classes")
     if not names:
         raise DataError(f"{path} holds no images", do=_DO)
     order = generator(0, "image files").permutation(len(names))
     # tasks of Spark run in folders of their own
     root = path.rstrip("/") if is_address(path) else str(on_disk(path).absolute())
-    return ImageFiles(root, tuple(names[n] for n in order), known, side)
+    return ImageFiles(root, tuple(names[n] for n in order), class_names, side)
 
 
 def load_images(files: ImageFiles, most_corrupt: float = 0.0) -> tuple[Array, Array]:
@@ -182,14 +189,18 @@ def load_images(files: ImageFiles, most_corrupt: float = 0.0) -> tuple[Array, Ar
     Raises:
         DataError: as `image_frame`.
     """
-    rows, labels, bad = list[Array](), list[int](), list[str]()
-    for picture in files.read(range(len(files.names))):
-        if picture.pixels is None:
-            bad.append(f"{picture.place}: {picture.problem}")
+    rows, labels, problems = list[Array](), list[int](), list[str]()
+    for image in files.read(range(len(files.names))):
+        if image.pixels is None:
+            problems.append(f"{image.name}: {image.problem}")
             continue
-        rows.append(picture.pixels.reshape(-1))
-        labels.append(picture.label)
-    _tell(files.refused(len(bad), min(bad, default=""), most_corrupt, len(bad) + len(rows)))
+        rows.append(image.pixels.reshape(-1))
+        labels.append(image.label)
+    _warn(
+        files.corruption_warning(
+            len(problems), min(problems, default=""), most_corrupt, len(problems) + len(rows)
+        )
+    )
     return np.array(rows, np.uint8), np.array(labels, np.int64)
 
 
@@ -230,31 +241,35 @@ def image_frame(
         50000
     """
     files = listed(path, side, classes)
-    usual = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200")))
-    parts = min(usual, len(files.names)) if partitions is None else partitions
-    if parts > len(files.names):
+    default_partitions = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200")))
+    partition_count = (
+        min(default_partitions, len(files.names)) if partitions is None else partitions
+    )
+    if partition_count > len(files.names):
         got, do = f"{len(files.names)} files of images", "write more and smaller tar files"
-        raise UsageError(f"{parts} partitions need a file each", got=got, do=do)
+        raise UsageError(f"{partition_count} partitions need a file each", got=got, do=do)
     _keep_batches_small(spark, 3 * side**2)
-    numbers = spark.range(0, len(files.names), 1, parts)
+    numbers = spark.range(0, len(files.names), 1, partition_count)
     if most_corrupt:
-        told = numbers.mapInArrow(_counts(files), "images long, bad long, first string").collect()
-        images, bad = (sum(row[column] for row in told) for column in ("images", "bad"))
-        first = min((row["first"] for row in told if row["bad"]), default="")
-        _tell(files.refused(bad, first, most_corrupt, images))
+        counts = numbers.mapInArrow(
+            _counting_task(files), "images long, bad long, first string"
+        ).collect()
+        images, bad = (sum(row[column] for row in counts) for column in ("images", "bad"))
+        first = min((row["first"] for row in counts if row["bad"]), default="")
+        _warn(files.corruption_warning(bad, first, most_corrupt, images))
     rows = numbers.mapInArrow(
-        _rows(files, can_skip=bool(most_corrupt)), "features binary, label long"
+        _reading_task(files, can_skip=bool(most_corrupt)), "features binary, label long"
     )
     if not files.classes:
         return rows
-    named = {"type": "nominal", "vals": list(files.classes), "name": "label"}
-    return rows.withMetadata("label", {"ml_attr": named})
+    label_attribute = {"type": "nominal", "vals": list(files.classes), "name": "label"}
+    return rows.withMetadata("label", {"ml_attr": label_attribute})
 
 
 def _keep_batches_small(spark: SparkSession, row_bytes: int) -> None:
-    key, most = "spark.sql.execution.arrow.maxRecordsPerBatch", max(1, _BATCH_BYTES // row_bytes)
-    if not 0 < int(str(spark.conf.get(key, "10000"))) <= most:
-        spark.conf.set(key, most)
+    key, limit = "spark.sql.execution.arrow.maxRecordsPerBatch", max(1, _BATCH_BYTES // row_bytes)
+    if not 0 < int(str(spark.conf.get(key, "10000"))) <= limit:
+        spark.conf.set(key, limit)
 
 
 _Task = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
@@ -265,40 +280,40 @@ def _numbers(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
         yield from batch.column(0).to_pylist()
 
 
-def _counts(files: ImageFiles) -> _Task:
+def _counting_task(files: ImageFiles) -> _Task:
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        images, bad = 0, list[str]()
-        for picture in files.read(_numbers(batches)):
+        images, problems = 0, list[str]()
+        for image in files.read(_numbers(batches)):
             images += 1
-            if picture.pixels is None:
-                bad.append(f"{picture.place}: {picture.problem}")
-        told = {"images": images, "bad": len(bad), "first": min(bad, default="")}
-        yield pa.RecordBatch.from_pylist([told])
+            if image.pixels is None:
+                problems.append(f"{image.name}: {image.problem}")
+        counts = {"images": images, "bad": len(problems), "first": min(problems, default="")}
+        yield pa.RecordBatch.from_pylist([counts])
 
     return count
 
 
-def _rows(files: ImageFiles, *, can_skip: bool) -> _Task:
+def _reading_task(files: ImageFiles, *, can_skip: bool) -> _Task:
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        some = max(1, _BATCH_BYTES // (3 * files.side**2))
+        rows_per_batch = max(1, _BATCH_BYTES // (3 * files.side**2))
         features, labels = list[bytes](), list[int]()
 
         def batch() -> pa.RecordBatch:
             columns = [pa.array(features, pa.binary()), pa.array(labels, pa.int64())]
             return pa.RecordBatch.from_arrays(columns, names=["features", "label"])
 
-        for picture in files.read(_numbers(batches)):
-            if picture.pixels is None:
+        for image in files.read(_numbers(batches)):
+            if image.pixels is None:
                 if not can_skip:
-                    raise DataError(f"{files.root}/{picture.place}: {picture.problem}", do=_MEND)
+                    raise DataError(f"{files.root}/{image.name}: {image.problem}", do=_MEND)
                 continue
-            features.append(picture.pixels.tobytes())
-            labels.append(picture.label)
-            if len(features) == some:
+            features.append(image.pixels.tobytes())
+            labels.append(image.label)
+            if len(features) == rows_per_batch:
                 yield batch()
                 features, labels = [], []
         yield batch()
@@ -306,31 +321,36 @@ def _rows(files: ImageFiles, *, can_skip: bool) -> _Task:
     return read
 
 
-def _tell(text: str) -> None:
+def _warn(text: str) -> None:
     if text:
         logging.getLogger("photinus").warning(text)
 
 
 def _is_image(name: str) -> bool:
-    return name.rpartition(".")[2].lower() in _ENDINGS
+    return name.rpartition(".")[2].lower() in _EXTENSIONS
 
 
 def _lister(root: str) -> Callable[[str], tuple[list[str], list[str]]]:
     """Returns a function that lists the files and the folders in a folder under `root`, sorted."""
     if not is_address(root):
         return lambda folder: _names_on_disk(f"{on_disk(root)}/{folder}")
-    system, place = filesystem(root)
+    system, root_path = filesystem(root)
 
-    def names(folder: str) -> tuple[list[str], list[str]]:
+    def list_folder(folder: str) -> tuple[list[str], list[str]]:
         try:
-            found = system.ls(f"{place}/{folder}".rstrip("/"), detail=True)
+            entries = system.ls(f"{root_path}/{folder}".rstrip("/"), detail=True)
         except OSError as error:
             raise DataError(f"{root} cannot be read", got=reason_of(error), do=_DO) from error
-        named = [(str(one["name"]).rstrip("/").rpartition("/")[2], one["type"]) for one in found]
-        files, folders = (sorted(n for n, kind in named if kind == of) for of in _KINDS)
+        names_and_types = [
+            (str(entry["name"]).rstrip("/").rpartition("/")[2], entry["type"]) for entry in entries
+        ]
+        files, folders = (
+            sorted(n for n, entry_type in names_and_types if entry_type == wanted_type)
+            for wanted_type in _KINDS
+        )
         return files, folders
 
-    return names
+    return list_folder
 
 
 def _names_on_disk(folder: str) -> tuple[list[str], list[str]]:
@@ -338,21 +358,21 @@ def _names_on_disk(folder: str) -> tuple[list[str], list[str]]:
         entries = sorted(on_disk(folder).iterdir())
     except OSError as error:
         raise DataError(f"{folder} cannot be read", got=reason_of(error), do=_DO) from error
-    shown = [entry for entry in entries if not entry.name.startswith(".")]
-    return [e.name for e in shown if e.is_file()], [e.name for e in shown if e.is_dir()]
+    visible = [entry for entry in entries if not entry.name.startswith(".")]
+    return [e.name for e in visible if e.is_file()], [e.name for e in visible if e.is_dir()]
 
 
 def _opener(root: str) -> Callable[[str], Any]:
     """Returns what opens a file under `root`."""
-    is_far = is_address(root)
-    system, place = filesystem(root) if is_far else (None, str(on_disk(root)))
+    is_remote = is_address(root)
+    system, root_path = filesystem(root) if is_remote else (None, str(on_disk(root)))
 
-    def opened(name: str) -> Any:  # noqa: ANN401 - a binary file
-        path = f"{place}/{name}"
+    def open_file(name: str) -> Any:  # noqa: ANN401 - a binary file
+        path = f"{root_path}/{name}"
         try:
             return system.open(path, "rb") if system else open(path, "rb")
         except OSError as error:
-            do = "" if is_far else "all executors must see the folder: share it, or use hdfs://"
+            do = "" if is_remote else "all executors must see the folder: share it, or use hdfs://"
             raise DataError(f"{path} cannot be read", got=reason_of(error), do=do) from error
 
-    return opened
+    return open_file

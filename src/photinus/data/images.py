@@ -13,7 +13,7 @@ from photinus.data.base import Array
 _FORMATS = ("JPEG", "PNG")
 
 
-def decoded(files: list[bytes]) -> list[Array]:
+def decode_images(files: list[bytes]) -> list[Array]:
     """Returns the images of JPEG or PNG files, each uint8 [height, width, 3], in RGB.
 
     Args:
@@ -23,10 +23,10 @@ def decoded(files: list[bytes]) -> list[Array]:
         DataError: one is no image, or is damaged.
         NotReadyError: pillow is not installed.
     """
-    return [_decoded(content) for content in files]
+    return [_decode(content) for content in files]
 
 
-def squared(content: bytes, side: int) -> Array:
+def center_square(content: bytes, side: int) -> Array:
     """Returns the middle square of an image, scaled to a side.
 
     Args:
@@ -44,10 +44,10 @@ def squared(content: bytes, side: int) -> Array:
         Krizhevsky, Sutskever and Hinton, ImageNet classification with deep convolutional neural
         networks (2012), section 2.
     """
-    return _decoded(content, side).transpose(2, 0, 1)
+    return _decode(content, side).transpose(2, 0, 1)
 
 
-def _decoded(content: bytes, side: int | None = None) -> Array:
+def _decode(content: bytes, side: int | None = None) -> Array:
     try:
         from PIL import Image
     except ImportError:
@@ -57,13 +57,13 @@ def _decoded(content: bytes, side: int | None = None) -> Array:
             if side is not None:
                 image.draft("RGB", (side, side))  # a JPEG is decoded at half its size, or a fourth
             pixels = image.convert("RGB")
-            return np.asarray(pixels if side is None else _middle(pixels, side))
+            return np.asarray(pixels if side is None else _crop_center(pixels, side))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         reason = str(error).partition(" <")[0]  # the rest names an object in memory
         raise DataError("the image cannot be decoded", got=reason) from error
 
 
-def _middle(image: Any, side: int) -> Any:  # noqa: ANN401 - an image of pillow
+def _crop_center(image: Any, side: int) -> Any:  # noqa: ANN401 - an image of pillow
     width, height = image.size
     short = min(width, height)
     left, top = (width - short) // 2, (height - short) // 2

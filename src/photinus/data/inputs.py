@@ -17,7 +17,7 @@ from photinus.data.base import Array
 SPARSE = np.dtype([("place", np.int32), ("number", np.float32)])
 """A number of a sparse vector, and where in the vector it stands."""
 _Index = NDArray[np.int64]
-_LEAST_ROWS = 16
+_MIN_BATCH_ROWS = 16
 """Of a batch that is cut by length."""
 
 
@@ -49,14 +49,14 @@ class Ragged:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def __getitem__(self, some: Any) -> Ragged:  # noqa: ANN401 - a slice, numbers or truth values
-        if isinstance(some, slice) and some.step in (None, 1):
-            lengths = self.lengths[some]
-            start = int(self.starts[some][0]) if len(lengths) else 0
+    def __getitem__(self, selection: Any) -> Ragged:  # noqa: ANN401 - a slice, numbers or truth values
+        if isinstance(selection, slice) and selection.step in (None, 1):
+            lengths = self.lengths[selection]
+            start = int(self.starts[selection][0]) if len(lengths) else 0
             return Ragged(lengths, self.values[start : start + int(lengths.sum())], self.width)
-        index = np.arange(len(self))[some]
-        lengths, places = self._places(index)
-        return Ragged(lengths, np.take(self.values, places, axis=0), self.width)
+        index = np.arange(len(self))[selection]
+        lengths, positions = self._value_positions(index)
+        return Ragged(lengths, np.take(self.values, positions, axis=0), self.width)
 
     @property
     def is_sparse(self) -> bool:
@@ -72,10 +72,10 @@ class Ragged:
         Returns:
             [B, T, ...] and [B, T].
         """
-        lengths, places = self._places(index)
+        lengths, positions = self._value_positions(index)
         longest = max(1, int(lengths.max(initial=0)))  # no module takes sequences of length 0
         mask = np.arange(longest) < lengths[:, None]  # [B, T]
-        values = np.take(self.values, places, axis=0)
+        values = np.take(self.values, positions, axis=0)
         if mask.all():
             return values.reshape(*mask.shape, *values.shape[1:]), mask
         out = np.zeros((*mask.shape, *values.shape[1:]), values.dtype)
@@ -91,8 +91,8 @@ class Ragged:
         Returns:
             float32 [B, width].
         """
-        lengths, places = self._places(index)
-        values = np.take(self.values, places)
+        lengths, positions = self._value_positions(index)
+        values = np.take(self.values, positions)
         out = np.zeros((len(index), self.width), np.float32)
         out[np.repeat(np.arange(len(index)), lengths), values["place"]] = values["number"]
         return out
@@ -109,7 +109,7 @@ class Ragged:
         np.cumsum(of_values, out=total[1:])
         return np.asarray(total[self.starts + self.lengths] - total[self.starts])
 
-    def within(self) -> _Index:
+    def positions_in_row(self) -> _Index:
         """Returns where in its row each value stands, [sum of lengths]."""
         return np.arange(len(self.values)) - np.repeat(self.starts, self.lengths)
 
@@ -117,7 +117,7 @@ class Ragged:
         """Returns each value's row, [sum of lengths]."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
-    def _places(self, index: _Index) -> tuple[_Index, _Index]:
+    def _value_positions(self, index: _Index) -> tuple[_Index, _Index]:
         """Returns the lengths of rows, and where their values lie."""
         lengths = self.lengths[index].astype(np.int64, copy=False)
         ends = np.cumsum(lengths)
@@ -148,12 +148,12 @@ class Inputs:
     def __len__(self) -> int:
         return self.rows
 
-    def __getitem__(self, some: Any) -> Inputs:  # noqa: ANN401 - a slice, numbers or truth values
-        rows = len(range(self.rows)[some]) if isinstance(some, slice) else None
-        found = {name: column[some] for name, column in self.columns.items()}
+    def __getitem__(self, selection: Any) -> Inputs:  # noqa: ANN401 - a slice, numbers or truth values
+        rows = len(range(self.rows)[selection]) if isinstance(selection, slice) else None
+        columns = {name: column[selection] for name, column in self.columns.items()}
         if rows is None:
-            rows = len(np.arange(self.rows)[some])
-        return Inputs(found, rows, self.collate)
+            rows = len(np.arange(self.rows)[selection])
+        return Inputs(columns, rows, self.collate)
 
     @property
     def nbytes(self) -> int:
@@ -162,20 +162,20 @@ class Inputs:
 
     def parts(self) -> list[Array]:
         """Returns the arrays that all of it consists of."""
-        found: list[Array] = []
+        arrays: list[Array] = []
         for column in self.columns.values():
-            found += [column.lengths, column.values] if isinstance(column, Ragged) else [column]
-        return found
+            arrays += [column.lengths, column.values] if isinstance(column, Ragged) else [column]
+        return arrays
 
-    def of_parts(self, parts: Sequence[Array]) -> Inputs:
+    def with_parts(self, parts: Sequence[Array]) -> Inputs:
         """Returns other rows of the same inputs, made of arrays as `parts` returns them."""
-        left: Iterator[Array] = iter(parts)
+        remaining: Iterator[Array] = iter(parts)
         columns: dict[str, Column] = {}
-        for name, like in self.columns.items():
-            first = np.asarray(next(left))  # a memmap's own class would slow every batch down
-            if isinstance(like, Ragged):  # a file does not know the names of a structure
-                values = np.asarray(next(left)).view(like.values.dtype)
-                columns[name] = Ragged(first, values, like.width)
+        for name, column in self.columns.items():
+            first = np.asarray(next(remaining))  # a memmap's own class would slow every batch down
+            if isinstance(column, Ragged):  # a file does not know the names of a structure
+                values = np.asarray(next(remaining)).view(column.values.dtype)
+                columns[name] = Ragged(first, values, column.width)
             else:
                 columns[name] = first
         rows = len(next(iter(columns.values()))) if columns else 0
@@ -194,39 +194,39 @@ class Inputs:
             DataError: one's own `collate` does not return a dict of arrays.
         """
         if self.collate:
-            return self._collated(index)
-        made: dict[str, Array] = {}
+            return self._collate(index)
+        batch: dict[str, Array] = {}
         for name, column in self.columns.items():
             if not isinstance(column, Ragged):
-                made[name] = _widened(np.take(column, index, axis=0))
+                batch[name] = _widen(np.take(column, index, axis=0))
             elif column.is_sparse:
-                made[name] = column.dense(index)
+                batch[name] = column.dense(index)
             else:
-                padded, made[mask_of(name)] = column.padded(index)
-                made[name] = _widened(padded)
-        return made
+                padded, batch[mask_of(name)] = column.padded(index)
+                batch[name] = _widen(padded)
+        return batch
 
     def lengths(self) -> NDArray[np.integer[Any]] | None:
         """Returns how long each row's longest sequence is, [n]; None where all are equally long."""
         longest: NDArray[np.integer[Any]] | None = None
         for column in self.columns.values():
             if isinstance(column, Ragged) and not column.is_sparse:
-                mine = column.lengths
-                longest = mine if longest is None else np.maximum(longest, mine)
-        is_even = longest is None or not len(longest) or longest.min() == longest.max()
-        return None if is_even else longest
+                lengths = column.lengths
+                longest = lengths if longest is None else np.maximum(longest, lengths)
+        is_uniform = longest is None or not len(longest) or longest.min() == longest.max()
+        return None if is_uniform else longest
 
-    def by_length(self, most: int) -> list[_Index]:
+    def by_length(self, max_rows: int) -> list[_Index]:
         """Returns the rows' numbers in batches of rows of like length, so that little is padded.
 
         Args:
-            most: rows of a batch.
+            max_rows: the most rows of a batch.
         """
         lengths = self.lengths()
         if lengths is None:
             lengths = np.ones(self.rows, np.int64)
         order = np.argsort(lengths, kind="stable")
-        return np.split(order, cut_by_length(lengths[order], most)[:-1])
+        return np.split(order, cut_by_length(lengths[order], max_rows)[:-1])
 
     def bytes_of(self, row: int) -> bytes:
         """Returns one row's content."""
@@ -235,18 +235,18 @@ class Inputs:
             for column in self.columns.values()
         )
 
-    def _collated(self, index: _Index) -> dict[str, Array]:
+    def _collate(self, index: _Index) -> dict[str, Array]:
         function: Callable[..., Any] = code_named(self.collate, "collate")
         rows = [{name: _row(column, i) for name, column in self.columns.items()} for i in index]
         try:
-            made = function(rows)
+            batch = function(rows)
         except Exception as error:  # whatever the user's function raises
             got = f"{type(error).__name__}: {error}"
             raise DataError(f"collate {self.collate!r} failed", got=got) from error
-        if not isinstance(made, Mapping):
+        if not isinstance(batch, Mapping):
             wrong = f"collate {self.collate!r} must return a dict of arrays by name"
-            raise DataError(wrong, got=type(made).__name__)
-        return {str(name): _widened(np.array(array)) for name, array in made.items()}
+            raise DataError(wrong, got=type(batch).__name__)
+        return {str(name): _widen(np.array(array)) for name, array in batch.items()}
 
 
 def parts_of(features: Any) -> list[Array]:  # noqa: ANN401 - features
@@ -255,9 +255,9 @@ def parts_of(features: Any) -> list[Array]:  # noqa: ANN401 - features
     return parts
 
 
-def from_parts(like: Any, parts: Sequence[Array]) -> Any:  # noqa: ANN401 - features
+def from_parts(template: Any, parts: Sequence[Array]) -> Any:  # noqa: ANN401 - features
     """Returns features of the same kind, made of arrays as `parts_of` returns them."""
-    return like.of_parts(parts) if isinstance(like, Inputs) else parts[0]
+    return template.with_parts(parts) if isinstance(template, Inputs) else parts[0]
 
 
 def joined(blocks: Sequence[Any]) -> Any:  # noqa: ANN401 - features
@@ -274,14 +274,14 @@ def joined(blocks: Sequence[Any]) -> Any:  # noqa: ANN401 - features
 
 def _row(column: Column, row: int) -> Array:
     if not isinstance(column, Ragged):
-        return _widened(np.array(column[row]))
+        return _widen(np.array(column[row]))
     if column.is_sparse:
-        whole: Array = column.dense(np.array([row]))[0]
-        return whole
-    return _widened(column.row(row).copy())
+        dense: Array = column.dense(np.array([row]))[0]
+        return dense
+    return _widen(column.row(row).copy())
 
 
-def _widened(array: Array) -> Array:
+def _widen(array: Array) -> Array:
     """Returns whole numbers as int64, which is what torch counts in; bytes as they are."""
     if array.dtype.kind in "iu" and array.dtype != np.uint8:
         return array.astype(np.int64, copy=False)
@@ -305,8 +305,8 @@ def cut_by_length(lengths: NDArray[np.integer[Any]], batch: int) -> list[int]:
     ends = [0]
     while (start := ends[-1]) < len(lengths):
         stops = np.arange(start + 1, min(start + batch, len(lengths)) + 1)
-        places = lengths[stops - 1] * (stops - start)
-        held = sums[stops] - sums[start]
-        filled = stops[8 * held >= 7 * places]  # a row alone always is
-        ends.append(int(max(filled[-1], stops[:_LEAST_ROWS][-1])))
+        slots = lengths[stops - 1] * (stops - start)
+        value_counts = sums[stops] - sums[start]
+        dense_enough = stops[8 * value_counts >= 7 * slots]  # a row alone always is
+        ends.append(int(max(dense_enough[-1], stops[:_MIN_BATCH_ROWS][-1])))
     return ends[1:]

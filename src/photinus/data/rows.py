@@ -88,7 +88,7 @@ class Rows:
             # a memmap's own class would come back from every batch and slow it down
             features = np.asarray(features)
         labels = None if labels is None else np.asarray(labels)
-        index = _sorted(Block(features, labels, weights))
+        index = _sort_by_content(Block(features, labels, weights))
         return cls(features, labels, *index, scale, room, weights)
 
     def __len__(self) -> int:
@@ -102,8 +102,8 @@ class Rows:
         Args:
             share: of all rows, from 0 to 1.
         """
-        aside = int(np.sum(self.keys < np.uint64(share * 2.0**64)))
-        return replace(self, order=self.order[aside:]), replace(self, order=self.order[:aside])
+        count = int(np.sum(self.keys < np.uint64(share * 2.0**64)))
+        return replace(self, order=self.order[count:]), replace(self, order=self.order[:count])
 
     def batch(self, index: NDArray[np.int64], seed: int = 0) -> Batch:
         """Gathers the rows of `index` [B] into fresh arrays; `seed` decides their random draws."""
@@ -136,16 +136,17 @@ class Rows:
         for start in range(0, len(order), _CHUNK_ROWS):
             index = order[start : start + _CHUNK_ROWS]
             chunk = scaled(np.take(self.features, index, axis=0), self.scale)
-            given = np.asarray(function(chunk))
-            if len(given) != len(chunk):
+            result = np.asarray(function(chunk))
+            if len(result) != len(chunk):
                 wrong = f"a transform of {len(chunk)} rows must give as many"
-                raise UsageError(wrong, got=len(given))
+                raise UsageError(wrong, got=len(result))
             if (
                 out is None
-                and (out := self.room((len(self.features), *given.shape[1:]), given.dtype)) is None
+                and (out := self.room((len(self.features), *result.shape[1:]), result.dtype))
+                is None
             ):
                 return None
-            out[index] = given
+            out[index] = result
         assert out is not None
         return replace(self, features=out, scale=None)
 
@@ -191,26 +192,26 @@ def content_hash(
         Steele, Lea and Flood (2014).
     """
     if isinstance(features, Inputs):
-        hashed = np.zeros(len(features), np.uint64)
+        hashes = np.zeros(len(features), np.uint64)
         for name, column in features.columns.items():
             if isinstance(column, Ragged):
-                hashed += _ragged_sums(column, f"input {name}")
+                hashes += _ragged_sums(column, f"input {name}")
             else:
-                hashed += _row_sums(column, f"input {name}")
+                hashes += _row_sums(column, f"input {name}")
     else:
-        hashed = _row_sums(features, "features")
-    for name, others in (("labels", labels), ("weights", weights)):
-        if others is not None:
-            hashed += _row_sums(others, name)
-    return _mixed(hashed)
+        hashes = _row_sums(features, "features")
+    for name, values in (("labels", labels), ("weights", weights)):
+        if values is not None:
+            hashes += _row_sums(values, name)
+    return _mix_bits(hashes)
 
 
-def _mixed(hashed: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_bits(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Mixes 64 bits, in place."""
-    scratch = np.empty_like(hashed)
+    scratch = np.empty_like(hashes)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        _mix(hashed, scratch, shift, factor)
-    return hashed
+        _mix_round(hashes, scratch, shift, factor)
+    return hashes
 
 
 def _ragged_sums(column: Ragged, name: str) -> NDArray[np.uint64]:
@@ -218,10 +219,10 @@ def _ragged_sums(column: Ragged, name: str) -> NDArray[np.uint64]:
     sums = np.asarray(column.lengths).astype(np.uint64) * np.uint64(0xD1342543DE82EF95)
     rows = max(1, _CHUNK_VALUES * len(column) // max(1, len(column.values)))
     for start in range(0, len(column), rows):
-        some = column[start : start + rows]
-        of_values = _row_sums(some.values, name)
-        of_values += some.within().astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        sums[start : start + rows] += some.sums(_mixed(of_values))
+        part = column[start : start + rows]
+        value_hashes = _row_sums(part.values, name)
+        value_hashes += part.positions_in_row().astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        sums[start : start + rows] += part.sums(_mix_bits(value_hashes))
     return sums
 
 
@@ -236,17 +237,19 @@ def _row_sums(values: Array, column: str) -> NDArray[np.uint64]:
     buffer = np.zeros((chunk, words), np.uint64)
     scratch = np.empty_like(buffer)
     for start in range(0, rows, chunk):
-        some = np.ascontiguousarray(values[start : start + chunk])
-        mixed, shifted = buffer[: len(some)], scratch[: len(some)]
+        block = np.ascontiguousarray(values[start : start + chunk])
+        mixed, shifted = buffer[: len(block)], scratch[: len(block)]
         if width % 8:
             mixed[:, -1] = 0
-        mixed.view(np.uint8)[:, :width] = some.reshape(len(some), -1).view(np.uint8)
-        _mix(mixed, shifted, 32, 0x9E3779B97F4A7C15)
-        np.einsum("ij,j->i", mixed, factors, out=sums[start : start + len(some)])
+        mixed.view(np.uint8)[:, :width] = block.reshape(len(block), -1).view(np.uint8)
+        _mix_round(mixed, shifted, 32, 0x9E3779B97F4A7C15)
+        np.einsum("ij,j->i", mixed, factors, out=sums[start : start + len(block)])
     return sums
 
 
-def _mix(words: NDArray[np.uint64], scratch: NDArray[np.uint64], shift: int, factor: int) -> None:
+def _mix_round(
+    words: NDArray[np.uint64], scratch: NDArray[np.uint64], shift: int, factor: int
+) -> None:
     np.right_shift(words, np.uint64(shift), out=scratch)
     np.bitwise_xor(words, scratch, out=words)
     np.multiply(words, np.uint64(factor), out=words)
@@ -254,14 +257,14 @@ def _mix(words: NDArray[np.uint64], scratch: NDArray[np.uint64], shift: int, fac
     np.bitwise_xor(words, scratch, out=words)
 
 
-def _sorted(rows: Block) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
-    hashed = content_hash(*rows)
-    order = np.argsort(hashed, kind="stable").astype(np.int64, copy=False)
-    ordered = hashed[order]
+def _sort_by_content(rows: Block) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    hashes = content_hash(*rows)
+    order = np.argsort(hashes, kind="stable").astype(np.int64, copy=False)
+    ordered = hashes[order]
     ties = np.flatnonzero(ordered[1:] == ordered[:-1])  # position i ties with i + 1
     if ties.size and not _all_equal(rows, order, ties):
         _untie(rows, order, ties)
-    return order, hashed
+    return order, hashes
 
 
 def _all_equal(rows: Block, order: NDArray[np.int64], ties: NDArray[np.int64]) -> bool:
@@ -269,13 +272,13 @@ def _all_equal(rows: Block, order: NDArray[np.int64], ties: NDArray[np.int64]) -
     if isinstance(rows.features, Inputs):
         return all(_content(rows, order[t]) == _content(rows, order[t + 1]) for t in ties)
     for start in range(0, len(ties), _CHUNK_ROWS):
-        some = ties[start : start + _CHUNK_ROWS]
+        chunk = ties[start : start + _CHUNK_ROWS]
         for values in rows:
             if values is None:
                 continue
-            one = np.ascontiguousarray(values[order[some]]).view(np.uint8)
+            first_bytes = np.ascontiguousarray(values[order[chunk]]).view(np.uint8)
             if not np.array_equal(
-                one, np.ascontiguousarray(values[order[some + 1]]).view(np.uint8)
+                first_bytes, np.ascontiguousarray(values[order[chunk + 1]]).view(np.uint8)
             ):
                 return False
     return True
@@ -283,8 +286,8 @@ def _all_equal(rows: Block, order: NDArray[np.int64], ties: NDArray[np.int64]) -
 
 def _content(rows: Block, row: int) -> tuple[bytes, ...]:
     features, labels, weights = rows
-    mine = features.bytes_of(row) if isinstance(features, Inputs) else features[row].tobytes()
-    return (mine, *(b"" if part is None else part[row].tobytes() for part in (labels, weights)))
+    content = features.bytes_of(row) if isinstance(features, Inputs) else features[row].tobytes()
+    return (content, *(b"" if part is None else part[row].tobytes() for part in (labels, weights)))
 
 
 def _untie(rows: Block, order: NDArray[np.int64], ties: NDArray[np.int64]) -> None:
