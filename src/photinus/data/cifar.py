@@ -43,7 +43,7 @@ _DO: Final = (
 
 Split = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 """Images [n, 3072] and labels [n]."""
-_Read = Callable[[str], bytes | None]
+_ReadFile = Callable[[str], bytes | None]
 """File name -> its bytes, None where there is none of that name."""
 
 
@@ -63,10 +63,10 @@ def load(path: str | Path | None = None, split: str = "train") -> Split:
     """
     if split not in FILES:
         raise unknown_name("split", split, FILES)
-    own = path or os.environ.get("PHOTINUS_CIFAR10")
-    if not own:
+    location = path or os.environ.get("PHOTINUS_CIFAR10")
+    if not location:
         raise NotReadyError("CIFAR-10 is not downloaded by itself", do=_DO)
-    folder, files = str(own), FILES[split]
+    folder, files = str(location), FILES[split]
     read = _reader(folder)
     first = read(files[0])
     if first is not None:
@@ -123,7 +123,7 @@ def _check_labels(labels: NDArray[Any], name: str) -> None:
         )
 
 
-def _reader(folder: str) -> _Read:
+def _reader(folder: str) -> _ReadFile:
     if not is_address(folder):
         root = on_disk(folder)
         return lambda name: _from_disk(root / name)
@@ -149,7 +149,7 @@ def _from_disk(path: Path) -> bytes | None:
         raise DataError(f"{path} cannot be read", got=error.strerror, do=_DO) from None
 
 
-def _from_binary(folder: str, read: _Read, files: tuple[str, ...], first: bytes) -> Split:
+def _from_binary(folder: str, read: _ReadFile, files: tuple[str, ...], first: bytes) -> Split:
     parts = [parse_records(first, f"{folder}/{files[0]}")]
     for name in files[1:]:
         data = read(name)
@@ -168,27 +168,27 @@ def _from_binary(folder: str, read: _Read, files: tuple[str, ...], first: bytes)
 
 
 def _from_jpeg(data: bytes, name: str, split: str) -> Split:
-    arrays = _archive(data, name)
+    arrays = _read_archive(data, name)
     offsets, labels = arrays["offsets"].astype(np.int64), arrays["labels"]
     is_train = arrays["is_train"].astype(bool)
-    last = len(arrays["jpeg"])
+    size = len(arrays["jpeg"])
     if not len(labels) == len(is_train) == len(offsets) - 1 or (np.diff(offsets) < 0).any():
         got = f"{len(labels)} labels, {len(offsets)} offsets"
         raise DataError(f"{name}: labels and offsets do not belong together", got=got)
-    if (cut := np.flatnonzero(offsets > last)).size:
+    if (cut := np.flatnonzero(offsets > size)).size:
         wrong = f"{name} is cut short in record {cut[0] - 1}: it ends at byte {offsets[cut[0]]}"
-        raise DataError(wrong, got=f"{last} bytes", do="get the file again")
+        raise DataError(wrong, got=f"{size} bytes", do="get the file again")
     _check_labels(labels, name)
     rows = np.flatnonzero(is_train == (split == "train"))
     images = np.empty((len(rows), RECORD_BYTES - 1), np.uint8)
     blob = arrays["jpeg"].tobytes()
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         jpeg = blob[offsets[row] : offsets[row + 1]]
-        images[place] = _decoded(jpeg, f"{name} record {row}")
+        images[index] = _decode(jpeg, f"{name} record {row}")
     return images, labels[rows].astype(np.uint8)
 
 
-def _archive(data: bytes, name: str) -> Mapping[str, NDArray[Any]]:
+def _read_archive(data: bytes, name: str) -> Mapping[str, NDArray[Any]]:
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             return {key: archive[key] for key in _ARRAYS}
@@ -200,7 +200,7 @@ def _archive(data: bytes, name: str) -> Mapping[str, NDArray[Any]]:
         ) from error
 
 
-def _decoded(jpeg: bytes, name: str) -> NDArray[np.uint8]:
+def _decode(jpeg: bytes, name: str) -> NDArray[np.uint8]:
     """Returns one image as [3072]."""
     try:
         from PIL import Image

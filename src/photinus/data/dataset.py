@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-_ONE = "features"
+_SINGLE_INPUT = "features"
 
 
 def batches(
     df: DataFrame,
-    inputs: str | Mapping[str, Any] = _ONE,
+    inputs: str | Mapping[str, Any] = _SINGLE_INPUT,
     label: str | list[str] | None = None,
     *,
     weight: str | None = None,
@@ -78,31 +78,33 @@ def batches(
     """
     from photinus.data.spark import parquet_files, selected
 
-    columns = {_ONE: inputs} if isinstance(inputs, str) else dict(inputs)
-    named = encoders or {}
-    if isinstance(inputs, str) and inputs in named:
-        named = {_ONE: named[inputs]}
-    spec = InputSpec(columns=columns, encoders=named, collate=collate)
-    frame, whole_spec = selected(df, [], label, inputs=spec, weight=weight)
-    given: dict[str, Any] = dict(columns)
-    given |= {str(whole_spec.label): label} if label else {}
-    given |= {str(whole_spec.weight): weight} if weight else {}
+    columns = {_SINGLE_INPUT: inputs} if isinstance(inputs, str) else dict(inputs)
+    encoders_by_input = encoders or {}
+    if isinstance(inputs, str) and inputs in encoders_by_input:
+        encoders_by_input = {_SINGLE_INPUT: encoders_by_input[inputs]}
+    spec = InputSpec(columns=columns, encoders=encoders_by_input, collate=collate)
+    frame, column_spec = selected(df, [], label, inputs=spec, weight=weight)
+    source_columns: dict[str, Any] = dict(columns)
+    source_columns |= {str(column_spec.label): label} if label else {}
+    source_columns |= {str(column_spec.weight): weight} if weight else {}
     files = parquet_files(df)
-    how = _OrderKey(batch_size, seed, rank, workers, isinstance(inputs, str), budget or Budget())
+    settings = _LoaderSettings(
+        batch_size, seed, rank, workers, isinstance(inputs, str), budget or Budget()
+    )
     if files is None:
-        return FrameBatches(_Plan(frame), whole_spec, how)
-    return FrameBatches(_Files(_groups(files), given), whole_spec, how)
+        return FrameBatches(_SparkSource(frame), column_spec, settings)
+    return FrameBatches(_ParquetSource(_row_groups(files), source_columns), column_spec, settings)
 
 
 @dataclass(frozen=True, slots=True)
-class _OrderKey:
+class _LoaderSettings:
     """What a data set's order depends on, beside its rows."""
 
     batch_size: int
     seed: int
     rank: int | None
     workers: int | None
-    is_one: bool
+    is_single_input: bool
     """Whether the features of a batch are one tensor, and no dict."""
     budget: Budget = field(default_factory=Budget)
     LIMITS = {"batch_size": whole(1), "seed": whole(0)}  # noqa: RUF012
@@ -110,7 +112,7 @@ class _OrderKey:
     def __post_init__(self) -> None:
         validate(self, of="batches")
 
-    def place(self) -> tuple[int, int]:
+    def rank_and_workers(self) -> tuple[int, int]:
         """Returns this process's number, and how many there are.
 
         Raises:
@@ -131,17 +133,19 @@ class FrameBatches(IterableDataset[Batch]):
     Args:
         source: where the rows come from.
         spec: what the columns are.
-        how: the order.
+        settings: which rows this process reads, and in which order.
     """
 
-    def __init__(self, source: _Files | _Plan, spec: ColumnSpec, how: _OrderKey) -> None:
-        self._source, self._spec, self._how = source, spec, how
+    def __init__(
+        self, source: _ParquetSource | _SparkSource, spec: ColumnSpec, settings: _LoaderSettings
+    ) -> None:
+        self._source, self._spec, self._settings = source, spec, settings
         self._feed: PartitionFeed | None = None
 
     @property
     def position(self) -> int:
         """Rows handed out so far to this process, in all epochs."""
-        return self._opened().position
+        return self._open_feed().position
 
     def __iter__(self) -> Iterator[Batch]:
         """Yields the rest of an epoch.
@@ -155,7 +159,7 @@ class FrameBatches(IterableDataset[Batch]):
         if loader is not None and loader.num_workers > 1:
             do = "use num_workers=0 or 1: the rows are read before the first batch"
             raise UsageError("each process of a DataLoader would read all rows", do=do)
-        feed = self._opened()
+        feed = self._open_feed()
         end = (feed.position // max(1, feed.rows) + 1) * feed.rows
         for batch in feed if feed.rows else ():
             yield self._tensors(batch)
@@ -164,7 +168,7 @@ class FrameBatches(IterableDataset[Batch]):
 
     def state_dict(self) -> dict[str, int]:
         """Returns where this process is: plain numbers."""
-        return {**self._about(), "position": self.position}
+        return {**self._identity(), "position": self.position}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
         """Continues behind the last batch that was handed out before `state_dict`.
@@ -172,33 +176,33 @@ class FrameBatches(IterableDataset[Batch]):
         Raises:
             UsageError: the state is of other rows, or of another share of them.
         """
-        about = self._about()
-        for name, mine in about.items():
-            if state.get(name) != mine:
+        identity = self._identity()
+        for name, expected in identity.items():
+            if state.get(name) != expected:
                 wrong = f"the state is of another {name.replace('_', ' ')}: {state.get(name)}"
-                raise UsageError(wrong, got=mine, do="make the data set as it was made then")
-        self._opened().seek(int(state["position"]))
+                raise UsageError(wrong, got=expected, do="make the data set as it was made then")
+        self._open_feed().seek(int(state["position"]))
 
-    def _about(self) -> dict[str, int]:
-        rank, workers = self._how.place()
-        how = {"batch_size": self._how.batch_size, "seed": self._how.seed}
-        return {"rows": self._opened().rows, "rank": rank, "workers": workers, **how}
+    def _identity(self) -> dict[str, int]:
+        rank, workers = self._settings.rank_and_workers()
+        settings = {"batch_size": self._settings.batch_size, "seed": self._settings.seed}
+        return {"rows": self._open_feed().rows, "rank": rank, "workers": workers, **settings}
 
-    def _opened(self) -> PartitionFeed:
+    def _open_feed(self) -> PartitionFeed:
         """Returns the feed over this process's rows, which are read once."""
         if self._feed is not None:
             return self._feed
-        rank, workers = self._how.place()
+        rank, workers = self._settings.rank_and_workers()
         checker = RowChecker(RowChecks(), rank)
-        total, arrived = self._source.share(rank, workers)
-        rows = gather(arrived, self._spec, checker, self._how.budget)
+        total, record_batches = self._source.read_share(rank, workers)
+        rows = gather(record_batches, self._spec, checker, self._settings.budget)
         if not isinstance(rows, Rows):
             do = "use more processes, or a larger budget"
             raise NotReadyError("a process's rows fit neither in memory nor on disk", do=do)
         order = FeedOrder(
-            batch_size=self._how.batch_size,
+            batch_size=self._settings.batch_size,
             share=(max(1, len(rows)), max(1, total or len(rows))),
-            seed=self._how.seed,
+            seed=self._settings.seed,
             slot=rank,
             workers=workers,
         )
@@ -209,23 +213,25 @@ class FrameBatches(IterableDataset[Batch]):
         """Returns the batch with tensors in the place of arrays; they share the memory."""
         features: Any = {name: torch.from_numpy(a) for name, a in batch.features.items()}
         others: Any = (None if a is None else torch.from_numpy(a) for a in batch[1:3])
-        return Batch(features[_ONE] if self._how.is_one else features, *others)
+        return Batch(
+            features[_SINGLE_INPUT] if self._settings.is_single_input else features, *others
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickles what reads the rows, and no row."""
-        if isinstance(self._source, _Plan):
+        if isinstance(self._source, _SparkSource):
             do = "write it as Parquet, and give batches what spark.read.parquet returns"
             raise UsageError("the plan of a DataFrame stays in the driver", do=do)
         return {**self.__dict__, "_feed": None}
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """Rows that Spark makes."""
+class _SparkSource:
+    """Rows of a plan that Spark runs."""
 
     frame: DataFrame
 
-    def share(self, rank: int, workers: int) -> tuple[int, Iterable[pa.RecordBatch]]:
+    def read_share(self, rank: int, workers: int) -> tuple[int, Iterable[pa.RecordBatch]]:
         """Returns the rows: all of them.
 
         Raises:
@@ -240,19 +246,19 @@ class _Plan:
         return 0, streamed(self.frame)
 
 
-_Group = tuple[str, int, int]
+_RowGroup = tuple[str, int, int]
 """Of a Parquet file: its address, a row group's number, and its rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
+class _ParquetSource:
     """Rows of Parquet files."""
 
-    groups: list[_Group]
+    groups: list[_RowGroup]
     names: Mapping[str, Any]
     """What the workers call a column -> what it, or several, are called in the files."""
 
-    def share(self, rank: int, workers: int) -> tuple[int, Iterable[pa.RecordBatch]]:
+    def read_share(self, rank: int, workers: int) -> tuple[int, Iterable[pa.RecordBatch]]:
         """Returns how many rows all have, and those of one: equally many, but for one row."""
         total = sum(rows for _, _, rows in self.groups)
         first, last = (total * n // workers for n in (rank, rank + 1))
@@ -263,35 +269,35 @@ class _Files:
 
         lists = ([n] if isinstance(n, str) else list(n) for n in self.names.values())
         columns = list(dict.fromkeys(name for names in lists for name in names))
-        at = 0
+        position = 0
         for path, group, rows in self.groups:
-            start, stop = max(first - at, 0), min(last - at, rows)
-            at += rows
+            start, stop = max(first - position, 0), min(last - position, rows)
+            position += rows
             if start >= stop:
                 continue
-            with _file(path) as file:
+            with _open_file(path) as file:
                 table = pq.ParquetFile(file).read_row_group(group, columns=columns)
             for batch in table.slice(start, stop - start).to_batches():
                 yield renamed(batch, self.names)
 
 
-def _groups(files: list[str]) -> list[_Group]:
-    """Returns the row groups of all files, from what stands at each file's end."""
+def _row_groups(files: list[str]) -> list[_RowGroup]:
+    """Returns the row groups of all files, from the metadata at each file's end."""
     import pyarrow.parquet as pq
 
-    found = []
+    row_groups = []
     for path in files:
-        with _file(path) as file:
-            about = pq.ParquetFile(file).metadata
-            counts = [about.row_group(i).num_rows for i in range(about.num_row_groups)]
-        found += [(path, group, rows) for group, rows in enumerate(counts)]
-    return found
+        with _open_file(path) as file:
+            metadata = pq.ParquetFile(file).metadata
+            counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        row_groups += [(path, group, rows) for group, rows in enumerate(counts)]
+    return row_groups
 
 
-def _file(path: str) -> AbstractContextManager[Any]:
+def _open_file(path: str) -> AbstractContextManager[Any]:
     if is_address(path):
-        system, place = filesystem(path)
-        opened: Callable[..., AbstractContextManager[Any]] = system.open
-        return opened(place, "rb")
-    plain = unquote(path.removeprefix("file://").removeprefix("file:"))
-    return open(on_disk(plain), "rb")
+        system, remote_path = filesystem(path)
+        open_remote: Callable[..., AbstractContextManager[Any]] = system.open
+        return open_remote(remote_path, "rb")
+    local_path = unquote(path.removeprefix("file://").removeprefix("file:"))
+    return open(on_disk(local_path), "rb")

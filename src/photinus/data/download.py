@@ -20,7 +20,7 @@ def run_client(command: list[str], folder: str) -> None:
         NotReadyError: it did not answer, or failed; with its first error.
     """
     try:
-        done = subprocess.run(  # noqa: S603 - a fixed command, no shell
+        result = subprocess.run(  # noqa: S603 - a fixed command, no shell
             command,
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -30,7 +30,9 @@ def run_client(command: list[str], folder: str) -> None:
         )
     except subprocess.TimeoutExpired:
         raise NotReadyError(f"no answer within {_SECONDS:.0f} seconds") from None
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+    if result.returncode:
+        error_lines = result.stderr.strip().splitlines() or [f"it ended with {result.returncode}"]
         # The clients name the cause first; how often they tried and where they log comes after.
-        raise NotReadyError(next((line for line in said if "error" in line.lower()), said[-1]))
+        raise NotReadyError(
+            next((line for line in error_lines if "error" in line.lower()), error_lines[-1])
+        )

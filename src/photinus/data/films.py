@@ -26,7 +26,7 @@ _SHA256: Final = "5d7c06e027fc8b99238edb0d53d970cf97066ef97654009890b83703849632
 _INNER: Final = f"{_NAME}/additional_resources/hutto_ICWSM_2014.tar.gz"
 _FILE: Final = "hutto_ICWSM_2014/movieReviewSnippets_GroundTruth.txt"
 _DO: Final = f"name the file {_NAME}.tar.gz as data.path, or as PHOTINUS_FILMS in the environment"
-_TESTS: Final = 1600
+_TEST_ROWS: Final = 1600
 
 
 def film_sentences(path: str = "") -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -48,37 +48,37 @@ def film_sentences(path: str = "") -> tuple[list[dict[str, Any]], list[dict[str,
         >>> len(train), len(test)  # doctest: +SKIP
         (9005, 1600)
     """
-    lines = [line.split("\t") for line in _text(_archive(path)).splitlines()]
+    lines = [line.split("\t") for line in _text(_read_archive(path)).splitlines()]
     rows = [{"text": line[2], "label": int(float(line[1]) > 0)} for line in lines]
     order = np.random.default_rng(0).permutation(len(rows))
-    first, last = np.sort(order[_TESTS:]), np.sort(order[:_TESTS])
-    return [rows[n] for n in first], [rows[n] for n in last]
+    train, test = np.sort(order[_TEST_ROWS:]), np.sort(order[:_TEST_ROWS])
+    return [rows[n] for n in train], [rows[n] for n in test]
 
 
-def _archive(path: str) -> bytes:
-    own = path or os.environ.get("PHOTINUS_FILMS", "")
-    if own:
-        return _checked(Path(own))
-    kept = cache_folder("films") / f"{_NAME}.tar.gz"
-    if not kept.is_file():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+def _read_archive(path: str) -> bytes:
+    own_path = path or os.environ.get("PHOTINUS_FILMS", "")
+    if own_path:
+        return _read_checked(Path(own_path))
+    cached = cache_folder("films") / f"{_NAME}.tar.gz"
+    if not cached.is_file():
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cached.parent) as folder:
             _download(folder)
-            found = Path(folder, kept.name)
-            if not found.is_file():
-                found = Path(folder, kept.name.lower())
-            _checked(found)
-            found.replace(kept)
-    return _checked(kept)
+            downloaded = Path(folder, cached.name)
+            if not downloaded.is_file():
+                downloaded = Path(folder, cached.name.lower())
+            _read_checked(downloaded)
+            downloaded.replace(cached)
+    return _read_checked(cached)
 
 
-def _checked(file: Path) -> bytes:
+def _read_checked(file: Path) -> bytes:
     try:
         data = file.read_bytes()
     except OSError as error:
         raise DataError(f"{file} cannot be read", got=error.strerror, do=_DO) from error
-    if (found := hashlib.sha256(data).hexdigest()) != _SHA256:
-        raise DataError(f"{file} is not the published {_NAME}.tar.gz", got=found, do=_DO)
+    if (digest := hashlib.sha256(data).hexdigest()) != _SHA256:
+        raise DataError(f"{file} is not the published {_NAME}.tar.gz", got=digest, do=_DO)
     return data
 
 
@@ -104,7 +104,7 @@ def _text(archive: bytes) -> str:
     with tarfile.open(fileobj=io.BytesIO(archive)) as outer:
         inner = outer.extractfile(_INNER)
         assert inner is not None
-        with tarfile.open(fileobj=io.BytesIO(inner.read())) as held:
-            file = held.extractfile(_FILE)
+        with tarfile.open(fileobj=io.BytesIO(inner.read())) as inner_tar:
+            file = inner_tar.extractfile(_FILE)
             assert file is not None
             return file.read().decode("utf-8-sig")

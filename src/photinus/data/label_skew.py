@@ -11,7 +11,7 @@ from photinus.data.base import Array
 
 MOST_LABELS = 100
 """Labels of more values than that are taken for measurements, and not counted."""
-_APART = 1 / 3
+_MIN_DISTANCE = 1 / 3
 
 
 def label_counts(labels: Array | None) -> dict[str, int]:
@@ -23,10 +23,10 @@ def label_counts(labels: Array | None) -> dict[str, int]:
     """
     if labels is None or labels.ndim != 1 or len(labels) == 0:
         return {}
-    found, counts = np.unique(labels, return_counts=True)
-    if len(found) > MOST_LABELS:
+    values, counts = np.unique(labels, return_counts=True)
+    if len(values) > MOST_LABELS:
         return {}
-    return {f"{label:g}": int(count) for label, count in zip(found, counts, strict=True)}
+    return {f"{label:g}": int(count) for label, count in zip(values, counts, strict=True)}
 
 
 def skewed(counts: Mapping[int, Mapping[str, int]]) -> dict[int, float]:
@@ -44,18 +44,22 @@ def skewed(counts: Mapping[int, Mapping[str, int]]) -> dict[int, float]:
         >>> skewed({0: even, 1: even, 2: even, 3: {"a": 100}})
         {3: 0.375}
     """
-    labels = sorted({label for mine in counts.values() for label in mine})
-    table = np.array([[mine.get(label, 0) for label in labels] for mine in counts.values()])
+    labels = sorted({label for slot_counts in counts.values() for label in slot_counts})
+    table = np.array(
+        [[slot_counts.get(label, 0) for label in labels] for slot_counts in counts.values()]
+    )
     if not labels:
         return {}
-    whole = table.sum(axis=0) / table.sum()  # [C]
-    far: dict[int, float] = {}
-    for slot, mine in zip(counts, table, strict=True):
-        rows = int(mine.sum())
+    global_shares = table.sum(axis=0) / table.sum()  # [C]
+    skewed_slots: dict[int, float] = {}
+    for slot, slot_counts in zip(counts, table, strict=True):
+        rows = int(slot_counts.sum())
         if rows == 0:
             continue
-        apart = 0.5 * float(np.abs(mine / rows - whole).sum())
-        chance = 0.5 * float(np.sqrt(2 * whole * (1 - whole) / (math.pi * rows)).sum())
-        if apart > max(_APART, 3 * chance):
-            far[slot] = apart
-    return far
+        distance = 0.5 * float(np.abs(slot_counts / rows - global_shares).sum())
+        chance = 0.5 * float(
+            np.sqrt(2 * global_shares * (1 - global_shares) / (math.pi * rows)).sum()
+        )
+        if distance > max(_MIN_DISTANCE, 3 * chance):
+            skewed_slots[slot] = distance
+    return skewed_slots

