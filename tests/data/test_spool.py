@@ -128,12 +128,16 @@ def test_room_given_up_is_room_again(tmp_path):
     room = Storage(Budget(memory_bytes=100, disk_bytes=100, folder=str(tmp_path)))
     byte = np.dtype(np.uint8)
     first, second = room((80,), byte), room((80,), byte)
-    assert (room.holds(0, 20), room.holds(0, 21), room.disk_left()) == (True, False, 20)
+    assert (room.has_memory_for(0, 20), room.has_memory_for(0, 21), room.disk_left()) == (
+        True,
+        False,
+        20,
+    )
     second[:] = 7
     assert second.sum() == 560
     assert room((30,), byte) is None
     del first
-    assert room.holds(0, 100)
+    assert room.has_memory_for(0, 100)
     del second
     assert room.disk_left() == 100
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_FREE_PART = 0.9
+_USABLE_SHARE = 0.9
 """Of what a disk has left: the rest is for others."""
 _BLOCK_BYTES = 1 << 24
 _INDEX_BYTES = 32
@@ -86,21 +86,21 @@ class Storage:
     """Allocates within a budget, memory first; what is released can be allocated again.
 
     Example:
-        >>> room = Storage(Budget(memory_bytes=80, disk_bytes=0))
-        >>> kept = room((10,), np.dtype(np.float64))
-        >>> room((1,), np.dtype(np.float64)) is None
+        >>> storage = Storage(Budget(memory_bytes=80, disk_bytes=0))
+        >>> array = storage((10,), np.dtype(np.float64))
+        >>> storage((1,), np.dtype(np.float64)) is None
         True
     """
 
     def __init__(self, budget: Budget) -> None:
         self._folder = budget.folder or tempfile.gettempdir()
-        self._left = {"memory": budget.memory_bytes, "disk": budget.disk_bytes}
+        self._available = {"memory": budget.memory_bytes, "disk": budget.disk_bytes}
 
     def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any], of: int = 0) -> Array | None:
         """Returns an array of zeros, or None where neither memory nor disk has the room."""
         size = math.prod(shape) * dtype.itemsize
-        if max(size, of) <= self._left["memory"]:
-            return self._lent(_Pages(size).array(shape, dtype), "memory")
+        if max(size, of) <= self._available["memory"]:
+            return self._track(_Pages(size).array(shape, dtype), "memory")
         if size > self.disk_left():
             return None
         with self.file() as file:
@@ -110,25 +110,25 @@ class Storage:
                 return None
             return self.mapped(file, shape, dtype, mode="r+")
 
-    def holds(self, rows: int, size: int) -> bool:
+    def has_memory_for(self, rows: int, size: int) -> bool:
         """Returns whether so many rows of `size` bytes in all, and their index, fit into memory."""
-        return size + rows * _INDEX_BYTES <= self._left["memory"]
+        return size + rows * _INDEX_BYTES <= self._available["memory"]
 
-    def index(self, rows: int) -> None:
+    def reserve_index(self, rows: int) -> None:
         """Counts the index of so many rows."""
-        self._left["memory"] = max(0, self._left["memory"] - rows * _INDEX_BYTES)
+        self._available["memory"] = max(0, self._available["memory"] - rows * _INDEX_BYTES)
 
-    def kept(self, pages: _Pages, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Counts what was gathered in memory."""
-        return self._lent(pages.array(shape, dtype), "memory")
+    def adopt(self, pages: _Pages, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Returns an array over pages that were gathered, and counts them as memory."""
+        return self._track(pages.array(shape, dtype), "memory")
 
     def disk_left(self) -> int:
         """Bytes: of the budget, and of most of what the disk has free."""
         try:
-            free = int(shutil.disk_usage(self._folder).free * _FREE_PART)
+            free = int(shutil.disk_usage(self._folder).free * _USABLE_SHARE)
         except OSError as error:
-            raise self._unusable(error) from error
-        return min(self._left["disk"], free)
+            raise self._folder_error(error) from error
+        return min(self._available["disk"], free)
 
     def file(self) -> FileIO:
         """Opens a file that has no name.
@@ -139,7 +139,7 @@ class Storage:
         try:
             return tempfile.TemporaryFile(dir=self._folder, buffering=0)
         except OSError as error:
-            raise self._unusable(error) from error
+            raise self._folder_error(error) from error
 
     def mapped(
         self, file: FileIO, shape: tuple[int, ...], dtype: np.dtype[Any], mode: str = "r"
@@ -148,17 +148,17 @@ class Storage:
         if not math.prod(shape):
             return np.empty(shape, dtype)
         memmap: Array = np.memmap(file, dtype, mode=mode, shape=shape)  # type: ignore[call-overload]
-        return self._lent(np.asarray(memmap), "disk")
+        return self._track(np.asarray(memmap), "disk")
 
-    def _lent(self, array: Array, kind: str) -> Array:
-        self._left[kind] -= array.nbytes
-        weakref.finalize(array, self._give_back, kind, array.nbytes).atexit = False
+    def _track(self, array: Array, kind: str) -> Array:
+        self._available[kind] -= array.nbytes
+        weakref.finalize(array, self._release, kind, array.nbytes).atexit = False
         return array
 
-    def _give_back(self, kind: str, size: int) -> None:
-        self._left[kind] += size
+    def _release(self, kind: str, size: int) -> None:
+        self._available[kind] += size
 
-    def _unusable(self, error: OSError) -> NotReadyError:
+    def _folder_error(self, error: OSError) -> NotReadyError:
         wrong = f"rows cannot be spooled to {self._folder}"
         return NotReadyError(wrong, got=error.strerror, do="name a folder on a local disk")
 
@@ -181,7 +181,7 @@ class _Pages:
         self._map = _mapping(size) if size else None
 
     def reserve(self, size: int) -> None:
-        """Has room for `size` bytes; no array of these pages may be alive."""
+        """Grows to `size` bytes or more; no array of these pages may be alive."""
         if self._map is None:
             self._map = _mapping(max(size, _FIRST_BYTES))
         elif size > len(self._map):
@@ -190,7 +190,7 @@ class _Pages:
             except MemoryError:  # where untouched memory counts, too
                 self._resize(size)
 
-    def fit(self, size: int) -> None:
+    def shrink(self, size: int) -> None:
         """Gives back what lies behind the first `size` bytes; no array may be alive."""
         if self._map is not None and 0 < size < len(self._map):
             self._resize(size)
@@ -216,58 +216,60 @@ class _Pages:
 def _mapping(size: int) -> mmap.mmap:
     """Returns `size` bytes of memory that is this process's alone."""
     try:
-        made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         if error.errno != errno.ENOMEM:
             raise
         raise MemoryError(f"no {size >> 20} MiB for rows") from error
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them
-            made.madvise(mmap.MADV_HUGEPAGE)
-    return made
+            mapping.madvise(mmap.MADV_HUGEPAGE)
+    return mapping
 
 
-class _Growing:
+class _MemoryBuffer:
     """Rows on their way into memory: every array of a block in pages of its own."""
 
     def __init__(self, first: Block) -> None:
-        self._like = first.part(slice(0, 0))
-        self._arrays = [part[:0] for part in _parts_of(first)]
+        self._template = first.part(slice(0, 0))
+        self._arrays = [part[:0] for part in _arrays_of(first)]
         self._pages = [_Pages() for _ in self._arrays]
         self._counts = [0] * len(self._arrays)
         self.rows = 0
 
-    def fits(self, block: Block, room: Storage) -> bool:
+    def fits(self, block: Block, storage: Storage) -> bool:
         """Returns whether these rows and a block more would fit."""
-        held = zip(self._counts, self._arrays, strict=True)
-        size = sum(count * _row_bytes(like) for count, like in held)
-        return room.holds(self.rows + len(block.features), size + _bytes(block))
+        counted = zip(self._counts, self._arrays, strict=True)
+        size = sum(count * _row_bytes(template) for count, template in counted)
+        return storage.has_memory_for(self.rows + len(block.features), size + _block_bytes(block))
 
     def add(self, block: Block) -> None:
         """Copies a block behind those before it."""
-        for i, (like, part) in enumerate(zip(self._arrays, _parts_of(block), strict=True)):
-            start = self._counts[i] * _row_bytes(like)
-            self._pages[i].reserve(start + len(part) * _row_bytes(like))
-            self._pages[i].array(part.shape, like.dtype, start)[...] = part
+        for i, (template, part) in enumerate(zip(self._arrays, _arrays_of(block), strict=True)):
+            start = self._counts[i] * _row_bytes(template)
+            self._pages[i].reserve(start + len(part) * _row_bytes(template))
+            self._pages[i].array(part.shape, template.dtype, start)[...] = part
             self._counts[i] += len(part)
         self.rows += len(block.features)
 
-    def arrays(self, room: Storage) -> Block:
+    def arrays(self, storage: Storage) -> Block:
         """Returns the rows; they count as memory from now on."""
-        return self._block(lambda pages, shape, dtype: room.kept(pages, shape, dtype))
+        return self._take_block(lambda pages, shape, dtype: storage.adopt(pages, shape, dtype))
 
-    def drained(self) -> Iterator[Block]:
-        """Gives the rows away again, in their order, in blocks of some megabytes."""
-        yield from _parts(self._block(lambda pages, shape, dtype: pages.array(shape, dtype)))
+    def drain(self) -> Iterator[Block]:
+        """Yields the rows in their order, in blocks of some megabytes, and keeps none."""
+        yield from _split(self._take_block(lambda pages, shape, dtype: pages.array(shape, dtype)))
 
-    def _block(self, made: Callable[[_Pages, tuple[int, ...], np.dtype[Any]], Array]) -> Block:
-        """Hands the pages over."""
-        given, self._pages = self._pages, []
+    def _take_block(
+        self, make_array: Callable[[_Pages, tuple[int, ...], np.dtype[Any]], Array]
+    ) -> Block:
+        """Returns the rows in arrays over the pages, which are no longer this buffer's."""
+        all_pages, self._pages = self._pages, []
         arrays = []
-        for pages, like, count in zip(given, self._arrays, self._counts, strict=True):
-            pages.fit(count * _row_bytes(like))
-            arrays.append(made(pages, (count, *like.shape[1:]), like.dtype))
-        return _of_parts(self._like, arrays)
+        for pages, template, count in zip(all_pages, self._arrays, self._counts, strict=True):
+            pages.shrink(count * _row_bytes(template))
+            arrays.append(make_array(pages, (count, *template.shape[1:]), template.dtype))
+        return _block_from(self._template, arrays)
 
 
 def gather(
@@ -285,43 +287,43 @@ def gather(
         DataError: a column or a row is wrong.
         NotReadyError: the spool's folder cannot be written to.
     """
-    room = Storage(budget)
-    blocks = _blocks(batches, spec, checker)
+    storage = Storage(budget)
+    blocks = _read_blocks(batches, spec, checker)
     first = next(blocks, None)
     if first is None:
         labels = None if spec.label is None else np.empty(0, np.int64)
         empty = np.empty((0, *spec.shape), spec.dtype) if spec.inputs is None else Inputs({}, 0)
-        return Rows.of(empty, labels, scale=spec.scale, room=room)
-    held = _Growing(first)
+        return Rows.of(empty, labels, scale=spec.scale, room=storage)
+    buffer = _MemoryBuffer(first)
     incoming = chain((first,), blocks)
     del first  # each block is freed once it is copied
-    over = _fill(held, incoming, room)
-    if over is None:
-        return _indexed(held.arrays(room), spec, room)
-    spool = _Spool(room, over)
-    incoming = chain(held.drained(), (over,), blocks)
-    del held, over
+    overflow = _fill_buffer(buffer, incoming, storage)
+    if overflow is None:
+        return _index_rows(buffer.arrays(storage), spec, storage)
+    spool = _Spool(storage, overflow)
+    incoming = chain(buffer.drain(), (overflow,), blocks)
+    del buffer, overflow
     for block in incoming:
         if not spool.add(block):
             return Stream(chain(spool.blocks(), (block,), incoming), spec.scale)
-    return _indexed(spool.arrays(), spec, room)
+    return _index_rows(spool.arrays(), spec, storage)
 
 
-def _fill(held: _Growing, blocks: Iterator[Block], room: Storage) -> Block | None:
+def _fill_buffer(buffer: _MemoryBuffer, blocks: Iterator[Block], storage: Storage) -> Block | None:
     """Takes blocks while they fit; returns the first one that does not."""
     for block in blocks:
-        if not held.fits(block, room):
+        if not buffer.fits(block, storage):
             return block
-        held.add(block)
+        buffer.add(block)
     return None
 
 
-def _indexed(rows: Block, spec: ColumnSpec, room: Storage) -> Rows:
-    room.index(len(rows.features))
-    return Rows.of(*rows, scale=spec.scale, room=room)
+def _index_rows(rows: Block, spec: ColumnSpec, storage: Storage) -> Rows:
+    storage.reserve_index(len(rows.features))
+    return Rows.of(*rows, scale=spec.scale, room=storage)
 
 
-def _blocks(
+def _read_blocks(
     batches: Iterable[pa.RecordBatch], spec: ColumnSpec, checker: RowChecker
 ) -> Iterator[Block]:
     for batch in batches:
@@ -332,32 +334,32 @@ def _blocks(
         block = None  # the next one needs its memory
 
 
-def _parts_of(block: Block) -> list[Array]:
+def _arrays_of(block: Block) -> list[Array]:
     """Returns all arrays of a block."""
     others = (part for part in block[1:] if part is not None)
     return [*parts_of(block.features), *others]
 
 
-def _of_parts(like: Block, arrays: Sequence[Array]) -> Block:
-    """Returns a block like another one, made of arrays as `_parts_of` returns them."""
-    count = len(parts_of(like.features))
-    left = iter(arrays[count:])
-    others = (None if part is None else next(left) for part in like[1:])
-    return Block(from_parts(like.features, arrays[:count]), *others)
+def _block_from(template: Block, arrays: Sequence[Array]) -> Block:
+    """Returns a block like another one, made of arrays as `_arrays_of` returns them."""
+    count = len(parts_of(template.features))
+    remaining = iter(arrays[count:])
+    others = (None if part is None else next(remaining) for part in template[1:])
+    return Block(from_parts(template.features, arrays[:count]), *others)
 
 
-def _bytes(block: Block) -> int:
-    return sum(part.nbytes for part in _parts_of(block))
+def _block_bytes(block: Block) -> int:
+    return sum(part.nbytes for part in _arrays_of(block))
 
 
-def _row_bytes(like: Array) -> int:
-    return math.prod(like.shape[1:]) * like.dtype.itemsize
+def _row_bytes(template: Array) -> int:
+    return math.prod(template.shape[1:]) * template.dtype.itemsize
 
 
-def _parts(block: Block) -> Iterator[Block]:
+def _split(block: Block) -> Iterator[Block]:
     """Yields rows in their order, in blocks of some megabytes."""
     count = len(block.features)
-    rows = max(1, _BLOCK_BYTES * count // max(1, _bytes(block)))
+    rows = max(1, _BLOCK_BYTES * count // max(1, _block_bytes(block)))
     for start in range(0, count, rows):
         yield block.part(slice(start, start + rows))
 
@@ -365,40 +367,40 @@ def _parts(block: Block) -> Iterator[Block]:
 class _Spool:
     """Rows on their way to disk: every array of a block in a file of its own."""
 
-    def __init__(self, room: Storage, first: Block) -> None:
-        self._room = room
-        self._like = first.part(slice(0, 0))
-        self._arrays = [part[:0] for part in _parts_of(first)]
+    def __init__(self, storage: Storage, first: Block) -> None:
+        self._storage = storage
+        self._template = first.part(slice(0, 0))
+        self._arrays = [part[:0] for part in _arrays_of(first)]
         self._counts = [0] * len(self._arrays)
-        self._files = [room.file() for _ in self._arrays]
-        self._left = room.disk_left()
+        self._files = [storage.file() for _ in self._arrays]
+        self._available = storage.disk_left()
 
     def add(self, block: Block) -> bool:
         """Writes a block; False when it does not fit, and then nothing of it counts."""
-        if _bytes(block) > self._left:
+        if _block_bytes(block) > self._available:
             return False
-        parts = _parts_of(block)
+        parts = _arrays_of(block)
         try:
             for file, part in zip(self._files, parts, strict=True):
-                left = np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
-                while left:  # a raw file may take a part of what it is given
-                    left = left[file.write(left) :]
+                unwritten = np.ascontiguousarray(part).reshape(-1).view(np.uint8).data
+                while unwritten:  # a raw file may take a part of what it is given
+                    unwritten = unwritten[file.write(unwritten) :]
         except OSError:  # the disk is fuller than it reported: earlier blocks are still valid
             return False
-        self._left -= _bytes(block)
+        self._available -= _block_bytes(block)
         self._counts = [n + len(part) for n, part in zip(self._counts, parts, strict=True)]
         return True
 
     def arrays(self) -> Block:
         """Maps what was written."""
         mapped = [
-            self._room.mapped(file, (count, *like.shape[1:]), like.dtype)
-            for file, like, count in zip(self._files, self._arrays, self._counts, strict=True)
+            self._storage.mapped(file, (count, *template.shape[1:]), template.dtype)
+            for file, template, count in zip(self._files, self._arrays, self._counts, strict=True)
         ]
         for file in self._files:
             file.close()
-        return _of_parts(self._like, mapped)
+        return _block_from(self._template, mapped)
 
     def blocks(self) -> Iterator[Block]:
         """Gives back what was written, in its order, in blocks of some megabytes."""
-        yield from _parts(self.arrays())
+        yield from _split(self.arrays())

@@ -39,8 +39,8 @@ class TableRows:
             if writer is not None:
                 writer.close()
                 file.flush()
-                held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                self.table = pa.ipc.open_stream(pa.py_buffer(held)).read_all()
+                mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self.table = pa.ipc.open_stream(pa.py_buffer(mapping)).read_all()
         self._starts = [0]
         self._chunks = self.table.to_batches()
         for chunk in self._chunks:
@@ -53,12 +53,12 @@ class TableRows:
         """Returns one row: column -> a number, a text, bytes, or a list."""
         from bisect import bisect_right
 
-        number = int(index) + (len(self) if index < 0 else 0)
-        if not 0 <= number < len(self):
+        position = int(index) + (len(self) if index < 0 else 0)
+        if not 0 <= position < len(self):
             raise IndexError(f"row {index} of {len(self)}")
-        chunk = bisect_right(self._starts, number) - 1
+        chunk = bisect_right(self._starts, position) - 1
         row: dict[str, Any] = (
-            self._chunks[chunk].slice(number - self._starts[chunk], 1).to_pylist()[0]
+            self._chunks[chunk].slice(position - self._starts[chunk], 1).to_pylist()[0]
         )
         return row
 

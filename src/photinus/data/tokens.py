@@ -39,32 +39,35 @@ class Tokenizer:
 
     def __init__(self, base: str, most: int | None = None) -> None:
         try:
-            from tokenizers import Tokenizer as Held
+            from tokenizers import Tokenizer as FastTokenizer
         except ImportError:
             do = "pip install 'photinus[text]'"
             raise NotReadyError("tokenizers is not installed", do=do) from None
         folder = pretrained_folder(base)
-        self._held: Any = Held.from_file(str(folder / "tokenizer.json"))
-        self._held.no_padding()
-        if (limit := most or _limit(folder, self._held)) is not None:
-            self._held.enable_truncation(limit)
+        self._tokenizer: Any = FastTokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer.no_padding()
+        if (limit := most or _limit(folder, self._tokenizer)) is not None:
+            self._tokenizer.enable_truncation(limit)
 
     def __call__(self, texts: list[str]) -> list[NDArray[np.int32]]:
         """Returns the ids of each text, [T]."""
-        wrong = next((text for text in texts if not isinstance(text, str)), None)
-        if wrong is not None:
-            raise DataError("a tokenizer reads text", got=type(wrong).__name__)
-        return [np.array(found.ids, np.int32) for found in self._held.encode_batch_fast(texts)]
+        not_text = next((text for text in texts if not isinstance(text, str)), None)
+        if not_text is not None:
+            raise DataError("a tokenizer reads text", got=type(not_text).__name__)
+        return [
+            np.array(encoding.ids, np.int32)
+            for encoding in self._tokenizer.encode_batch_fast(texts)
+        ]
 
 
-def _limit(folder: Path, held: Any) -> int | None:  # noqa: ANN401 - of `tokenizers`
+def _limit(folder: Path, tokenizer: Any) -> int | None:  # noqa: ANN401 - of `tokenizers`
     """Returns the most tokens of a text; None for no limit."""
-    said = _setting(folder / "tokenizer_config.json", "model_max_length")
-    if said is None and held.truncation is not None:
-        said = int(held.truncation["max_length"])
-    return said or _setting(folder / "config.json", "max_position_embeddings")
+    limit = _setting(folder / "tokenizer_config.json", "model_max_length")
+    if limit is None and tokenizer.truncation is not None:
+        limit = int(tokenizer.truncation["max_length"])
+    return limit or _setting(folder / "config.json", "max_position_embeddings")
 
 
 def _setting(file: Path, name: str) -> int | None:
-    found = json.loads(file.read_text()).get(name) if file.is_file() else None
-    return int(found) if found and found < _NO_LIMIT else None
+    value = json.loads(file.read_text()).get(name) if file.is_file() else None
+    return int(value) if value and value < _NO_LIMIT else None

@@ -20,8 +20,8 @@ _STREAM = re.compile(rb"BZh[1-9](1AY&SY|\x17rE8P\x90)")
 """The head of a stream, and that of its first block or of its end."""
 _HEAD_BYTES = 10
 _CHUNK_BYTES = 256 << 10
-_OPEN, _CLOSE, _END = b"<page>", b"</page>", b"</mediawiki>"
-_TAIL_BYTES = len(_END) + 2
+_OPEN_TAG, _CLOSE_TAG, _END_TAG = b"<page>", b"</page>", b"</mediawiki>"
+_TAIL_BYTES = len(_END_TAG) + 2
 _SENTENCE = re.compile(r"\n|(?<=[.!?])\s")
 _WORD = re.compile(r"[^\W\d_]+")
 _NOT_TEXT = ("file", "image", "category")
@@ -83,7 +83,7 @@ def sentences(part: DumpPart, most_corrupt: int) -> Iterator[list[str] | None]:
         DataError: the dump is cut or no dump, or more is corrupt.
         NotReadyError: mwparserfromhell is missing.
     """
-    plain, corrupt = wikitext_reader(), 0
+    strip_markup, corrupt = wikitext_reader(), 0
     for page in pages(part):
         text = None if page is None else _article(page)
         if text is None:
@@ -94,7 +94,7 @@ def sentences(part: DumpPart, most_corrupt: int) -> Iterator[list[str] | None]:
                 raise DataError(f"{part.path} has too many corrupt pages", got=got, do=do)
             yield None
             continue
-        for line in _SENTENCE.split(plain(text)):
+        for line in _SENTENCE.split(strip_markup(text)):
             words = _WORD.findall(line.lower())
             if len(words) > 1:
                 yield words
@@ -114,7 +114,7 @@ def wikitext_reader() -> Callable[[str], str]:
             "articles are read by mwparserfromhell", got=str(error), do=do
         ) from error
 
-    def plain(text: str) -> str:
+    def strip_markup(text: str) -> str:
         code = mwparserfromhell.parse(text, skip_style_tags=True)
         for link in code.filter_wikilinks(recursive=False):
             if str(link.title).partition(":")[0].strip().lower() in _NOT_TEXT:
@@ -123,7 +123,7 @@ def wikitext_reader() -> Callable[[str], str]:
             code.remove(tag)
         return str(code.strip_code())
 
-    return plain
+    return strip_markup
 
 
 def _article(page: bytes) -> str | None:
@@ -144,65 +144,65 @@ def pages(part: DumpPart) -> Iterator[bytes | None]:
     Raises:
         DataError: the dump is cut, or no dump.
     """
-    with _opened(part.path) as file:
-        read = _streams if part.path.endswith(".bz2") else _plain
-        held, own, tail = b"", 0, b""  # of `held` so many bytes belong to the part
-        for is_own, piece in read(file, part):
-            if not is_own and not own:
+    with _open_dump(part.path) as file:
+        read_chunks = _read_streams if part.path.endswith(".bz2") else _read_plain
+        buffer, own_bytes, tail = b"", 0, b""  # the first `own_bytes` belong to the part
+        for is_own, chunk in read_chunks(file, part):
+            if not is_own and not own_bytes:
                 return
-            if piece is None:
-                held, own = b"", 0
+            if chunk is None:
+                buffer, own_bytes = b"", 0
                 yield None
                 continue
-            tail = (tail + piece)[-_TAIL_BYTES:]
-            held, own = held + piece, own + len(piece) * is_own
-            found, held, own = _whole_pages(held, own)
-            yield from found
+            tail = (tail + chunk)[-_TAIL_BYTES:]
+            buffer, own_bytes = buffer + chunk, own_bytes + len(chunk) * is_own
+            whole_pages, buffer, own_bytes = _split_pages(buffer, own_bytes)
+            yield from whole_pages
     # a shorter piece does not show it
-    is_cut = _END not in tail and (len(tail) == _TAIL_BYTES or not part.start)
-    if held.startswith(_OPEN) or is_cut:
-        got = f"no {_END.decode()} at its end"
+    is_cut = _END_TAG not in tail and (len(tail) == _TAIL_BYTES or not part.start)
+    if buffer.startswith(_OPEN_TAG) or is_cut:
+        got = f"no {_END_TAG.decode()} at its end"
         raise DataError(f"{part.path} is cut", got=got, do="download it again")
 
 
-def _whole_pages(held: bytes, own: int) -> tuple[list[bytes], bytes, int]:
-    """Returns the whole pages that begin in the first `own` bytes, and what is left of both."""
-    found, at = list[bytes](), 0
-    while 0 <= (start := held.find(_OPEN, at)) < own:
-        stop = held.find(_CLOSE, start)
+def _split_pages(buffer: bytes, own_bytes: int) -> tuple[list[bytes], bytes, int]:
+    """Returns the whole pages that begin in the first `own_bytes`, and what is left of both."""
+    whole_pages, position = list[bytes](), 0
+    while 0 <= (start := buffer.find(_OPEN_TAG, position)) < own_bytes:
+        stop = buffer.find(_CLOSE_TAG, start)
         if stop < 0:
-            return found, held[start:], own - start
-        at = stop + len(_CLOSE)
-        found.append(held[start:at])
+            return whole_pages, buffer[start:], own_bytes - start
+        position = stop + len(_CLOSE_TAG)
+        whole_pages.append(buffer[start:position])
     # the last bytes may be a half of a tag
-    rest = max(at, len(held) - len(_OPEN) + 1)
-    return found, held[rest:], max(0, own - rest)
+    rest_start = max(position, len(buffer) - len(_OPEN_TAG) + 1)
+    return whole_pages, buffer[rest_start:], max(0, own_bytes - rest_start)
 
 
-def _opened(path: str) -> IO[bytes]:
+def _open_dump(path: str) -> IO[bytes]:
     if is_address(path):
         files, name = filesystem(path)
-        opened: Any = files.open(name, "rb")
-        return opened  # type: ignore[no-any-return]
+        file: Any = files.open(name, "rb")
+        return file  # type: ignore[no-any-return]
     return on_disk(path).open("rb")
 
 
-def _plain(file: IO[bytes], part: DumpPart) -> Iterator[tuple[bool, bytes | None]]:
+def _read_plain(file: IO[bytes], part: DumpPart) -> Iterator[tuple[bool, bytes | None]]:
     """Yields the text of a part and what follows it, and whether it belongs to the part."""
     file.seek(part.start)
-    left = part.end - part.start
-    while piece := file.read(min(_CHUNK_BYTES, left) if left else _CHUNK_BYTES):
-        yield left > 0, piece
-        left = max(0, left - len(piece))
+    remaining = part.end - part.start
+    while chunk := file.read(min(_CHUNK_BYTES, remaining) if remaining else _CHUNK_BYTES):
+        yield remaining > 0, chunk
+        remaining = max(0, remaining - len(chunk))
 
 
-def _streams(file: IO[bytes], part: DumpPart) -> Iterator[tuple[bool, bytes | None]]:
+def _read_streams(file: IO[bytes], part: DumpPart) -> Iterator[tuple[bool, bytes | None]]:
     """Yields the text of the streams from a part on, and whether they begin in it; None: damage.
 
     Raises:
         DataError: the last stream is cut or damaged, or there is none.
     """
-    start = _stream_after(file, part.start)
+    start = _next_stream(file, part.start)
     if part.start == 0 and start != 0:
         raise DataError(f"{part.path} does not begin as bzip2", do="download it again")
     while start is not None:
@@ -212,7 +212,7 @@ def _streams(file: IO[bytes], part: DumpPart) -> Iterator[tuple[bool, bytes | No
             while not reader.eof and (data := file.read(_CHUNK_BYTES)):
                 yield is_own, reader.decompress(data)
         except OSError as error:
-            start = _stream_after(file, start + 1)
+            start = _next_stream(file, start + 1)
             if start is None:
                 wrong = f"the last stream of {part.path} is damaged"
                 raise DataError(wrong, got=str(error), do="download it again") from error
@@ -221,17 +221,17 @@ def _streams(file: IO[bytes], part: DumpPart) -> Iterator[tuple[bool, bytes | No
         if not reader.eof:
             got = "a bzip2 stream without an end"
             raise DataError(f"{part.path} is cut", got=got, do="download it again")
-        start = _stream_after(file, file.tell() - len(reader.unused_data))
+        start = _next_stream(file, file.tell() - len(reader.unused_data))
 
 
-def _stream_after(file: IO[bytes], start: int) -> int | None:
+def _next_stream(file: IO[bytes], start: int) -> int | None:
     """Returns where the next stream begins, at `start` or after it."""
     file.seek(start)
-    held = b""
+    buffer = b""
     while data := file.read(_CHUNK_BYTES):
-        held += data
-        if found := _STREAM.search(held):
+        buffer += data
+        if found := _STREAM.search(buffer):
             return start + found.start()
-        start += max(0, len(held) - _HEAD_BYTES + 1)
-        held = held[-_HEAD_BYTES + 1 :]
+        start += max(0, len(buffer) - _HEAD_BYTES + 1)
+        buffer = buffer[-_HEAD_BYTES + 1 :]
     return None
