@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 ONE_PROCESS = r"local(\[|$)"
 """A master that is this very process; local-cluster has executors."""
-_VECTORS = ("VectorUDT",)
-_TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
+_VECTOR_TYPES = ("VectorUDT",)
+_TIME_TYPES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 _IMAGE_PARTS = ("height", "width", "nChannels", "data")
 
 
@@ -50,10 +50,10 @@ def as_frame(rows: Any) -> Any:  # noqa: ANN401 - whatever a user gives
         return rows
     from pyspark.sql import Row, SparkSession
 
-    session, found = SparkSession.builder.getOrCreate(), rows.take(1)
-    if not found:
+    session, head = SparkSession.builder.getOrCreate(), rows.take(1)
+    if not head:
         raise DataError("the RDD holds no rows", do="look at where the data is read")
-    first = found[0]
+    first = head[0]
     if isinstance(first, Row):
         return session.createDataFrame(rows)
     if isinstance(first, dict):
@@ -129,19 +129,19 @@ def selected(
     if not names:
         raise UsageError("no feature column is named", do=f"known: {', '.join(df.columns)}")
     _check_names(df, names, label, weight)
-    others, of_others = _others(df, label, weight, held, ())
+    other_columns, spec_fields = _extra_columns(df, label, weight, held, ())
     if len(names) > 1 or _is_number(df.schema[names[0]].dataType):
         numbers = [_number(df, name, several=len(names) > 1) for name in names]
         shape: tuple[int, ...] = (len(names),)
         spec = ColumnSpec(
-            features=tuple(map(_plain, names)), kind=NUMERIC, shape=shape, **of_others
+            features=tuple(map(_safe_name, names)), kind=NUMERIC, shape=shape, **spec_fields
         )
-        return df.select(*numbers, *others), spec
+        return df.select(*numbers, *other_columns), spec
     name = names[0]
     column, kind, _ = _feature(df, name)
     dtype = "uint8" if kind in (BINARY, IMAGE) else "float32"
-    spec = ColumnSpec(features=(_plain(name),), kind=kind, dtype=dtype, **of_others)
-    return df.select(column.alias(_plain(name)), *others), spec
+    spec = ColumnSpec(features=(_safe_name(name),), kind=kind, dtype=dtype, **spec_fields)
+    return df.select(column.alias(_safe_name(name)), *other_columns), spec
 
 
 def _selected_inputs(
@@ -157,10 +157,10 @@ def _selected_inputs(
         _check_names(df, [column] if isinstance(column, str) else list(column), None)
         inputs.encoder(name)  # an unknown one is refused before any row is read
     _check_names(df, [], label, weight)
-    others, of_others = _others(df, label, weight, held, inputs.columns)
-    chosen = [input_column(df, inputs, name).alias(name) for name in inputs.columns]
-    spec = ColumnSpec(features=tuple(inputs.columns), inputs=inputs, **of_others)
-    return df.select(*chosen, *others), spec
+    other_columns, spec_fields = _extra_columns(df, label, weight, held, inputs.columns)
+    input_columns = [input_column(df, inputs, name).alias(name) for name in inputs.columns]
+    spec = ColumnSpec(features=tuple(inputs.columns), inputs=inputs, **spec_fields)
+    return df.select(*input_columns, *other_columns), spec
 
 
 def input_column(df: DataFrame, inputs: InputSpec, name: str) -> Column:
@@ -172,48 +172,48 @@ def input_column(df: DataFrame, inputs: InputSpec, name: str) -> Column:
     """
     column = inputs.columns[name]
     if not isinstance(column, str):
-        numbers = [_number(df, each, several=True) for each in column]
-        return _whole_array(numbers)
-    kind = df.schema[column].dataType
+        numbers = [_number(df, column_name, several=True) for column_name in column]
+        return _array_or_null(numbers)
+    data_type = df.schema[column].dataType
     if name in inputs.encoders:
         return _quoted(column)
-    while isinstance(kind, T.ArrayType):
-        kind = kind.elementType
-    if isinstance(kind, _TIMES):
-        raise _holds_times(column, kind)
-    if isinstance(kind, (T.StringType, T.MapType)):
+    while isinstance(data_type, T.ArrayType):
+        data_type = data_type.elementType
+    if isinstance(data_type, _TIME_TYPES):
+        raise _times_error(column, data_type)
+    if isinstance(data_type, (T.StringType, T.MapType)):
         raise holds_text(column)
-    is_alone = kind is df.schema[column].dataType
-    if isinstance(kind, T.DecimalType) and is_alone:
+    is_alone = data_type is df.schema[column].dataType
+    if isinstance(data_type, T.DecimalType) and is_alone:
         return _quoted(column).cast("float")
-    return _feature(df, column)[0] if is_alone and _is_image(kind) else _quoted(column)
+    return _feature(df, column)[0] if is_alone and _is_image(data_type) else _quoted(column)
 
 
-def _whole_array(columns: list[Column]) -> Column:
+def _array_or_null(columns: list[Column]) -> Column:
     """Returns an array of columns, null where one of them is."""
     is_whole = functools.reduce(lambda a, b: a & b, (c.isNotNull() for c in columns))
     return F.when(is_whole, F.array(*columns))
 
 
-def _others(
+def _extra_columns(
     df: DataFrame,
     label: str | list[str] | None,
     weight: str | None,
     held: str | None,
-    taken: Iterable[str],
+    used_names: Iterable[str],
 ) -> tuple[list[Column], dict[str, Any]]:
     """Returns the columns of labels and of weights, and what they are called in a ColumnSpec."""
     columns, names = [], dict[str, Any]()
     if label is not None:
-        several = [_label(df, name) for name in ([label] if isinstance(label, str) else label)]
-        column = several[0] if isinstance(label, str) else _whole_array(several)
+        labels = [_label(df, name) for name in ([label] if isinstance(label, str) else label)]
+        column = labels[0] if isinstance(label, str) else _array_or_null(labels)
         names["label"] = label if isinstance(label, str) else ", ".join(label)
         columns.append(column)
     if weight is not None:
-        kind = df.schema[weight].dataType
-        if not _is_number(kind):
+        data_type = df.schema[weight].dataType
+        if not _is_number(data_type):
             wrong = f"column {weight}: a weight must be a number"
-            raise DataError(wrong, got=kind.simpleString())
+            raise DataError(wrong, got=data_type.simpleString())
         columns.append(_quoted(weight).cast("double"))
         names["weight"] = weight
     if held is not None:
@@ -224,11 +224,11 @@ def _others(
             raise DataError(wrong, got=got.simpleString(), do=do)
         columns.append(F.coalesce(_quoted(held), F.lit(False)))  # noqa: FBT003 - its argument
         names["held"] = held
-    for place, name in names.items():
-        plain = _plain(name)
-        names[place] = f"{plain} ({place})" if plain in taken else plain
-    aliased = zip(columns, names.values(), strict=True)
-    return [column.alias(name) for column, name in aliased], names
+    for field, name in names.items():
+        safe_name = _safe_name(name)
+        names[field] = f"{safe_name} ({field})" if safe_name in used_names else safe_name
+    named = zip(columns, names.values(), strict=True)
+    return [column.alias(name) for column, name in named], names
 
 
 def shape_of(frame: DataFrame, spec: ColumnSpec) -> tuple[int, ...]:
@@ -260,10 +260,10 @@ def first_rows(frame: DataFrame, spec: ColumnSpec, rows: int = 2) -> Block:
     """
     import pyarrow as pa
 
-    found = [batch for batch in streamed(frame.limit(rows)) if batch.num_rows]
-    if not found:
+    batches = [batch for batch in streamed(frame.limit(rows)) if batch.num_rows]
+    if not batches:
         raise DataError("there are no rows", do="look at where the data is read")
-    (batch,) = pa.Table.from_batches(found).combine_chunks().to_batches()
+    (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
     return arrays(batch, spec, RowChecker(RowChecks()))
 
 
@@ -280,7 +280,7 @@ def streamed(
     import pyarrow as pa
 
     for row in frame.mapInArrow(
-        functools.partial(_streams, change), "rows binary"
+        functools.partial(_serialize, change), "rows binary"
     ).toLocalIterator():
         yield from pa.ipc.open_stream(row["rows"])
 
@@ -305,7 +305,7 @@ def parquet_files(df: DataFrame) -> list[str] | None:
     return sorted(df.inputFiles()) if is_parquet else None
 
 
-def _streams(
+def _serialize(
     change: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] | None,
     batches: Iterable[pa.RecordBatch],
 ) -> Iterable[pa.RecordBatch]:
@@ -325,8 +325,8 @@ def classes_in(df: DataFrame, label: str | list[str]) -> int | None:
     if not isinstance(label, str):
         return None
     attribute = df.schema[label].metadata.get("ml_attr", {})
-    named = attribute.get("vals")
-    count = len(named) if named else attribute.get("num_vals")
+    values = attribute.get("vals")
+    count = len(values) if values else attribute.get("num_vals")
     return None if count is None else int(count)
 
 
@@ -375,8 +375,8 @@ def _has_exchange(plan: Any) -> bool:  # noqa: ANN401 - one of Java's
     if name.startswith("AdaptiveSparkPlan"):  # what it will be is known when it runs
         return _has_exchange(plan.initialPlan())
     children = plan.children()  # rows that are kept already have none
-    below = (children.apply(number) for number in range(children.size()))
-    return "Exchange" in name or any(map(_has_exchange, below))
+    child_plans = (children.apply(number) for number in range(children.size()))
+    return "Exchange" in name or any(map(_has_exchange, child_plans))
 
 
 def one_column(
@@ -401,20 +401,21 @@ def one_column(
     if _is_number(df.schema[features].dataType):
         number = F.array(_number(df, features, several=False))
         column, kind, sizes = number, NUMERIC, [F.lit(1)]
-        wanted: tuple[int, ...] = (1,)
+        expected_shape: tuple[int, ...] = (1,)
     else:
         column, kind, sizes = _feature(df, features)
-        wanted = shape if kind == IMAGE else (math.prod(shape),)
+        expected_shape = shape if kind == IMAGE else (math.prod(shape),)
         column = column["data"] if kind == IMAGE else column
     got = F.concat_ws("x", *(size.cast("string") for size in sizes))
-    expected = "x".join(map(str, wanted))
-    said = F.concat(
+    expected = "x".join(map(str, expected_shape))
+    message = F.concat(
         F.lit(f"column {features}: a row of size "),
         F.when(_quoted(features).isNull(), F.lit("null")).otherwise(got),
         F.lit(f", expected {expected}"),
     )
-    fits = F.array(*sizes) == F.array(*map(F.lit, wanted))  # texts would be made of each row's
-    return F.when(fits, column).otherwise(F.raise_error(said)), kind in (BINARY, IMAGE)
+    # as texts, each row's sizes would have to be formatted
+    has_size = F.array(*sizes) == F.array(*map(F.lit, expected_shape))
+    return F.when(has_size, column).otherwise(F.raise_error(message)), kind in (BINARY, IMAGE)
 
 
 def _stacked(df: DataFrame, features: list[str], shape: tuple[int, ...]) -> Column:
@@ -422,9 +423,9 @@ def _stacked(df: DataFrame, features: list[str], shape: tuple[int, ...]) -> Colu
     if len(features) != math.prod(shape):
         wrong = f"a row must hold {math.prod(shape)} numbers"
         raise UsageError(wrong, got=f"{len(features)} columns")
-    column = _whole_array([_number(df, name, several=True) for name in features])
-    said = F.lit(f"columns {', '.join(features)}: a row holds null")
-    return F.when(column.isNotNull(), column).otherwise(F.raise_error(said))
+    column = _array_or_null([_number(df, name, several=True) for name in features])
+    message = F.lit(f"columns {', '.join(features)}: a row holds null")
+    return F.when(column.isNotNull(), column).otherwise(F.raise_error(message))
 
 
 def partitioned(df: DataFrame, workers: int) -> DataFrame:
@@ -469,25 +470,25 @@ class ReplicatedRows:
     frame: DataFrame
 
     def __enter__(self) -> Self:
-        self._kept: list[DataFrame] = []
+        self._persisted: list[DataFrame] = []
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        for rows in self._kept:
+        for rows in self._persisted:
             with contextlib.suppress(Exception):  # an application that has ended keeps none
                 rows.unpersist()
 
     def keep(self, df: DataFrame) -> None:
         """Takes rows; those before them are needed no more."""
         self.__exit__(None, None, None)
-        self._kept, self.frame = [], df
+        self._persisted, self.frame = [], df
         is_local = re.match(ONE_PROCESS, str(df.sparkSession.conf.get("spark.master", "local")))
         if is_local or not _moves_rows(df):
             return
         from pyspark import StorageLevel
 
         self.frame = df.persist(StorageLevel.DISK_ONLY_2)
-        self._kept = [self.frame]
+        self._persisted = [self.frame]
 
 
 def cifar_frame(spark: SparkSession, folder: str, split: str = "train") -> DataFrame:
@@ -515,16 +516,16 @@ def cifar_frame(spark: SparkSession, folder: str, split: str = "train") -> DataF
     paths = [f"{folder.rstrip('/')}/{name}" for name in cifar.FILES[split]]
     try:
         files = spark.read.format("binaryFile").load(paths)
-        found = files.select("path", "length").collect()
+        file_sizes = files.select("path", "length").collect()
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise DataError(f"{folder} cannot be read as CIFAR-10", got=reason) from error
-    for path, size in found:
+    for path, size in file_sizes:
         cifar.check_length(int(size), str(path))
-    return files.select("path", "content").mapInArrow(_records, "features binary, label long")
+    return files.select("path", "content").mapInArrow(_parse_files, "features binary, label long")
 
 
-def _records(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+def _parse_files(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     import pyarrow as pa
 
     for batch in batches:
@@ -551,11 +552,11 @@ def _check_names(
     weight: str | None = None,
 ) -> None:
     labels = [label] if isinstance(label, str) else (label or [])
-    wanted = [*names, *labels, *([] if weight is None else [weight])]
-    for name in wanted:
+    all_names = [*names, *labels, *([] if weight is None else [weight])]
+    for name in all_names:
         if name not in df.columns:
             raise unknown_column(name, df.columns)
-        if wanted.count(name) > 1:
+        if all_names.count(name) > 1:
             raise UsageError("a column cannot be taken twice", got=repr(name))
         if df.columns.count(name) > 1:
             raise UsageError("several columns have one name", got=repr(name), do="rename them")
@@ -567,84 +568,88 @@ def _quoted(name: str) -> Column:
     return F.col(f"`{escaped}`")
 
 
-def _plain(name: str) -> str:
+def _safe_name(name: str) -> str:
     """A name that stays one column in mapInArrow, which takes dots for a path."""
     return name.replace(".", "·").replace("`", "'")
 
 
-def _is_number(kind: T.DataType) -> bool:
-    return isinstance(kind, (T.NumericType, T.BooleanType))
+def _is_number(data_type: T.DataType) -> bool:
+    return isinstance(data_type, (T.NumericType, T.BooleanType))
 
 
 def _number(df: DataFrame, name: str, *, several: bool) -> Column:
-    kind = df.schema[name].dataType
-    if several and not _is_number(kind):
-        if isinstance(kind, T.StringType):
-            raise _text(name)
-        if isinstance(kind, _TIMES):
-            raise _holds_times(name, kind)
+    data_type = df.schema[name].dataType
+    if several and not _is_number(data_type):
+        if isinstance(data_type, T.StringType):
+            raise _text_error(name)
+        if isinstance(data_type, _TIME_TYPES):
+            raise _times_error(name, data_type)
         do = "join them first, e.g. with VectorAssembler"
         wrong = f"column {name}: of several feature columns each must hold numbers"
-        raise UsageError(wrong, got=kind.simpleString(), do=do)
-    return _quoted(name).cast("float").alias(_plain(name))
+        raise UsageError(wrong, got=data_type.simpleString(), do=do)
+    return _quoted(name).cast("float").alias(_safe_name(name))
 
 
-def _holds_times(name: str, kind: T.DataType) -> DataError:
+def _times_error(name: str, data_type: T.DataType) -> DataError:
     do = f'make numbers of them first, e.g. by F.hour("{name}") or F.unix_timestamp("{name}")'
-    return DataError(f"column {name} holds times", got=kind.simpleString(), do=do)
+    return DataError(f"column {name} holds times", got=data_type.simpleString(), do=do)
 
 
-def _text(name: str) -> DataError:
+def _text_error(name: str) -> DataError:
     do = "turn it into numbers first, e.g. with StringIndexer"
     return DataError(f"column {name} holds text", do=do)
 
 
 def _label(df: DataFrame, name: str) -> Column:
-    kind = df.schema[name].dataType
-    if isinstance(kind, T.StringType):
-        raise _text(name)
-    of = kind.elementType if isinstance(kind, T.ArrayType) else kind
-    if not _is_number(of):
+    data_type = df.schema[name].dataType
+    if isinstance(data_type, T.StringType):
+        raise _text_error(name)
+    element_type = data_type.elementType if isinstance(data_type, T.ArrayType) else data_type
+    if not _is_number(element_type):
         wrong = f"column {name}: a label must be a number, or an array of numbers"
-        raise DataError(wrong, got=kind.simpleString())
-    cast = "long" if isinstance(of, (T.IntegralType, T.BooleanType)) else "double"
-    return _quoted(name).cast(cast if of is kind else f"array<{cast}>").alias(_plain(name))
+        raise DataError(wrong, got=data_type.simpleString())
+    cast = "long" if isinstance(element_type, (T.IntegralType, T.BooleanType)) else "double"
+    return (
+        _quoted(name)
+        .cast(cast if element_type is data_type else f"array<{cast}>")
+        .alias(_safe_name(name))
+    )
 
 
 def _feature(df: DataFrame, name: str) -> tuple[Column, str, list[Column]]:
     """Returns one feature column as the workers want it, its kind, and columns for its shape."""
-    kind, column = df.schema[name].dataType, _quoted(name)
-    if isinstance(kind, T.BinaryType):
+    data_type, column = df.schema[name].dataType, _quoted(name)
+    if isinstance(data_type, T.BinaryType):
         return column, BINARY, [F.octet_length(column)]
-    if isinstance(kind, T.ArrayType) and _is_number(kind.elementType):
+    if isinstance(data_type, T.ArrayType) and _is_number(data_type.elementType):
         return column.cast("array<float>"), LIST, [F.size(column)]
-    if type(kind).__name__ in _VECTORS:
+    if type(data_type).__name__ in _VECTOR_TYPES:
         from pyspark.ml.functions import vector_to_array
 
         array = vector_to_array(column, "float32")
         return array, LIST, [F.size(array)]
-    if _is_image(kind):
+    if _is_image(data_type):
         parts = F.struct(*(column[part].alias(part) for part in _IMAGE_PARTS))
         # a struct made of the parts of a null is no null: the workers must see it
-        whole = F.when(column.isNotNull(), parts)
-        return whole, IMAGE, [column[part] for part in _IMAGE_PARTS[:3]]
-    if isinstance(kind, T.StringType):
+        image = F.when(column.isNotNull(), parts)
+        return image, IMAGE, [column[part] for part in _IMAGE_PARTS[:3]]
+    if isinstance(data_type, T.StringType):
         raise holds_text(name)
-    if isinstance(kind, _TIMES):
-        raise _holds_times(name, kind)
+    if isinstance(data_type, _TIME_TYPES):
+        raise _times_error(name, data_type)
     do = "use ML vectors, arrays of numbers, bytes, images or columns of numbers"
-    if isinstance(kind, T.ArrayType) and isinstance(kind.elementType, T.ArrayType):
+    if isinstance(data_type, T.ArrayType) and isinstance(data_type.elementType, T.ArrayType):
         do = f"the estimators of modules read it by inputs={{'parameter of forward': {name!r}}}"
     wrong = f"column {name}: a model cannot learn from this type"
-    raise DataError(wrong, got=kind.simpleString(), do=do)
+    raise DataError(wrong, got=data_type.simpleString(), do=do)
 
 
-def _is_image(kind: T.DataType) -> bool:
-    return isinstance(kind, T.StructType) and set(_IMAGE_PARTS) <= set(kind.names)
+def _is_image(data_type: T.DataType) -> bool:
+    return isinstance(data_type, T.StructType) and set(_IMAGE_PARTS) <= set(data_type.names)
 
 
-def _first_shape(df: DataFrame, name: str, size: list[Column]) -> tuple[int, ...]:
-    sizes = [part.alias(f"size{i}") for i, part in enumerate(size)]
+def _first_shape(df: DataFrame, name: str, size_columns: list[Column]) -> tuple[int, ...]:
+    sizes = [part.alias(f"size{i}") for i, part in enumerate(size_columns)]
     first: Any = df.where(_quoted(name).isNotNull()).select(*sizes).first()
     if first is None:
         raise DataError(f"column {name}: there are no rows, or nulls only")
