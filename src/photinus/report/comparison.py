@@ -22,7 +22,7 @@ NOTES = (
 )
 """What the columns count."""
 
-_NAMES = (
+_COLUMN_NAMES = (
     "strategy", "#error", "#loss", "#seconds", "#sent", "#rounds", "#staleness", "#spread",
     "#examples", "#passes",
 )  # fmt: skip
@@ -63,31 +63,31 @@ class Compared:
 
 def comparison_table(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
     """Returns names, then a line of texts for each strategy; numbers' names begin with #."""
-    lines = [_line(row) for row in rows]
+    lines = [_cells(row) for row in rows]
     if all(math.isnan(row.wall_seconds) for row in rows):
-        return [_NAMES, *((*line[:4], *line[5:]) for line in lines)]
-    return [(*_NAMES[:3], "#virtual", "#wall", *_NAMES[4:]), *lines]
+        return [_COLUMN_NAMES, *((*line[:4], *line[5:]) for line in lines)]
+    return [(*_COLUMN_NAMES[:3], "#virtual", "#wall", *_COLUMN_NAMES[4:]), *lines]
 
 
-def _line(row: Compared) -> tuple[str, ...]:
+def _cells(row: Compared) -> tuple[str, ...]:
     if row.failure:
-        return (row.strategy, row.failure, *[""] * (len(_NAMES) - 1))
+        return (row.strategy, row.failure, *[""] * (len(_COLUMN_NAMES) - 1))
     return (
         row.strategy,
-        _known(row.error, f"{row.error:.2%}"),
-        _known(row.loss, number_text(row.loss)),
+        _text_or_dash(row.error, f"{row.error:.2%}"),
+        _text_or_dash(row.loss, number_text(row.loss)),
         seconds_text(row.seconds),
         seconds_text(row.wall_seconds),
         bytes_text(int(row.bytes)) if math.isfinite(row.bytes) else "–",
         count_text(row.rounds),
-        _known(row.staleness, f"{row.staleness:.1f}"),
-        _known(row.spread, number_text(row.spread)),
+        _text_or_dash(row.staleness, f"{row.staleness:.1f}"),
+        _text_or_dash(row.spread, number_text(row.spread)),
         count_text(row.examples),
-        _known(row.passes[0], "–".join(sorted({f"{passes:.2f}" for passes in row.passes}))),
+        _text_or_dash(row.passes[0], "–".join(sorted({f"{passes:.2f}" for passes in row.passes}))),
     )
 
 
-def _known(value: float, text: str) -> str:
+def _text_or_dash(value: float, text: str) -> str:
     return text if math.isfinite(value) else "–"
 
 
@@ -100,9 +100,9 @@ def comparison_page(rows: Sequence[Compared], title: str, target: Path) -> Path:
         tag("style", Markup(STYLE)),
     )
     names, *lines = comparison_table(rows)
-    unit, length = time_unit(max((row.seconds for row in rows), default=0.0))
+    unit, unit_seconds = time_unit(max((row.seconds for row in rows), default=0.0))
     curves = [
-        Series(row.strategy, [(at / length, loss) for at, loss in row.curve])
+        Series(row.strategy, [(seconds / unit_seconds, loss) for seconds, loss in row.curve])
         for row in rows
         if row.curve
     ]

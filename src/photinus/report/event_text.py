@@ -15,8 +15,8 @@ def line_of(event: e.Event) -> str:
         >>> line_of(e.WorkerLost(slot=3, lease=1, reason="no beat for 5 s"))
         'worker 3 is lost: no beat for 5 s'
     """
-    say = _LINES.get(type(event))
-    return say(event) if say else ""
+    formatter = _FORMATTERS.get(type(event))
+    return formatter(event) if formatter else ""
 
 
 def virtual_line_of(event: e.Event) -> str:
@@ -31,8 +31,8 @@ def virtual_line_of(event: e.Event) -> str:
     """
     if not isinstance(event, e.PhaseEnded):
         return line_of(event)
-    done = f"{event.name}: done in {seconds_text(event.seconds)} of virtual time"
-    return "  ".join(part for part in (done, metrics_text(event.metrics)) if part)
+    outcome = f"{event.name}: done in {seconds_text(event.seconds)} of virtual time"
+    return "  ".join(part for part in (outcome, metrics_text(event.metrics)) if part)
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
@@ -109,17 +109,17 @@ def _phase_ended(event: e.PhaseEnded) -> str:
 
 
 def _evaluated(event: e.Evaluated) -> str:
-    sure = f"  ({interval_text(event)})" if interval_text(event) else ""
+    interval = f"  ({interval_text(event)})" if interval_text(event) else ""
     best = ", the best so far" if event.extra.get("best") else ""
     counted = f"{count_text(event.examples)} examples"
-    return f"{event.name}: {metrics_text(event.metrics)}{sure}, {counted}{best}"
+    return f"{event.name}: {metrics_text(event.metrics)}{interval}, {counted}{best}"
 
 
 def _worker_joined(event: e.WorkerJoined) -> str:
-    again = f", lease {event.lease}" if event.lease > 1 else ""
+    lease = f", lease {event.lease}" if event.lease > 1 else ""
     where = f" on {event.host}" if event.host else ""
     device = f", {event.device}" if event.device not in ("", "cpu") else ""
-    return f"worker {event.slot}{where}: {count_text(event.examples)} rows{again}{device}"
+    return f"worker {event.slot}{where}: {count_text(event.examples)} rows{lease}{device}"
 
 
 def _worker_lost(event: e.WorkerLost) -> str:
@@ -139,7 +139,7 @@ def _run_ended(event: e.RunEnded) -> str:
     return f"{event.state} after {seconds_text(event.seconds)}{reason}"
 
 
-_LINES: dict[type[e.Event], Callable[..., str]] = {
+_FORMATTERS: dict[type[e.Event], Callable[..., str]] = {
     e.RunStarted: _run_started,
     e.PhaseStarted: _phase_started,
     e.PhaseEnded: _phase_ended,

@@ -114,4 +114,4 @@ def words_for(settings: list[str]) -> list[tuple[str, str]]:
         settings: their names, with dots.
     """
     used = {name.rpartition(".")[2] for name in settings}
-    return [*WORDS, *((name, said) for name, said in SETTINGS.items() if name in used)]
+    return [*WORDS, *((name, meaning) for name, meaning in SETTINGS.items() if name in used)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-_NARROW = 4
+_NARROW_COLUMNS = 4
 """How many columns a narrow screen has room for."""
-_EMPTY = {"meta", "img", "br", "circle", "line", "path", "polyline", "rect"}
+_VOID_ELEMENTS = {"meta", "img", "br", "circle", "line", "path", "polyline", "rect"}
 
 
 class Markup(str):
@@ -33,7 +33,7 @@ def tag(name: str, /, *children: object, **attributes: object) -> Markup:
         for key, value in attributes.items()
         if value is not None
     )
-    if name in _EMPTY and not children:
+    if name in _VOID_ELEMENTS and not children:
         return Markup(f"<{name}{pairs}>" if name in {"meta", "img", "br"} else f"<{name}{pairs}/>")
     inner = "".join(
         child if isinstance(child, Markup) else html.escape(_text(child))
@@ -53,8 +53,8 @@ def _text(value: object) -> str:
 def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
     """A name that begins with # heads a column of numbers, set to the right.
 
-    Where there are more than `_NARROW` columns, a narrow screen shows each row as a list of names
-    and values: every cell knows the name of its column.
+    Where there are more than `_NARROW_COLUMNS` columns, a narrow screen shows each row as a list
+    of names and values: every cell knows the name of its column.
     """
     columns = [(n.removeprefix("#"), "r" if n.startswith("#") else None) for n in names]
     head = [tag("th", name, class_=c) for name, c in columns]
@@ -69,4 +69,4 @@ def table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
         for row in rows
     ]
     table = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body))
-    return tag("div", table, class_="wide" if len(names) <= _NARROW else "wide stacks")
+    return tag("div", table, class_="wide" if len(names) <= _NARROW_COLUMNS else "wide stacks")

@@ -34,12 +34,12 @@ from photinus.report.style import STYLE
 from photinus.report.summary import Summary, WorkerState, summarise
 from photinus.report.weight_images import data_uri, mosaic, unpack
 
-_MOST_LINES = 200
-_VIRTUAL = (
+_MAX_LOG_LINES = 200
+_SIMULATION_NOTE = (
     "A simulated run: the duration of a round, and of a phase in its last line, are virtual time. "
     "All else is the time of this machine."
 )
-_CELL = 34.0
+_CELL_SIZE = 34.0
 
 
 def save(journal: Path, target: Path, evaluate: str = "") -> Path:
@@ -77,7 +77,7 @@ def render(journal: Path, evaluate: str = "") -> str:
         _section("Confusion", _confusion(summary)),
         _section("Phases", _phases(summary)),
         _section("Speed", _grid(chart(c) for c in speed_charts(summary, stamped))),
-        _section("Workers", _lanes(summary, stamped), _workers(summary)),
+        _section("Workers", _worker_timelines(summary, stamped), _workers(summary)),
         _section("What happened", _log(summary, stamped)),
         _section("Settings", _settings(summary)),
         _section(
@@ -108,24 +108,28 @@ def _section(title: str, *parts: Markup | None) -> Markup | None:
 
 
 def _grid(figures: Iterable[Markup]) -> Markup | None:
-    drawn = list(figures)
-    return tag("div", *drawn, class_="charts") if drawn else None
+    charts = list(figures)
+    return tag("div", *charts, class_="charts") if charts else None
 
 
 def _head(summary: Summary, stamped: Sequence[StampedEvent]) -> Markup:
-    began = _moment(stamped[0].wall) if stamped else "nothing has happened yet"
+    began = _time_text(stamped[0].wall) if stamped else "nothing has happened yet"
     term = f", term {summary.term}" if summary.term > 1 else ""
     resumed = f", resumed from {summary.resumed_from}" if summary.resumed_from else ""
     workers = workers_text(summary.expected_workers)
-    words = f"{began} · {workers}, engine {summary.engine}{term}{resumed}"
+    subtitle = f"{began} · {workers}, engine {summary.engine}{term}{resumed}"
     state_class = f"state {summary.state}" if summary.state in {"done", "failed"} else "state"
     title = tag("h1", summary.run or "run", tag("span", summary.state, class_=state_class))
     reason = tag("p", summary.reason) if summary.reason else None
-    about = tag("p", _VIRTUAL, class_="soft") if summary.engine == "simulate" else None
-    return tag("header", title, tag("p", words, class_="soft"), about, reason, _facts(summary))
+    simulation_note = (
+        tag("p", _SIMULATION_NOTE, class_="soft") if summary.engine == "simulate" else None
+    )
+    return tag(
+        "header", title, tag("p", subtitle, class_="soft"), simulation_note, reason, _facts(summary)
+    )
 
 
-def _moment(wall: float) -> str:
+def _time_text(wall: float) -> str:
     try:
         return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%d %H:%M UTC")
     except (OverflowError, ValueError, OSError):
@@ -135,7 +139,7 @@ def _moment(wall: float) -> str:
 def _facts(summary: Summary) -> Markup:
     facts: list[tuple[str, str]] = []
     for name in ("test", "validation"):
-        facts += [] if facts else _measured(summary.measured.get(name))
+        facts += [] if facts else _metric_facts(summary.measured.get(name))
     seconds = summary.training_seconds
     facts += [
         (seconds_text(seconds), "training"),
@@ -144,26 +148,26 @@ def _facts(summary: Summary) -> Markup:
         (bytes_text(summary.bytes_total), "sent and received"),
     ]
     boxes = [
-        tag("div", tag("div", big, class_="n"), tag("small", small), class_="" if n else "first")
-        for n, (big, small) in enumerate(facts)
+        tag("div", tag("div", value, class_="n"), tag("small", label), class_="" if n else "first")
+        for n, (value, label) in enumerate(facts)
     ]
     return tag("div", *boxes, class_="facts")
 
 
-def _measured(found: e.Evaluated | None) -> list[tuple[str, str]]:
-    if found is None or not found.metrics:
+def _metric_facts(evaluated: e.Evaluated | None) -> list[tuple[str, str]]:
+    if evaluated is None or not evaluated.metrics:
         return []
-    if "error" not in found.metrics:
-        name, value = next(iter(found.metrics.items()))
-        return [(number_text(value), f"{found.name} {name}")]
-    sure = interval_text(found)
-    words = f"{found.name} error, {sure}" if sure else f"{found.name} error"
-    return [(f"{found.metrics['error']:.2%}", words)]
+    if "error" not in evaluated.metrics:
+        name, value = next(iter(evaluated.metrics.items()))
+        return [(number_text(value), f"{evaluated.name} {name}")]
+    interval = interval_text(evaluated)
+    label = f"{evaluated.name} error, {interval}" if interval else f"{evaluated.name} error"
+    return [(f"{evaluated.metrics['error']:.2%}", label)]
 
 
 def _newest_extra(summary: Summary, name: str) -> tuple[str, Any]:
-    holders = [m for m in summary.measured.values() if name in m.extra]
-    return (holders[-1].name, holders[-1].extra[name]) if holders else ("", None)
+    measurements = [m for m in summary.measured.values() if name in m.extra]
+    return (measurements[-1].name, measurements[-1].extra[name]) if measurements else ("", None)
 
 
 def _filters(summary: Summary) -> Markup | None:
@@ -171,9 +175,9 @@ def _filters(summary: Summary) -> Markup | None:
     images = unpack(packed if isinstance(packed, Mapping) else {})
     if len(images) == 0:
         return None
-    words = f"{len(images)} filters of {images.shape[1]} × {images.shape[2]}; grey is zero"
-    picture = tag("img", src=data_uri(mosaic(images)), alt=words, class_="filters")
-    return tag("figure", picture, tag("figcaption", tag("span", words)))
+    description = f"{len(images)} filters of {images.shape[1]} × {images.shape[2]}; grey is zero"
+    picture = tag("img", src=data_uri(mosaic(images)), alt=description, class_="filters")
+    return tag("figure", picture, tag("figcaption", tag("span", description)))
 
 
 def _confusion(summary: Summary) -> Markup | None:
@@ -181,16 +185,18 @@ def _confusion(summary: Summary) -> Markup | None:
     if not _is_square(rows):
         return None
     size = len(rows)
-    worst = max((rows[r][c] for r in range(size) for c in range(size) if r != c), default=0) or 1
+    max_mistakes = (
+        max((rows[r][c] for r in range(size) for c in range(size) if r != c), default=0) or 1
+    )
     parts = []
     for r in range(size):
         total = sum(rows[r]) or 1
-        parts.append(_label(str(r), 30.0, 48 + r * _CELL))
-        parts.append(_label(str(r), 40 + _CELL / 2 + r * _CELL, 20.0))
+        parts.append(_label(str(r), 30.0, 48 + r * _CELL_SIZE))
+        parts.append(_label(str(r), 40 + _CELL_SIZE / 2 + r * _CELL_SIZE, 20.0))
         for c in range(size):
-            share = rows[r][c] / total if r == c else rows[r][c] / worst
+            share = rows[r][c] / total if r == c else rows[r][c] / max_mistakes
             parts += _cell(r, c, rows[r][c], share)
-    width = 48 + size * _CELL
+    width = 48 + size * _CELL_SIZE
     caption = tag(
         "figcaption",
         tag("b", f"{name} set"),
@@ -216,25 +222,25 @@ def _label(text: str, x: float, y: float) -> Markup:
 
 
 def _cell(row: int, column: int, count: int, share: float) -> list[Markup]:
-    x, y = 40 + column * _CELL, 27 + row * _CELL
+    x, y = 40 + column * _CELL_SIZE, 27 + row * _CELL_SIZE
     kind = "right" if row == column else "wrong"
-    strength = 0.04 + 0.5 * share if count else 0.04
+    opacity = 0.04 + 0.5 * share if count else 0.04
     square = tag(
         "rect", tag("title", f"{row} taken for {column}: {count}"), x=x, y=y,
-        width=_CELL - 2, height=_CELL - 2, rx=3, class_=kind, fill_opacity=strength,
+        width=_CELL_SIZE - 2, height=_CELL_SIZE - 2, rx=3, class_=kind, fill_opacity=opacity,
     )  # fmt: skip
-    middle = x + _CELL / 2 - 1
-    words = tag("text", count, x=middle, y=y + 20, text_anchor="middle", class_="cell")
-    return [square, words] if count else [square]
+    middle = x + _CELL_SIZE / 2 - 1
+    label = tag("text", count, x=middle, y=y + 20, text_anchor="middle", class_="cell")
+    return [square, label] if count else [square]
 
 
 def _mistakes(rows: list[list[int]]) -> Markup:
     size = len(rows)
     pairs = [(rows[r][c], r, c) for r in range(size) for c in range(size) if r != c and rows[r][c]]
-    most = sorted(pairs, key=lambda p: (-p[0], p[1], p[2]))[:10]
+    most_frequent = sorted(pairs, key=lambda p: (-p[0], p[1], p[2]))[:10]
     body = [
-        (str(true), str(said), count_text(count), f"{count / (sum(rows[true]) or 1):.2%}")
-        for count, true, said in most
+        (str(true), str(predicted), count_text(count), f"{count / (sum(rows[true]) or 1):.2%}")
+        for count, true, predicted in most_frequent
     ]
     return table(("the most frequent mistakes", "taken for", "#times", "#of its class"), body)
 
@@ -263,17 +269,17 @@ def _phases(summary: Summary) -> Markup | None:
     return table(names, rows) if rows else None
 
 
-def _lanes(summary: Summary, stamped: Sequence[StampedEvent]) -> Markup | None:
-    drawn = worker_lanes(summary, stamped)
+def _worker_timelines(summary: Summary, stamped: Sequence[StampedEvent]) -> Markup | None:
+    timelines = worker_lanes(summary, stamped)
     marks = [(s.at, s.event.name) for s in stamped if isinstance(s.event, e.PhaseStarted)]
-    words = (
+    description = (
         "how full a lane is says how much of that time was work; a gap is a lost worker; "
         "the time before the first step is not shown"
     )
-    if not drawn:
+    if not timelines:
         return None
-    caption = tag("figcaption", tag("span", words))
-    picture = lanes(drawn, marks, summary.at, training_began(stamped))
+    caption = tag("figcaption", tag("span", description))
+    picture = lanes(timelines, marks, summary.at, training_began(stamped))
     return tag("figure", caption, picture, class_="wide")
 
 
@@ -310,9 +316,9 @@ def _worker_row(w: WorkerState) -> tuple[str, ...]:
 
 
 def _log(summary: Summary, stamped: Sequence[StampedEvent]) -> Markup | None:
-    said = virtual_line_of if summary.engine == "simulate" else line_of
-    lines = [(s, said(s.event)) for s in stamped]
-    told = [(s, line) for s, line in lines if line]
+    formatter = virtual_line_of if summary.engine == "simulate" else line_of
+    lines = [(s, formatter(s.event)) for s in stamped]
+    shown = [(s, line) for s, line in lines if line]
     rows = [
         tag(
             "tr",
@@ -320,9 +326,9 @@ def _log(summary: Summary, stamped: Sequence[StampedEvent]) -> Markup | None:
             tag("td", line),
             class_=type(s.event).__name__,
         )
-        for s, line in told[-_MOST_LINES:]
+        for s, line in shown[-_MAX_LOG_LINES:]
     ]
-    hidden = len(told) - len(rows)
+    hidden = len(shown) - len(rows)
     note = tag("p", f"{hidden} earlier lines are in events.jsonl", class_="soft")
     table = tag("table", tag("tbody", *rows), class_="log")
     return tag("div", note if hidden else None, table) if rows else None

@@ -69,8 +69,8 @@ def unpack(packed: Mapping[str, Any]) -> Pixels:
         decoded = [base64.b64decode(image, validate=True) for image in packed["images"]]
     except (KeyError, TypeError, ValueError, binascii.Error):
         return np.zeros((0, 1, 1), np.uint8)
-    whole = [np.frombuffer(data, np.uint8) for data in decoded if len(data) == rows * cols > 0]
-    return np.array(whole, np.uint8).reshape(len(whole), max(rows, 1), max(cols, 1))
+    complete = [np.frombuffer(data, np.uint8) for data in decoded if len(data) == rows * cols > 0]
+    return np.array(complete, np.uint8).reshape(len(complete), max(rows, 1), max(cols, 1))
 
 
 def mosaic(images: Pixels, columns: int = 20) -> Pixels:
