@@ -41,41 +41,45 @@ class ThinnedEvents:
     ) -> None:
         self._write, self._every_seconds, self._now = write, every_seconds, now
         self._lock = threading.Lock()
-        self._held: list[RoundClosed] = []
-        self._wrote = -every_seconds
+        self._pending: list[RoundClosed] = []
+        self._last_write = -every_seconds
 
     def write(self, event: Event) -> None:
         """Takes in one event."""
         with self._lock:
             if not isinstance(event, RoundClosed):
-                self._let_go()
+                self._flush_pending()
                 self._write(event)
                 return
-            self._held.append(event)
-            if self._now() - self._wrote >= self._every_seconds:
-                self._let_go()
+            self._pending.append(event)
+            if self._now() - self._last_write >= self._every_seconds:
+                self._flush_pending()
 
     def flush(self) -> None:
         """Passes on what is held back."""
         with self._lock:
-            self._let_go()
+            self._flush_pending()
 
-    def _let_go(self) -> None:
-        if self._held:
-            held, self._held, self._wrote = self._held, [], self._now()
-            self._write(_joined(held))
+    def _flush_pending(self) -> None:
+        if self._pending:
+            pending, self._pending, self._last_write = self._pending, [], self._now()
+            self._write(_merge_rounds(pending))
 
 
-def _joined(rounds: Sequence[RoundClosed]) -> RoundClosed:
+def _merge_rounds(rounds: Sequence[RoundClosed]) -> RoundClosed:
     last = rounds[-1]
-    names = {name for one in rounds for name in one.metrics}
-    told = {name: [one.metrics[name] for one in rounds if name in one.metrics] for name in names}
+    names = {name for event in rounds for name in event.metrics}
+    values_by_name = {
+        name: [event.metrics[name] for event in rounds if name in event.metrics] for name in names
+    }
     return replace(
         last,
-        rounds=sum(one.rounds for one in rounds),
-        slots=tuple(sorted({slot for one in rounds for slot in one.slots})),
-        seconds=sum(one.seconds for one in rounds),
-        metrics={name: sum(values) / len(values) for name, values in sorted(told.items())},
-        bytes_up=sum(one.bytes_up for one in rounds),
-        bytes_down=sum(one.bytes_down for one in rounds),
+        rounds=sum(event.rounds for event in rounds),
+        slots=tuple(sorted({slot for event in rounds for slot in event.slots})),
+        seconds=sum(event.seconds for event in rounds),
+        metrics={
+            name: sum(values) / len(values) for name, values in sorted(values_by_name.items())
+        },
+        bytes_up=sum(event.bytes_up for event in rounds),
+        bytes_down=sum(event.bytes_down for event in rounds),
     )

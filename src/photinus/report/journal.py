@@ -55,17 +55,17 @@ class Journal:
     ) -> None:
         self._lines = Lines(path)
         self._now = now
-        began, last = _span(path)
-        opened = wall()
+        began, last = _time_span(path)
+        opened_at = wall()
         if began is None:
-            began = opened
+            began = opened_at
             self._lines.write({"kind": _HEAD, "version": 1, "started": began})
         # a wall clock set back between two processes must not turn the journal's time back
-        self._zero = now() - max(opened - began, last)
+        self._start = now() - max(opened_at - began, last)
 
     def write(self, event: Event) -> None:
         """Appends one event."""
-        self._lines.write({"at": round(self._now() - self._zero, 4), **event_to_dict(event)})
+        self._lines.write({"at": round(self._now() - self._start, 4), **event_to_dict(event)})
 
     @property
     def lost(self) -> int:
@@ -96,7 +96,7 @@ def read(path: Path | str) -> list[StampedEvent]:
     return stamped
 
 
-def _span(path: Path | str) -> tuple[float | None, float]:
+def _time_span(path: Path | str) -> tuple[float | None, float]:
     """Returns the wall time of the run's first start, and the last event's `at`."""
     began, last = None, 0.0
     for values in read_lines(path):

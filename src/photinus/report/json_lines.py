@@ -15,7 +15,7 @@ from photinus.core.errors import DataError, UsageError
 _MOST_WAITING_BYTES = 16 << 20
 
 
-def _plain(value: object) -> object:
+def _to_plain(value: object) -> object:
     """Returns numpy's numbers and arrays, and what JSON does not know, as plain values."""
     for name in ("tolist", "_asdict"):
         with contextlib.suppress(AttributeError):
@@ -35,7 +35,7 @@ class Lines:
 
     def __init__(self, path: Path | str) -> None:
         self._lock = threading.Lock()
-        self._waiting, self._dropped = bytearray(), 0
+        self._buffer, self._dropped = bytearray(), 0
         self._is_closed = False
         try:
             self._descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o600)
@@ -46,26 +46,26 @@ class Lines:
 
     def write(self, values: Mapping[str, Any]) -> None:
         """Appends one line; after `close` it is counted as lost."""
-        line = json.dumps(values, default=_plain, separators=(",", ":")).encode() + b"\n"
+        line = json.dumps(values, default=_to_plain, separators=(",", ":")).encode() + b"\n"
         with self._lock:
-            if self._is_closed or len(self._waiting) > _MOST_WAITING_BYTES:
+            if self._is_closed or len(self._buffer) > _MOST_WAITING_BYTES:
                 self._dropped += 1
             else:
-                self._waiting += line
+                self._buffer += line
             self._flush()
 
     def _flush(self) -> None:
         """Writes what waits; of a line that fits in part the rest comes with the next ones."""
-        if self._waiting and not self._is_closed:
+        if self._buffer and not self._is_closed:
             with contextlib.suppress(OSError):
-                del self._waiting[: os.write(self._descriptor, self._waiting)]
+                del self._buffer[: os.write(self._descriptor, self._buffer)]
 
     @property
     def lost(self) -> int:
         """Lines that could not be written so far."""
         with self._lock:
             self._flush()
-            return self._dropped + self._waiting.count(b"\n")
+            return self._dropped + self._buffer.count(b"\n")
 
     def close(self) -> None:
         """Closes the file; closing twice is harmless."""

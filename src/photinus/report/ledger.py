@@ -20,7 +20,7 @@ the rest of the rows of the one before. The first hello of a term names the `ver
 that the term resumed from: newer ones of older terms are undone. A hello's `lost` examples of the
 worker before it are in some fragments of the parameters only."""
 
-_Line = dict[str, Any]
+_Entry = dict[str, Any]
 _Key = tuple[Any, ...]
 
 
@@ -104,16 +104,16 @@ class _Progress:
 
     def __init__(self) -> None:
         self.version = 0
-        self.before: _Progress | None = None
+        self.start_phase: _Progress | None = None
         """Of the start by gradients whose rest this is."""
-        self._done: list[tuple[int, int, int, bool]] = []
+        self._pushes: list[tuple[int, int, int, bool]] = []
         """(version, slot, position, whether it was applied or dropped), in order."""
         self._applied: dict[int, int] = {}
         self._furthest: dict[int, int] = {}
 
     def add(self, version: int, slot: int, position: int, *, is_applied: bool) -> None:
         """Adds a push that was applied in this version, or dropped while it was the newest."""
-        self._done.append((version, slot, position, is_applied))
+        self._pushes.append((version, slot, position, is_applied))
         self.version = version
         self._reach(slot, position, is_applied=is_applied)
 
@@ -124,23 +124,25 @@ class _Progress:
 
     def applied(self, slot: int) -> int:
         """Returns up to which position a slot's rows are in the model."""
-        begun = self.before.applied(slot) if self.before else 0
-        return self._applied.get(slot, begun)
+        start_position = self.start_phase.applied(slot) if self.start_phase else 0
+        return self._applied.get(slot, start_position)
 
     def furthest(self, slot: int, version: int | None = None) -> int:
         """Returns how far a slot's rows are applied or dropped, up to a version."""
-        begun = self.before.furthest(slot) if self.before else 0
+        start_position = self.start_phase.furthest(slot) if self.start_phase else 0
         if version is None:
-            return self._furthest.get(slot, begun)
-        return max((p for v, s, p, _ in self._done if s == slot and v <= version), default=begun)
+            return self._furthest.get(slot, start_position)
+        return max(
+            (p for v, s, p, _ in self._pushes if s == slot and v <= version), default=start_position
+        )
 
     def roll_back(self, version: int) -> int:
         """Forgets what is newer than a version; returns how many pushes are undone by it."""
-        kept = [done for done in self._done if done[0] <= version]
-        undone = sum(done[3] for done in self._done) - sum(done[3] for done in kept)
-        self._done, self.version = kept, version
+        remaining = [push for push in self._pushes if push[0] <= version]
+        undone = sum(push[3] for push in self._pushes) - sum(push[3] for push in remaining)
+        self._pushes, self.version = remaining, version
         self._applied, self._furthest = {}, {}
-        for _, slot, position, is_applied in kept:
+        for _, slot, position, is_applied in remaining:
             self._reach(slot, position, is_applied=is_applied)
         return undone
 
@@ -150,14 +152,14 @@ class _Auditor:
 
     def __init__(self) -> None:
         self.result = AuditResult()
-        self._number = 0
+        self._line_number = 0
         self._pushed: set[_Key] = set()
         self._applied: Counter[_Key] = Counter()
         self._acknowledged: dict[_Key, int] = {}
-        self._next: dict[_Key, int] = {}
-        self._lease: dict[_Key, int] = {}
-        self._version: dict[_Key, int] = {}
-        self._position: dict[_Key, int] = {}
+        self._next_sequence: dict[_Key, int] = {}
+        self._newest_lease: dict[_Key, int] = {}
+        self._last_version: dict[_Key, int] = {}
+        self._last_position: dict[_Key, int] = {}
         self._reached: dict[_Key, int] = {}
         """How far a seat's rows are applied."""
         self._dropped: dict[_Key, set[int]] = {}
@@ -166,13 +168,13 @@ class _Auditor:
         """(run,) -> phase -> what it holds."""
         self._term: dict[_Key, int] = {}
         """(run,) -> the newest term that is known to have begun."""
-        self._begins: dict[_Key, dict[int, tuple[int, int]]] = {}
+        self._unchecked_starts: dict[_Key, dict[int, tuple[int, int]]] = {}
         """(run, term, phase) -> slot -> where its rows begin, and its line: of terms that do not
         name the version they resumed from."""
 
-    def read(self, entry: _Line | None) -> None:
-        self._number += 1
-        acts = {
+    def read(self, entry: _Entry | None) -> None:
+        self._line_number += 1
+        handlers = {
             "hello": self._hello,
             "push": self._push,
             "apply": self._apply,
@@ -184,55 +186,57 @@ class _Auditor:
         }
         if entry is None or entry.get("op") not in OPERATIONS:
             self._offence("is no entry")
-        elif entry["op"] in acts:
-            acts[entry["op"]](entry)
+        elif entry["op"] in handlers:
+            handlers[entry["op"]](entry)
 
     def close(self) -> AuditResult:
         """Adds what is known only at the end."""
         for key, number in self._acknowledged.items():
             if not self._applied[key]:
-                self._number = number
-                self._offence(f"acknowledged but never applied: {_named(key)}")
+                self._line_number = number
+                self._offence(f"acknowledged but never applied: {_describe_push(key)}")
         self.result.acknowledged = len(self._acknowledged)
         return self.result
 
     def _offence(self, text: str) -> None:
-        self.result.offences.append(f"line {self._number}: {text}")
+        self.result.offences.append(f"line {self._line_number}: {text}")
 
-    def _hello(self, entry: _Line) -> None:
+    def _hello(self, entry: _Entry) -> None:
         seat, lease = _key(entry, "run", "term", "slot"), entry.get("lease", 0)
         self.result.leases += 1
         self.result.partly += entry.get("lost", 0)
-        if lease <= self._lease.get(seat, -1):
+        if lease <= self._newest_lease.get(seat, -1):
             self._offence(f"lease {lease} of slot {entry.get('slot')} is not above the one before")
-        self._lease[seat] = max(lease, self._lease.get(seat, -1))
+        self._newest_lease[seat] = max(lease, self._newest_lease.get(seat, -1))
         if "sequence" in entry:
-            line = _key(entry, "run", "term", "phase", "slot")
-            self._next.setdefault(line, entry["sequence"])
+            slot_key = _key(entry, "run", "term", "phase", "slot")
+            self._next_sequence.setdefault(slot_key, entry["sequence"])
         is_first = entry.get("term", 0) > self._term.get(_key(entry, "run"), -1)
         if is_first and "version" in entry:
             self._resume(entry, entry["version"])
         if "position" in entry:
-            self._goes_on(entry, is_first=is_first)
+            self._check_continuation(entry, is_first=is_first)
 
-    def _goes_on(self, entry: _Line, *, is_first: bool) -> None:
+    def _check_continuation(self, entry: _Entry, *, is_first: bool) -> None:
         """Checks that rows of a seat continue where an earlier lease or term left them."""
-        begins, slot = entry["position"], entry.get("slot", 0)
-        progress, line = self._phase(entry), _key(entry, "run", "term", "phase", "slot")
-        if begins > (done := progress.furthest(slot)):
-            self._offence(f"rows skipped: slot {slot} continues from {begins}, done are {done}")
+        start, slot = entry["position"], entry.get("slot", 0)
+        progress, slot_key = self._phase(entry), _key(entry, "run", "term", "phase", "slot")
+        if start > (processed := progress.furthest(slot)):
+            self._offence(f"rows skipped: slot {slot} continues from {start}, done are {processed}")
         elif "version" not in entry:
             if is_first:
-                self._begins.setdefault(line[:3], {}).setdefault(slot, (begins, self._number))
-        elif line not in self._reached and begins < (done := progress.applied(slot)):
-            self._offence(f"rows twice: slot {slot} continues from {begins}, done are {done}")
-        self._reached.setdefault(line, begins)
+                self._unchecked_starts.setdefault(slot_key[:3], {}).setdefault(
+                    slot, (start, self._line_number)
+                )
+        elif slot_key not in self._reached and start < (processed := progress.applied(slot)):
+            self._offence(f"rows twice: slot {slot} continues from {start}, done are {processed}")
+        self._reached.setdefault(slot_key, start)
 
-    def _phase(self, entry: _Line) -> _Progress:
+    def _phase(self, entry: _Entry) -> _Progress:
         phases = self._progress.setdefault(_key(entry, "run"), {})
         return phases.setdefault(entry.get("phase", 0), _Progress())
 
-    def _resume(self, entry: _Line, version: int) -> None:
+    def _resume(self, entry: _Entry, version: int) -> None:
         """A term begins at a version: what older terms have beyond it is in no model."""
         run, phase = _key(entry, "run"), entry.get("phase", 0)
         self._term[run] = entry.get("term", 0)
@@ -240,7 +244,7 @@ class _Auditor:
             if number >= phase:
                 self.result.undone += progress.roll_back(version if number == phase else 0)
 
-    def _infer(self, entry: _Line) -> None:
+    def _infer_version(self, entry: _Entry) -> None:
         """Infers the version of a term that names none: its first push is the next one.
 
         Units of work have neither examples nor a version to resume from.
@@ -249,64 +253,64 @@ class _Auditor:
         if term <= self._term.get(run, -1) or not entry.get("examples"):
             return
         progress, version = self._phase(entry), entry.get("version", 0)
-        begins = self._begins.pop(_key(entry, "run", "term", "phase"), {})
-        for slot, (begin, number) in begins.items():
-            done = progress.furthest(slot, version)
-            if begin > done:
-                text = f"rows skipped: slot {slot} continues from {begin}, done are {done}"
+        starts = self._unchecked_starts.pop(_key(entry, "run", "term", "phase"), {})
+        for slot, (start, number) in starts.items():
+            processed = progress.furthest(slot, version)
+            if start > processed:
+                text = f"rows skipped: slot {slot} continues from {start}, done are {processed}"
                 self.result.offences.append(f"line {number}: {text}")
         self._resume(entry, version - 1)
 
-    def _push(self, entry: _Line) -> None:
+    def _push(self, entry: _Entry) -> None:
         key, lease = _identity(entry), entry.get("lease", 0)
-        present = self._lease.get(_key(entry, "run", "term", "slot"), lease)
+        current_lease = self._newest_lease.get(_key(entry, "run", "term", "slot"), lease)
         self.result.pushed += 1
         self.result.duplicates += self._applied[key] > 0
         # a round may apply it when the lease has ended; it must have arrived before that
-        if lease == present:
+        if lease == current_lease:
             self._pushed.add((*key, lease))
         else:
             self.result.fenced += 1
 
-    def _apply(self, entry: _Line) -> None:
+    def _apply(self, entry: _Entry) -> None:
         key = _identity(entry)
         self.result.applied += 1
         self._applied[key] += 1
         if self._applied[key] > 1:
-            self._offence(f"applied {self._applied[key]} times: {_named(key)}")
+            self._offence(f"applied {self._applied[key]} times: {_describe_push(key)}")
         elif (*key, entry.get("lease", 0)) not in self._pushed:
-            self._offence(f"applied without a push under a lease that held: {_named(key)}")
+            self._offence(f"applied without a push under a lease that held: {_describe_push(key)}")
         else:
-            self._follow(entry)
+            self._check_order(entry)
 
-    def _follow(self, entry: _Line) -> None:
-        line = _key(entry, "run", "term", "phase", "slot")
+    def _check_order(self, entry: _Entry) -> None:
+        slot_key = _key(entry, "run", "term", "phase", "slot")
         sequence: int = entry.get("sequence", 0)
-        wanted = self._next.get(line, sequence)
-        if sequence != wanted:
-            self._offence(f"slot {entry.get('slot')}: sequence {sequence} after {wanted - 1}")
-        self._next[line] = sequence + 1
+        expected = self._next_sequence.get(slot_key, sequence)
+        if sequence != expected:
+            self._offence(f"slot {entry.get('slot')}: sequence {sequence} after {expected - 1}")
+        self._next_sequence[slot_key] = sequence + 1
         phase = _key(entry, "run", "term", "phase")
-        self._infer(entry)
-        for last, key, name in (
-            (self._version, phase, "version"),
-            (self._position, line, "position"),
+        self._infer_version(entry)
+        for latest, key, name in (
+            (self._last_version, phase, "version"),
+            (self._last_position, slot_key, "position"),
         ):
-            value = entry.get(name, last.get(key, 0))
-            if value < last.get(key, 0):
-                self._offence(f"{name} {value} after {last[key]}")
-            last[key] = value
-        self._hold(entry)
-        self._count(line, entry)
+            value = entry.get(name, latest.get(key, 0))
+            if value < latest.get(key, 0):
+                self._offence(f"{name} {value} after {latest[key]}")
+            latest[key] = value
+        self._record_applied(entry)
+        self._check_rows(slot_key, entry)
 
-    def _hold(self, entry: _Line) -> None:
+    def _record_applied(self, entry: _Entry) -> None:
         if entry.get("term", 0) < self._term.get(_key(entry, "run"), 0):
             self.result.undone += 1  # by a coordinator that a newer one has replaced
             return
         version, position = entry.get("version", 0), entry.get("position", 0)
         self._phase(entry).add(version, entry.get("slot", 0), position, is_applied=True)
 
-    def _count(self, line: _Key, entry: _Line) -> None:
+    def _check_rows(self, slot_key: _Key, entry: _Entry) -> None:
         """Checks the rows of a push, by its count and its end: they follow those of the one before.
 
         Pushes of fragments are not checked: several of them hold the same rows. What a push held
@@ -316,55 +320,55 @@ class _Auditor:
         examples, position = entry.get("examples", 0), entry.get("position", 0)
         if not examples or "fragment" in entry:
             return
-        start = self._phase(entry).before
-        begun = start.furthest(entry.get("slot", 0)) if start else None
-        begins, reached = position - examples, self._reached.get(line, begun)
-        given_up = self._dropped.pop(line, set())
-        if reached is not None and begins != reached and begins not in given_up:
-            what = "rows twice" if begins < reached else "rows skipped"
-            self._offence(f"{what}: slot {entry.get('slot')}, from {reached} to {begins}")
-        self._reached[line] = position
+        start_phase = self._phase(entry).start_phase
+        start_position = start_phase.furthest(entry.get("slot", 0)) if start_phase else None
+        start, reached = position - examples, self._reached.get(slot_key, start_position)
+        dropped = self._dropped.pop(slot_key, set())
+        if reached is not None and start != reached and start not in dropped:
+            problem = "rows twice" if start < reached else "rows skipped"
+            self._offence(f"{problem}: slot {entry.get('slot')}, from {reached} to {start}")
+        self._reached[slot_key] = position
 
-    def _miss(self, entry: _Line) -> None:
+    def _miss(self, entry: _Entry) -> None:
         if self._applied[_identity(entry)]:
-            self._offence(f"applied and missed: {_named(_identity(entry))}")
+            self._offence(f"applied and missed: {_describe_push(_identity(entry))}")
         self._fetch(entry)
-        line = _key(entry, "run", "term", "phase", "slot")
+        slot_key = _key(entry, "run", "term", "phase", "slot")
         if entry.get("dropped"):
             progress, position = self._phase(entry), entry.get("position", 0)
             progress.add(progress.version, entry.get("slot", 0), position, is_applied=False)
-            self._dropped.setdefault(line, set()).add(entry.get("position", 0))
+            self._dropped.setdefault(slot_key, set()).add(entry.get("position", 0))
         self.result.missed += 1
 
-    def _fetch(self, entry: _Line) -> None:
-        line = _key(entry, "run", "term", "phase", "slot")
-        self._next[line] = entry.get("sequence", 0) + 1
+    def _fetch(self, entry: _Entry) -> None:
+        slot_key = _key(entry, "run", "term", "phase", "slot")
+        self._next_sequence[slot_key] = entry.get("sequence", 0) + 1
 
-    def _back(self, entry: _Line) -> None:
+    def _back(self, entry: _Entry) -> None:
         """Versions and positions fall, once, to what is still known."""
         phase, version = _key(entry, "run", "term", "phase"), entry.get("version", 0)
         self.result.undone += self._phase(entry).roll_back(version)
-        self._version[phase] = version
-        self._position = {k: v for k, v in self._position.items() if k[:3] != phase}
+        self._last_version[phase] = version
+        self._last_position = {k: v for k, v in self._last_position.items() if k[:3] != phase}
         self._reached = {k: v for k, v in self._reached.items() if k[:3] != phase}
 
-    def _rest(self, entry: _Line) -> None:
-        start = {**entry, "phase": entry.get("phase", 0) - 1}
-        self._phase(entry).before = self._phase(start)
+    def _rest(self, entry: _Entry) -> None:
+        start_entry = {**entry, "phase": entry.get("phase", 0) - 1}
+        self._phase(entry).start_phase = self._phase(start_entry)
 
-    def _ack(self, entry: _Line) -> None:
-        self._acknowledged.setdefault(_identity(entry), self._number)
+    def _ack(self, entry: _Entry) -> None:
+        self._acknowledged.setdefault(_identity(entry), self._line_number)
 
 
-def _key(entry: _Line, *names: str) -> _Key:
+def _key(entry: _Entry, *names: str) -> _Key:
     return tuple(entry.get(name, 0) for name in names)
 
 
-def _identity(entry: _Line) -> _Key:
+def _identity(entry: _Entry) -> _Key:
     return _key(entry, "run", "term", "phase", "slot", "sequence")
 
 
-def _named(key: _Key) -> str:
+def _describe_push(key: _Key) -> str:
     _, term, phase, slot, sequence = key
     return f"term {term}, phase {phase}, slot {slot}, sequence {sequence}"
 

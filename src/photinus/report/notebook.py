@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-_LINES = 12
-_COLUMNS = 110
+_MAX_LINES = 12
+_WIDTH = 110
 _FORMAT = '<pre style="line-height:1.3;overflow-x:auto">{code}</pre>'
 
 
@@ -37,14 +37,14 @@ class Cell:
 
             display, html = ipython.display, ipython.HTML
         self._html = html
-        self._lines: deque[str] = deque(maxlen=_LINES)
-        self.console = Console(file=_Lines(self._lines), width=_COLUMNS)
+        self._lines: deque[str] = deque(maxlen=_MAX_LINES)
+        self.console = Console(file=_LineWriter(self._lines), width=_WIDTH)
         self._handle = display(html(""), display_id=True)
 
     def update(self, view: RenderableType, *, refresh: bool = True) -> None:
         """Replaces what is shown."""
         if refresh:
-            page = Console(file=io.StringIO(), record=True, width=_COLUMNS, force_jupyter=False)
+            page = Console(file=io.StringIO(), record=True, width=_WIDTH, force_jupyter=False)
             page.print(Group(Text("\n".join(self._lines)), view))
             code = page.export_html(inline_styles=True, code_format=_FORMAT)
             self._handle.update(self._html(code))
@@ -53,13 +53,13 @@ class Cell:
         """Leaves what was shown last."""
 
 
-class _Lines(io.StringIO):
+class _LineWriter(io.StringIO):
     """Takes what a console prints, by lines."""
 
     def __init__(self, lines: deque[str]) -> None:
         super().__init__()
-        self._kept = lines
+        self._lines = lines
 
     def write(self, text: str) -> int:
-        self._kept.extend(line for line in text.splitlines() if line.strip())
+        self._lines.extend(line for line in text.splitlines() if line.strip())
         return len(text)

@@ -132,9 +132,9 @@ class Summary:
     def add(self, at: float, event: e.Event) -> None:
         """Takes in one event that happened `at` seconds after the start."""
         self.at = max(self.at, at)
-        fold = _FOLDS.get(type(event))
-        if fold:
-            fold(self, at, event)
+        handler = _HANDLERS.get(type(event))
+        if handler:
+            handler(self, at, event)
 
     def _phase(self, number: int, at: float) -> PhaseState:
         return self.phases.setdefault(
@@ -148,8 +148,8 @@ class Summary:
 def summarise(stamped: Iterable[StampedEvent]) -> Summary:
     """Folds a journal into one summary."""
     summary = Summary()
-    for one in stamped:
-        summary.add(one.at, one.event)
+    for entry in stamped:
+        summary.add(entry.at, entry.event)
     return summary
 
 
@@ -237,7 +237,7 @@ def _run_ended(s: Summary, _: float, event: e.RunEnded) -> None:
     s.state, s.reason, s.counts = event.state, event.reason, event.counts
 
 
-_FOLDS: dict[type[e.Event], Callable[..., None]] = {
+_HANDLERS: dict[type[e.Event], Callable[..., None]] = {
     e.RunStarted: _run_started,
     e.PhaseStarted: _phase_started,
     e.PhaseEnded: _phase_ended,

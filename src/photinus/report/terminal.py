@@ -69,8 +69,8 @@ class Terminal:
         self._began = now()
         self._summary = Summary()
         self._lock = threading.Lock()
-        self._drawn = self._lined = -float("inf")
-        self._is_gone = False
+        self._last_draw = self._last_line = -float("inf")
+        self._is_broken = False
         self._live: Live | Cell | None = None
         if console is None and in_notebook():
             self._live = Cell()
@@ -89,12 +89,12 @@ class Terminal:
         with self._lock:
             at = self._now() - self._began
             self._summary.add(at, event)
-            if not self._is_gone:
+            if not self._is_broken:
                 # rich turns a closed pipe into an exit: `| head` must not end the training
                 try:
                     self._show(at, event)
                 except (OSError, ValueError, SystemExit):
-                    self._is_gone = True
+                    self._is_broken = True
 
     def close(self) -> None:
         """Draws the last state and gives the screen back; closing twice is harmless."""
@@ -102,7 +102,7 @@ class Terminal:
             live, self._live = self._live, None
             if live:
                 with contextlib.suppress(OSError, ValueError, SystemExit):
-                    live.update(_view(self._summary), refresh=not self._is_gone)
+                    live.update(_view(self._summary), refresh=not self._is_broken)
                     live.stop()
 
     def _show(self, at: float, event: e.Event) -> None:
@@ -114,18 +114,18 @@ class Terminal:
         if self._live:
             self._draw(at)
         else:
-            self._say(at, event)
+            self._print_progress(at, event)
 
     def _draw(self, at: float) -> None:
-        if self._live and at - self._drawn >= _REFRESH_SECONDS:
-            self._drawn = at
+        if self._live and at - self._last_draw >= _REFRESH_SECONDS:
+            self._last_draw = at
             self._live.update(_view(self._summary), refresh=True)
 
-    def _say(self, at: float, event: e.Event) -> None:
+    def _print_progress(self, at: float, event: e.Event) -> None:
         if isinstance(event, e.PhaseStarted):
-            self._lined = at
-        if isinstance(event, e.RoundClosed) and at - self._lined >= self._every_seconds:
-            self._lined = at
+            self._last_line = at
+        if isinstance(event, e.RoundClosed) and at - self._last_line >= self._every_seconds:
+            self._last_line = at
             phase = self._summary.phases[event.phase]
             self._print(at, _progress_line(phase))
 
@@ -136,7 +136,7 @@ class Terminal:
 
 
 def _clean(text: str) -> str:
-    """A worker's host or message must not steer the terminal by escape codes."""
+    """Returns text without control codes: a host or a message must not steer the terminal."""
     return text.translate(_CONTROL)
 
 
@@ -159,19 +159,19 @@ def _view(summary: Summary) -> RenderableType:
     """Returns the live view of a run."""
     phase = summary.phase
     if phase is None:
-        here = sum(w.is_here for w in summary.workers.values())
-        return Text(f"{summary.run}  {here} of {summary.expected_workers} workers are here")
-    head = Table.grid(padding=(0, 2))
-    head.add_row(
+        present = sum(w.is_here for w in summary.workers.values())
+        return Text(f"{summary.run}  {present} of {summary.expected_workers} workers are here")
+    header = Table.grid(padding=(0, 2))
+    header.add_row(
         Text(_clean(phase.name), style="bold"),
         ProgressBar(total=1.0, completed=min(1.0, phase.progress), width=32),
         Text(f"{phase.progress:4.0%}"),
-        Text(_rest_of(phase), style="dim"),
+        Text(_remaining_text(phase), style="dim"),
     )
-    return Group(Text(""), head, Text("  ".join(_facts(phase))), _workers(summary))
+    return Group(Text(""), header, Text("  ".join(_facts(phase))), _workers(summary))
 
 
-def _rest_of(phase: PhaseState) -> str:
+def _remaining_text(phase: PhaseState) -> str:
     epoch = f"epoch {phase.progress * phase.epochs:.1f} of {phase.epochs:g}   "
     left = "" if phase.seconds_left is None else f"{seconds_text(phase.seconds_left)} left"
     return (epoch if phase.epochs else "") + left
