@@ -204,7 +204,7 @@ class Noting(base.Tracker):
     def _send(self, points):
         self.sent += [list(points)] if points else []
 
-    def _keep(self, path, kind, metrics):
+    def _log_artifact(self, path, kind, metrics):
         self.has_kept.set()
 
     def _end(self, state):

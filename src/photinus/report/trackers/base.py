@@ -21,7 +21,7 @@ from photinus.report.event_thinning import ThinnedEvents
 from photinus.report.journal import read
 
 _log = logging.getLogger("photinus")
-_LEAVE_SECONDS: Final = {"done": 120.0, "failed": 5.0, "stopped": 5.0}
+_CLOSE_SECONDS: Final = {"done": 120.0, "failed": 5.0, "stopped": 5.0}
 """How long the end of a run waits for a tracker; a user who presses Ctrl-C does not wait long."""
 _EVERY_SECONDS: Final = 0.25
 """Between two points of a curve; rounds between them are averaged."""
@@ -38,7 +38,7 @@ class Point:
     metrics: Mapping[str, float]
 
 
-def needed(package: str, extra: str) -> Any:  # noqa: ANN401 - a module
+def import_package(package: str, extra: str) -> Any:  # noqa: ANN401 - a module
     """Returns a tracker's own package.
 
     Raises:
@@ -51,18 +51,18 @@ def needed(package: str, extra: str) -> Any:  # noqa: ANN401 - a module
         raise NotReadyError(f"{package} is not installed", do=do) from None
 
 
-def flat(values: Mapping[str, Any], within: str = "") -> dict[str, Any]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Returns nested settings by dots.
 
     Example:
         >>> flat({"model": {"epochs": 3}, "workers": 4})
         {'model.epochs': 3, 'workers': 4}
     """
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for name, value in values.items():
         is_table = isinstance(value, Mapping) and value
-        found |= flat(value, f"{within}{name}.") if is_table else {f"{within}{name}": value}
-    return found
+        flattened |= flat(value, f"{prefix}{name}.") if is_table else {f"{prefix}{name}": value}
+    return flattened
 
 
 class Tracker:
@@ -79,8 +79,10 @@ class Tracker:
     def __init__(self) -> None:
         self.folder, self.key = Path(), ""
         self._queue: queue.SimpleQueue[tuple[float, e.Event | None]] = queue.SimpleQueue()
-        self._is_due, self._came = threading.Event(), 0.0
-        self._thinned = ThinnedEvents(self._take, _EVERY_SECONDS, now=lambda: self._came)
+        self._wake, self._event_seconds = threading.Event(), 0.0
+        self._thinned = ThinnedEvents(
+            self._process, _EVERY_SECONDS, now=lambda: self._event_seconds
+        )
         self._thread: threading.Thread | None = None
         self._versions: dict[int, int] = {}
         self._newest: dict[str, float] = {}
@@ -101,12 +103,12 @@ class Tracker:
             NotReadyError: the tracker's package is not installed.
         """
         self.folder = folder
-        noted = folder / f"tracker-{self.name}.json"
-        if noted.is_file():
-            self.key = str(json.loads(noted.read_text())["key"])
+        key_file = folder / f"tracker-{self.name}.json"
+        if key_file.is_file():
+            self.key = str(json.loads(key_file.read_text())["key"])
         else:
             self.key = secrets.token_hex(8)
-            noted.write_text(json.dumps({"key": self.key}) + "\n")
+            key_file.write_text(json.dumps({"key": self.key}) + "\n")
         for stamped in read(folder / "events.jsonl"):
             self._count(stamped.event)
         self._connect()
@@ -121,14 +123,14 @@ class Tracker:
             self._state = event.state
         self._queue.put((time.monotonic(), event))
         if not isinstance(event, (e.RoundClosed, e.WorkerReport)):
-            self._is_due.set()
+            self._wake.set()
 
     def close(self) -> None:
         """Sends what is left, the report and the model, and ends the tracker's run."""
         self._queue.put((time.monotonic(), None))
-        self._is_due.set()
+        self._wake.set()
         if self._thread is not None:
-            self._thread.join(_LEAVE_SECONDS[self._state])
+            self._thread.join(_CLOSE_SECONDS[self._state])
             if self._thread.is_alive():
                 wrong = f"{self.name} has not taken all of the run yet"
                 _log.warning(message(wrong, then="photinus does not wait for it any longer"))
@@ -148,7 +150,7 @@ class Tracker:
         """Logs metrics."""
 
     @abstractmethod
-    def _keep(self, path: Path, kind: str, metrics: Mapping[str, float]) -> None:
+    def _log_artifact(self, path: Path, kind: str, metrics: Mapping[str, float]) -> None:
         """Logs a file or a folder: a "checkpoint", the "model" or the "report"."""
 
     @abstractmethod
@@ -160,7 +162,7 @@ class Tracker:
     def _feed(self) -> None:
         try:
             for batch in self._batches():
-                for self._came, event in batch:
+                for self._event_seconds, event in batch:
                     self._thinned.write(event)
                 if self._points:
                     points, self._points = self._points, []
@@ -177,33 +179,33 @@ class Tracker:
         """
         is_over = False
         while not is_over:
-            self._is_due.wait(_SEND_SECONDS)
-            self._is_due.clear()
+            self._wake.wait(_SEND_SECONDS)
+            self._wake.clear()
             batch = []
             while not self._queue.empty():
-                came, event = self._queue.get()
+                event_seconds, event = self._queue.get()
                 if event is None:
                     is_over = True
                 else:
-                    batch.append((came, event))
+                    batch.append((event_seconds, event))
             yield batch
 
     def _finish(self) -> None:
         self._thinned.flush()
         self._send(self._points)
         if (self.folder / "report.html").is_file():
-            self._keep(self.folder / "report.html", "report", self._newest)
+            self._log_artifact(self.folder / "report.html", "report", self._newest)
         if self._state == "done":
-            self._keep(self.folder / "model", "model", self._newest)
+            self._log_artifact(self.folder / "model", "model", self._newest)
         self._end(self._state)
 
-    def _take(self, event: e.Event) -> None:
+    def _process(self, event: e.Event) -> None:
         self._count(event)
         if isinstance(event, e.RunStarted):
             self._begin(event.run, flat(event.job))
         elif isinstance(event, e.CheckpointSaved):
             path = self.folder / "checkpoints" / event.name
-            self._keep(path, "checkpoint", {**self._newest, "version": event.version})
+            self._log_artifact(path, "checkpoint", {**self._newest, "version": event.version})
         metrics = _metrics(event)
         if metrics:
             self._newest |= {} if isinstance(event, e.WorkerReport) else metrics
@@ -225,10 +227,10 @@ def _metrics(event: e.Event) -> dict[str, float]:
     if isinstance(event, e.Evaluated):
         return {f"{event.name}/{name}": value for name, value in event.metrics.items()}
     if isinstance(event, e.WorkerReport):
-        whole = event.compute_seconds + event.wait_seconds
+        total = event.compute_seconds + event.wait_seconds
         facts = {
             "examples_per_second": event.examples_per_second,
-            "wait_share": event.wait_seconds / whole if whole else 0.0,
+            "wait_share": event.wait_seconds / total if total else 0.0,
             "bytes_sent": event.bytes_sent,
             "bytes_received": event.bytes_received,
         }

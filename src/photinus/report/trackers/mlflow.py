@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from photinus.report.trackers.base import Point, Tracker, needed
+from photinus.report.trackers.base import Point, Tracker, import_package
 
 _BATCH: Final = 1000
 """Metrics of one request: MLflow takes no more."""
@@ -38,19 +38,25 @@ class MLflowCallback(Tracker):
         self.experiment, self.uri, self.run_id = experiment, uri, ""
 
     def _connect(self) -> None:
-        self._mlflow = needed("mlflow", "mlflow")
+        self._mlflow = import_package("mlflow", "mlflow")
 
     def _begin(self, run: str, settings: Mapping[str, Any]) -> None:
         self._client: Any = self._mlflow.MlflowClient(tracking_uri=self.uri)
-        found = self._client.get_experiment_by_name(self.experiment)
-        place = found.experiment_id if found else self._client.create_experiment(self.experiment)
-        known = self._client.search_runs([place], f"tags.`{_TAG}` = '{self.key}'", max_results=1)
-        if known:
-            self.run_id = known[0].info.run_id
+        experiment = self._client.get_experiment_by_name(self.experiment)
+        experiment_id = (
+            experiment.experiment_id
+            if experiment
+            else self._client.create_experiment(self.experiment)
+        )
+        existing = self._client.search_runs(
+            [experiment_id], f"tags.`{_TAG}` = '{self.key}'", max_results=1
+        )
+        if existing:
+            self.run_id = existing[0].info.run_id
             self._client.update_run(self.run_id, status="RUNNING")
             return
-        made = self._client.create_run(place, run_name=run, tags={_TAG: self.key})
-        self.run_id = made.info.run_id
+        new_run = self._client.create_run(experiment_id, run_name=run, tags={_TAG: self.key})
+        self.run_id = new_run.info.run_id
         params = [self._mlflow.entities.Param(k, str(v)[:500]) for k, v in settings.items()]
         for start in range(0, len(params), _PARAMS):
             self._client.log_batch(self.run_id, params=params[start : start + _PARAMS])
@@ -61,10 +67,10 @@ class MLflowCallback(Tracker):
         for start in range(0, len(metrics), _BATCH):
             self._client.log_batch(self.run_id, metrics=metrics[start : start + _BATCH])
 
-    def _keep(self, path: Path, kind: str, metrics: Mapping[str, float]) -> None:
+    def _log_artifact(self, path: Path, kind: str, metrics: Mapping[str, float]) -> None:
         if kind == "checkpoint":  # its files stay in the run folder, where a resume finds them
-            said = {"path": str(path), "metrics": dict(metrics)}
-            self._client.log_dict(self.run_id, said, f"checkpoints/{path.name}.json")
+            record = {"path": str(path), "metrics": dict(metrics)}
+            self._client.log_dict(self.run_id, record, f"checkpoints/{path.name}.json")
         elif path.is_dir():
             self._client.log_artifacts(self.run_id, str(path), kind)
             self._client.log_dict(self.run_id, dict(metrics), f"{kind}/metrics.json")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from photinus.report.trackers.base import Point, Tracker, needed
+from photinus.report.trackers.base import Point, Tracker, import_package
 
 
 class TensorBoardCallback(Tracker):
@@ -24,16 +24,16 @@ class TensorBoardCallback(Tracker):
 
     def __init__(self, folder: Path | str = "") -> None:
         super().__init__()
-        self._above = folder
+        self._parent = folder
 
     def _connect(self) -> None:
-        needed("tensorboard", "tensorboard")
+        import_package("tensorboard", "tensorboard")
 
     def _begin(self, run: str, settings: Mapping[str, Any]) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        place = Path(self._above) / f"{run}-{self.key}" if self._above else None
-        self._writer: Any = SummaryWriter(str(place or self.folder / "tensorboard"))
+        folder = Path(self._parent) / f"{run}-{self.key}" if self._parent else None
+        self._writer: Any = SummaryWriter(str(folder or self.folder / "tensorboard"))
         lines = "\n".join(f"    {name} = {value}" for name, value in settings.items())
         self._writer.add_text("job", lines)
 
@@ -43,9 +43,9 @@ class TensorBoardCallback(Tracker):
                 self._writer.add_scalar(name, value, point.step)
         self._writer.flush()
 
-    def _keep(self, path: Path, kind: str, metrics: Mapping[str, float]) -> None:
-        said = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
-        self._writer.add_text(kind, f"{path}: {said}", self.step)
+    def _log_artifact(self, path: Path, kind: str, metrics: Mapping[str, float]) -> None:
+        metrics_text = ", ".join(f"{name} {value:.6g}" for name, value in metrics.items())
+        self._writer.add_text(kind, f"{path}: {metrics_text}", self.step)
 
     def _end(self, state: str) -> None:
         self._writer.add_text("end", state)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from photinus.report.trackers.base import Point, Tracker, needed
+from photinus.report.trackers.base import Point, Tracker, import_package
 
 
 class TrackioCallback(Tracker):
@@ -30,28 +30,28 @@ class TrackioCallback(Tracker):
         self.project, self.settings = project, dict(settings or {})
 
     def _connect(self) -> None:
-        self._trackio = needed("trackio", "trackio")
+        self._trackio = import_package("trackio", "trackio")
 
     def _begin(self, run: str, settings: Mapping[str, Any]) -> None:
-        plain = {k: v if isinstance(v, (int, float, str)) else str(v) for k, v in settings.items()}
-        usual = {"embed": False, "auto_log_cpu": False, "auto_log_gpu": False, "config": plain}
+        config = {k: v if isinstance(v, (int, float, str)) else str(v) for k, v in settings.items()}
+        defaults = {"embed": False, "auto_log_cpu": False, "auto_log_gpu": False, "config": config}
         name = f"{run}-{self.key}"
         self._run: Any = self._trackio.init(
-            project=self.project, name=name, resume="allow", **{**usual, **self.settings}
+            project=self.project, name=name, resume="allow", **{**defaults, **self.settings}
         )
 
     def _send(self, points: Sequence[Point]) -> None:
         for point in points:
             self._run.log(dict(point.metrics), step=point.step)
 
-    def _keep(self, path: Path, kind: str, metrics: Mapping[str, float]) -> None:
+    def _log_artifact(self, path: Path, kind: str, metrics: Mapping[str, float]) -> None:
         if kind == "model":
-            made = self._trackio.Artifact(self.key, type=kind, metadata=dict(metrics))
-            made.add_dir(str(path))
-            self._run.log_artifact(made)
+            artifact = self._trackio.Artifact(self.key, type=kind, metadata=dict(metrics))
+            artifact.add_dir(str(path))
+            self._run.log_artifact(artifact)
         elif kind == "checkpoint":
-            named = {f"checkpoint/{name}": value for name, value in metrics.items()}
-            self._run.log(named)
+            checkpoint_metrics = {f"checkpoint/{name}": value for name, value in metrics.items()}
+            self._run.log(checkpoint_metrics)
 
     def _end(self, state: str) -> None:  # noqa: ARG002 - trackio knows one end
         self._run.finish()
