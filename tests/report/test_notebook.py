@@ -84,4 +84,4 @@ def test_a_cell_keeps_the_newest_lines(shown):
     cell.update("view")
     assert "line 49" in shown.outputs[0]
     assert "line 3<" not in shown.outputs[0]
-    assert shown.outputs[0].count("line ") == notebook._LINES
+    assert shown.outputs[0].count("line ") == notebook._MAX_LINES
