@@ -2,6 +2,7 @@
 
 import pickle  # noqa: TID251 - as launchers send a data set
 import sys
+from collections import Counter
 
 import pytest
 import torch
@@ -125,6 +126,18 @@ def test_only_plain_columns_of_parquet_files_are_read_without_spark(spark, table
     table.select("label").write.csv(str(tmp_path / "csv"))
     assert parquet_files(spark.read.csv(str(tmp_path / "csv"))) is None
     assert parquet_files(spark.range(5)) is None
+
+
+def test_rows_of_a_partitioned_folder_have_the_columns_that_the_files_lack(spark, table, tmp_path):
+    path = str(tmp_path / "a folder")
+    table.select("amount", "label").write.partitionBy("label").parquet(path)
+    rows = photinus.data.batches(spark.read.parquet(path), "amount", "label", batch_size=500)
+    counts = Counter(int(label) for batch in rows for label in batch.labels)
+    assert counts == Counter(int(row.label) for row in table.select("label").collect())
+    table.write.parquet(str(tmp_path / "with spaces"))
+    frame = spark.read.parquet(str(tmp_path / "with spaces"))
+    assert parquet_files(frame)
+    assert sum(len(batch.labels) for batch in made(frame)) == ROWS
 
 
 def test_what_is_wrong_is_told_before_any_row_is_read(table):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -299,5 +298,5 @@ def _open_file(path: str) -> AbstractContextManager[Any]:
         system, remote_path = filesystem(path)
         open_remote: Callable[..., AbstractContextManager[Any]] = system.open
         return open_remote(remote_path, "rb")
-    local_path = unquote(path.removeprefix("file://").removeprefix("file:"))
+    local_path = path.removeprefix("file://").removeprefix("file:")
     return open(on_disk(local_path), "rb")

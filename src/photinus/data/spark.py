@@ -8,6 +8,7 @@ import math
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import unquote
 
 import numpy as np
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -301,8 +302,10 @@ def parquet_files(df: DataFrame) -> list[str] | None:
         node = node.child()
     if node is None or not str(node.nodeName()).startswith("LogicalRelation"):
         return None
-    is_parquet = str(node.relation()).startswith("parquet")
-    return sorted(df.inputFiles()) if is_parquet else None
+    relation = node.relation()
+    # the files of a partitioned folder lack the columns that it is partitioned by
+    is_plain = str(relation).startswith("parquet") and relation.partitionSchema().isEmpty()
+    return sorted(map(unquote, df.inputFiles())) if is_plain else None
 
 
 def _serialize(

@@ -292,7 +292,7 @@ class DBN:
     """How the whole network is trained after it."""
     precision: str = "auto"
     """"float32" by the faster library, "bfloat16", or "auto": bfloat16 where it is 1.5 times
-    faster. A name of `products.PRODUCTS` is taken as it is."""
+    faster. A name of `matmul.PRODUCTS` is taken as it is."""
 
     def __post_init__(self) -> None:
         validate(self)

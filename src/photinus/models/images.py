@@ -27,8 +27,6 @@ from photinus.models.image_tensors import (
     with_sides,
 )
 
-"""One number for each example: the same whichever worker reads it, and in whichever batch."""
-
 
 def uniform(draws: NDArray[np.uint64], number: int) -> NDArray[np.float64]:
     """Returns the `number`-th random number of each example [B], from 0 to below 1.

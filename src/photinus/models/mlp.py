@@ -53,7 +53,7 @@ class Dense:
     reconstructs: bool = False
     """The inputs are the target, whatever labels come along."""
     products: str = "mkl"
-    """One of `products.PRODUCTS`."""
+    """One of `matmul.PRODUCTS`."""
 
     def __post_init__(self) -> None:
         validate(self)

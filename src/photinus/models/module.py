@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from photinus.core.errors import UsageError
@@ -68,6 +68,12 @@ def _signature(factory: Callable[..., Any]) -> str:
         return "other arguments"
 
 
+def numbers_of(parameter: Tensor) -> Vector:
+    """Returns a parameter's numbers: as a view, or of a type that numpy lacks in float32."""
+    parameter = parameter.detach()
+    return (parameter.float() if parameter.dtype == torch.bfloat16 else parameter).numpy()
+
+
 def _freeze(module: nn.Module, patterns: tuple[str, ...], tables: set[str]) -> dict[str, Vector]:
     """Has a module's parameters of these names or patterns not trained; returns them."""
     parameters, frozen = dict(module.named_parameters()), dict[str, Vector]()
@@ -78,7 +84,7 @@ def _freeze(module: nn.Module, patterns: tuple[str, ...], tables: set[str]) -> d
             raise unknown_name("parameter in frozen", pattern, parameters)
         for name, parameter in matches.items():
             parameter.requires_grad = False
-            frozen[name] = parameter.detach().numpy()
+            frozen[name] = numbers_of(parameter)
     if patterns and not tables and not any(p.requires_grad for p in module.parameters()):
         wrong, do = "frozen leaves nothing to train", "name fewer parameters in it"
         raise UsageError(wrong, got=", ".join(patterns), do=do)
@@ -283,7 +289,8 @@ class ModuleStage(Stage):
             offset += array.size
             values = values.astype(array.dtype, copy=not values.flags.writeable)
             # a view of the vector: the workers of an executor map one file
-            module.get_parameter(name).data = torch.from_numpy(values)
+            parameter = module.get_parameter(name)
+            parameter.data = torch.from_numpy(values).to(parameter.dtype)
             frozen[name] = values
         return model
 

@@ -52,7 +52,7 @@ class ContrastiveDivergence:
     samples_visible: bool = False
     """Draw the reconstruction, as a true chain does; its means have less noise and train better."""
     products: str = "mkl"
-    """One of `products.PRODUCTS`."""
+    """One of `matmul.PRODUCTS`."""
 
     def __post_init__(self) -> None:
         validate(self)

@@ -29,7 +29,7 @@ from photinus.models.heads import errors_of, head_under, judged, label_counts
 from photinus.models.logistic import LogisticModel
 from photinus.models.losses import NUMBERS, predicted
 from photinus.models.metrics import REGRESSION, confusion, counted, finished
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleStage, numbers_of
 from photinus.models.module_model import ModuleModel
 from photinus.models.sharded import ShardedModel
 from photinus.models.tensors import tensor_of
@@ -285,7 +285,7 @@ def _check_constants(made: Model | None, tensors: Mapping[str, Vector]) -> None:
         given = tensors.get(name)
         if parameter.requires_grad or name in known or given is None:
             continue
-        if not np.array_equal(parameter.detach().numpy(), given):
+        if not np.array_equal(numbers_of(parameter), given):
             wrong = f"the module does not train {name}, and makes other numbers than start has"
             raise UsageError(wrong, do="name it in frozen, so that the workers get these")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import NotReadyError
-from photinus.core.events import CheckpointSaved, RoundClosed
+from photinus.core.events import CheckpointSaved, RoundClosed, RunStarted
 from photinus.engine.base import ArrayData
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.logistic import LogisticStage
@@ -196,9 +196,12 @@ class Noting(base.Tracker):
 
     def __init__(self):
         super().__init__()
-        self.sent, self.has_kept = [], threading.Event()
+        self.sent, self.states, self.has_kept = [], [], threading.Event()
 
     def _connect(self):
+        pass
+
+    def _begin(self, run, settings):
         pass
 
     def _send(self, points):
@@ -208,7 +211,18 @@ class Noting(base.Tracker):
         self.has_kept.set()
 
     def _end(self, state):
-        pass
+        self.states.append(state)
+
+
+def test_a_run_that_fails_before_it_begins_leaves_nothing_in_a_tracker(tmp_path, caplog):
+    tracker = Noting()
+    (tmp_path / "events.jsonl").touch()
+    tracker.open(tmp_path)
+    tracker.close()
+    assert (tracker.states, caplog.records) == ([], [])
+
+
+BEGUN = RunStarted(run="a run", term=1, engine="simulate", workers=1)
 
 
 def closed(version):
@@ -221,6 +235,7 @@ def test_rounds_are_sent_together_and_none_is_left_out(tmp_path, monkeypatch):
     tracker = Noting()
     (tmp_path / "events.jsonl").touch()
     tracker.open(tmp_path)
+    tracker(BEGUN)
     for version in range(1, 501):
         tracker(closed(version))
     tracker.close()
@@ -235,6 +250,7 @@ def test_a_checkpoint_is_sent_at_once_with_the_rounds_before_it(tmp_path, monkey
     tracker = Noting()
     (tmp_path / "events.jsonl").touch()
     tracker.open(tmp_path)
+    tracker(BEGUN)
     tracker(closed(1))
     tracker(CheckpointSaved(name="first", phase=0, version=1, seconds=0.0))
     assert tracker.has_kept.wait(120)

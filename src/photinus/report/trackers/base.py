@@ -87,7 +87,7 @@ class Tracker:
         self._versions: dict[int, int] = {}
         self._newest: dict[str, float] = {}
         self._points: list[Point] = []
-        self._state = "failed"
+        self._state, self._has_begun = "failed", False
 
     @property
     def step(self) -> int:
@@ -192,6 +192,8 @@ class Tracker:
 
     def _finish(self) -> None:
         self._thinned.flush()
+        if not self._has_begun:  # the run failed before it began
+            return
         self._send(self._points)
         if (self.folder / "report.html").is_file():
             self._log_artifact(self.folder / "report.html", "report", self._newest)
@@ -203,6 +205,7 @@ class Tracker:
         self._count(event)
         if isinstance(event, e.RunStarted):
             self._begin(event.run, flat(event.job))
+            self._has_begun = True
         elif isinstance(event, e.CheckpointSaved):
             path = self.folder / "checkpoints" / event.name
             self._log_artifact(path, "checkpoint", {**self._newest, "version": event.version})
