@@ -89,7 +89,7 @@ def test_a_merge_of_what_travels_has_the_bits_of_the_plain_one(name, count):
     for dtype in ("f4", "f8"):
         plain = [decode(name, vector).astype(dtype) for vector in sent]
         out = np.empty(count, dtype)
-        apart = combine_sent([(name, v) for v in sent], weights, out, is_apart=True)
+        apart = combine_sent([(name, v) for v in sent], weights, out, should_measure_spread=True)
         assert out.tobytes() == combine(plain, weights).tobytes()
         distances = plain - np.mean(plain, axis=0)
         assert apart == pytest.approx(np.sqrt((distances**2).sum(axis=1).mean()), rel=1e-3)
@@ -98,4 +98,4 @@ def test_a_merge_of_what_travels_has_the_bits_of_the_plain_one(name, count):
 def test_a_push_of_another_length_is_refused():
     out = np.empty(3, np.float32)
     with pytest.raises(FrameError, match="a push must hold 3 numbers"):
-        combine_sent([("fp32", np.ones(1, np.float32))], [1.0], out, is_apart=False)
+        combine_sent([("fp32", np.ones(1, np.float32))], [1.0], out, should_measure_spread=False)

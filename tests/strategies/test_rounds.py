@@ -221,7 +221,7 @@ def test_a_push_that_missed_its_round_leaves_the_feedback_as_it_was():
     left = state.left.copy()
     assert left.any()
     late, state = worker.offer(Turn("swap"), step(vector), Clock(2, 16), state)
-    assert not (state.leaving == left).all(), "agreed on, it would be another"
+    assert not (state.pending == left).all(), "agreed on, it would be another"
     state = worker.accept(vector, owner.agreed(held), state)
     assert (state.left == left).all(), "nothing of that push was agreed on: it is sent once more"
     again, _ = worker.offer(Turn("swap"), vector, Clock(2, 16), state)

@@ -86,7 +86,7 @@ class OwnedShard(NamedTuple):
     moved: Vector = np.zeros(0, np.int32)
     """In which version each row moved last [m], as far as that is known; else 0."""
     backup: Any = None
-    """The backup of another worker's shard: `backups.Backup`; None where there is no room."""
+    """The backup of another worker's shard, a `ShardBackup`; None where there is no room."""
     inner: Mapping[str, Vector] = MappingProxyType({})
     """The state of the worker's inner optimizer."""
     exact: int = 0

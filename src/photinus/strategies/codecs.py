@@ -23,13 +23,13 @@ from photinus.core.settings import unknown_name
 
 BLOCK = 1024
 """How many numbers share a scale."""
-_ROWS = 128
+_BLOCKS_AT_ONCE = 128
 """How many blocks are worked on at a time: they stay in the processor's cache."""
-_TINY = np.float32(2.0**-110)
-_MOST = np.float32(3.402e38)
+_SMALLEST_SCALE = np.float32(2.0**-110)
+_LARGEST = np.float32(3.402e38)
 """A scale for more would be decoded to infinity."""
-_EXPONENT, _PART = 0x7F80, 1 << 20
-"""Of bf16: of what is not finite every bit of the exponent is set. So many are looked at a time."""
+_EXPONENT_BITS, _CHUNK = 0x7F80, 1 << 20
+"""Of bf16: what is not finite has all of these bits set. So many numbers are read at a time."""
 _PAD = 8
 """The half byte that stands for no number."""
 
@@ -77,9 +77,9 @@ def size_bytes(name: str, count: int) -> int:
         >>> size_bytes("int8", 2500), size_bytes("int4", 2501)
         (2512, 1263)
     """
-    taken = codec(name)
-    scales = 4 * -(-count // BLOCK) if taken.levels else 0
-    return scales + -(-count * taken.bits // 8)
+    codec_ = codec(name)
+    scales = 4 * -(-count // BLOCK) if codec_.levels else 0
+    return scales + -(-count * codec_.bits // 8)
 
 
 def encode(name: str, vector: Vector) -> Vector:
@@ -99,24 +99,24 @@ def encode(name: str, vector: Vector) -> Vector:
     if vector.dtype.kind != "f":
         wrong = f"codec {name} takes floating-point vectors"
         raise UsageError(wrong, got=str(vector.dtype), do="send integers beside the vector")
-    return _bf16(vector) if name == "bf16" else _blocks(codec(name), vector)
+    return _encode_bf16(vector) if name == "bf16" else _encode_blocks(codec(name), vector)
 
 
-def decode(name: str, sent: Vector) -> Vector:
+def decode(name: str, encoded: Vector) -> Vector:
     """The inverse of `encode`: returns float [n].
 
     Raises:
         FrameError: these bytes are no vector of that codec.
     """
     if name == "fp32":
-        return sent
+        return encoded
     if name == "bf16":
-        wide: Vector = np.left_shift(sent, 16, dtype=np.uint32).view(np.float32)
-        return wide
-    return _from_blocks(codec(name), sent)
+        numbers: Vector = np.left_shift(encoded, 16, dtype=np.uint32).view(np.float32)
+        return numbers
+    return _decode_blocks(codec(name), encoded)
 
 
-def numbers_in(name: str, sent: Vector) -> int:
+def numbers_in(name: str, encoded: Vector) -> int:
     """Returns how many numbers a vector holds as the codec sends it; nothing is decoded.
 
     Raises:
@@ -126,14 +126,14 @@ def numbers_in(name: str, sent: Vector) -> int:
         >>> numbers_in("int8", encode("int8", np.zeros(2500, np.float32)))
         2500
     """
-    taken = codec(name)
-    if not taken.levels or not sent.size:
-        return sent.size
-    blocks, _, end = _borders(taken, sent)
-    return blocks * BLOCK + _count(taken, sent[None, end:])
+    codec_ = codec(name)
+    if not codec_.levels or not encoded.size:
+        return encoded.size
+    whole_blocks, _, tail_at = _block_offsets(codec_, encoded)
+    return whole_blocks * BLOCK + _last_block_size(codec_, encoded[None, tail_at:])
 
 
-def is_sound(name: str, sent: Vector) -> bool:
+def is_sound(name: str, encoded: Vector) -> bool:
     """Returns whether all numbers would be finite, were they decoded; they are not.
 
     Raises:
@@ -143,15 +143,15 @@ def is_sound(name: str, sent: Vector) -> bool:
         >>> [is_sound(name, encode(name, np.array([1.0, np.inf], "f4"))) for name in CODECS]
         [False, False, False, False]
     """
-    taken = codec(name)
-    if taken.name == "fp32" or not sent.size:
-        return is_finite(sent)
-    if taken.levels:
-        _, at, _ = _borders(taken, sent)
-        scales = np.ascontiguousarray(sent[:at]).view(np.float32)
-        return bool((np.abs(scales) <= _MOST / np.float32(taken.levels)).all())
-    parts = (sent[start : start + _PART] for start in range(0, sent.size, _PART))
-    return all(int((part & _EXPONENT).max()) < _EXPONENT for part in parts)
+    codec_ = codec(name)
+    if codec_.name == "fp32" or not encoded.size:
+        return is_finite(encoded)
+    if codec_.levels:
+        _, body_at, _ = _block_offsets(codec_, encoded)
+        scales = np.ascontiguousarray(encoded[:body_at]).view(np.float32)
+        return bool((np.abs(scales) <= _LARGEST / np.float32(codec_.levels)).all())
+    chunks = (encoded[start : start + _CHUNK] for start in range(0, encoded.size, _CHUNK))
+    return all(int((chunk & _EXPONENT_BITS).max()) < _EXPONENT_BITS for chunk in chunks)
 
 
 class Decoded:
@@ -159,132 +159,134 @@ class Decoded:
 
     Args:
         name: of the codec.
-        sent: as `encode` made it.
+        encoded: as `encode` made it.
         dtype: of the numbers that are read.
 
     Example:
-        >>> sent = encode("bf16", np.arange(4, dtype=np.float32))
-        >>> Decoded("bf16", sent, np.dtype("f4"))[2:4].tolist()
+        >>> encoded = encode("bf16", np.arange(4, dtype=np.float32))
+        >>> Decoded("bf16", encoded, np.dtype("f4"))[2:4].tolist()
         [2.0, 3.0]
     """
 
-    def __init__(self, name: str, sent: Vector, dtype: np.dtype[Any]) -> None:
-        self._codec, self._sent, self.dtype = codec(name), sent, dtype
-        self._size = numbers_in(name, sent)
+    def __init__(self, name: str, encoded: Vector, dtype: np.dtype[Any]) -> None:
+        self._codec, self._encoded, self.dtype = codec(name), encoded, dtype
+        self._size = numbers_in(name, encoded)
 
     def __len__(self) -> int:
         return self._size
 
-    def __getitem__(self, where: slice) -> Vector:
+    def __getitem__(self, index: slice) -> Vector:
         """Returns numbers [stop − start]; `start` is a multiple of `BLOCK`."""
-        start, stop, _ = where.indices(self._size)
-        taken = self._codec
-        if not taken.levels:
-            return decode(taken.name, self._sent[start:stop]).astype(self.dtype, copy=False)
-        blocks, at, end = _borders(taken, self._sent)
-        first, last = start // BLOCK, min(-(-stop // BLOCK), blocks)
-        scales = np.ascontiguousarray(self._sent[: 4 * (blocks + 1)]).view(np.float32)
-        numbers, width = np.empty(stop - start, np.float32), BLOCK * taken.bits // 8
+        start, stop, _ = index.indices(self._size)
+        codec = self._codec
+        if not codec.levels:
+            return decode(codec.name, self._encoded[start:stop]).astype(self.dtype, copy=False)
+        whole_blocks, body_at, tail_at = _block_offsets(codec, self._encoded)
+        first, last = start // BLOCK, min(-(-stop // BLOCK), whole_blocks)
+        scales = np.ascontiguousarray(self._encoded[: 4 * (whole_blocks + 1)]).view(np.float32)
+        numbers, width = np.empty(stop - start, np.float32), BLOCK * codec.bits // 8
         if last > first:
-            body = self._sent[at + first * width : at + last * width].reshape(-1, width)
-            whole = numbers[: (last - first) * BLOCK].reshape(-1, BLOCK)
-            unpack(taken, body, scales[first:last], whole)
-        if stop > blocks * BLOCK:
-            rest = numbers[None, (last - first) * BLOCK :]
-            unpack(taken, self._sent[None, end:], scales[-1:], rest)
+            body = self._encoded[body_at + first * width : body_at + last * width].reshape(
+                -1, width
+            )
+            full = numbers[: (last - first) * BLOCK].reshape(-1, BLOCK)
+            unpack(codec, body, scales[first:last], full)
+        if stop > whole_blocks * BLOCK:
+            tail = numbers[None, (last - first) * BLOCK :]
+            unpack(codec, self._encoded[None, tail_at:], scales[-1:], tail)
         return numbers.astype(self.dtype, copy=False)
 
 
-def residual(name: str, vector: Vector, sent: Vector) -> Vector:
-    """Returns what a codec left out: vector − decode(sent) [n].
+def residual(name: str, vector: Vector, encoded: Vector) -> Vector:
+    """Returns what a codec left out: vector − decode(encoded) [n].
 
     Error feedback adds it to the next delta: e ← e + Δ; send Q(e); e ← e − Q(e) (1-bit SGD:
     Seide et al., 2014).
     """
-    left: Vector = vector - decode(name, sent)
-    return left
+    error: Vector = vector - decode(name, encoded)
+    return error
 
 
-def _bf16(vector: Vector) -> Vector:
+def _encode_bf16(vector: Vector) -> Vector:
     import torch  # here, so that planning and simulating need no torch
 
-    narrow = torch.from_numpy(np.ascontiguousarray(vector)).to(torch.bfloat16)
-    sent: Vector = narrow.view(torch.uint16).numpy()
-    return sent
+    bfloats = torch.from_numpy(np.ascontiguousarray(vector)).to(torch.bfloat16)
+    encoded: Vector = bfloats.view(torch.uint16).numpy()
+    return encoded
 
 
-def _blocks(taken: Codec, vector: Vector) -> Vector:
+def _encode_blocks(codec: Codec, vector: Vector) -> Vector:
     with np.errstate(over="ignore"):  # a float64 beyond float32 becomes infinite, and is seen
         numbers = np.ascontiguousarray(vector, np.float32)
     count = numbers.size
-    whole = count - count % BLOCK
-    work = np.empty((_ROWS, BLOCK), np.float32)
-    sent = np.empty(size_bytes(taken.name, count), np.uint8)
-    at = 4 * -(-count // BLOCK)
-    scales, end = sent[:at].view(np.float32), at + whole * taken.bits // 8
-    if whole:
-        body = sent[at:end].reshape(whole // BLOCK, -1)  # [blocks, bytes of one]
-        blocks = numbers[:whole].reshape(-1, BLOCK)
-        for start in range(0, len(blocks), _ROWS):
-            rows = slice(start, min(start + _ROWS, len(blocks)))
-            some = blocks[rows]
-            pack(taken, some, scales[rows], body[rows], work[: len(some)])
-    if whole < count:
-        last = numbers[None, whole:]
-        pack(taken, last, scales[-1:], sent[None, end:], work[:1, : count - whole])
-    return sent
+    whole_size = count - count % BLOCK
+    scratch = np.empty((_BLOCKS_AT_ONCE, BLOCK), np.float32)
+    encoded = np.empty(size_bytes(codec.name, count), np.uint8)
+    body_at = 4 * -(-count // BLOCK)
+    scales, tail_at = encoded[:body_at].view(np.float32), body_at + whole_size * codec.bits // 8
+    if whole_size:
+        body = encoded[body_at:tail_at].reshape(whole_size // BLOCK, -1)  # [blocks, bytes of one]
+        blocks = numbers[:whole_size].reshape(-1, BLOCK)
+        for start in range(0, len(blocks), _BLOCKS_AT_ONCE):
+            rows = slice(start, min(start + _BLOCKS_AT_ONCE, len(blocks)))
+            chunk = blocks[rows]
+            pack(codec, chunk, scales[rows], body[rows], scratch[: len(chunk)])
+    if whole_size < count:
+        tail = numbers[None, whole_size:]
+        pack(codec, tail, scales[-1:], encoded[None, tail_at:], scratch[:1, : count - whole_size])
+    return encoded
 
 
-def pack(taken: Codec, numbers: Vector, scales: Vector, body: Vector, work: Vector) -> None:
-    """Fills scales [b] and bytes [b, bytes of one] from numbers [b, r]; work [b, r] is scratch."""
-    largest = np.abs(numbers, out=work).max(1)
+def pack(codec: Codec, numbers: Vector, scales: Vector, body: Vector, scratch: Vector) -> None:
+    """Fills scales [b] and bytes [b, bytes of one] from numbers [b, r]; needs scratch [b, r]."""
+    largest = np.abs(numbers, out=scratch).max(1)
     with np.errstate(invalid="ignore", divide="ignore"):  # NaN goes into the scale, as promised
-        np.divide(largest, np.float32(taken.levels), out=scales)
-        scales[scales < _TINY] = 0
+        np.divide(largest, np.float32(codec.levels), out=scales)
+        scales[scales < _SMALLEST_SCALE] = 0
         scales[~np.isfinite(scales)] = np.nan
-        np.minimum(scales, _MOST / np.float32(taken.levels), out=scales)
+        np.minimum(scales, _LARGEST / np.float32(codec.levels), out=scales)
         inverse = np.where(scales > 0, np.float32(1) / scales, np.float32(0))
-        np.multiply(numbers, inverse[:, None], out=work)
+        np.multiply(numbers, inverse[:, None], out=scratch)
     if not np.isfinite(scales).all():
-        np.nan_to_num(work, copy=False, nan=0, posinf=0, neginf=0)
-    np.rint(work, out=work)
-    _LAYOUTS[taken.name].store(work, body)
+        np.nan_to_num(scratch, copy=False, nan=0, posinf=0, neginf=0)
+    np.rint(scratch, out=scratch)
+    _LAYOUTS[codec.name].store(scratch, body)
 
 
-def _from_blocks(taken: Codec, sent: Vector) -> Vector:
-    if not sent.size:
+def _decode_blocks(codec: Codec, encoded: Vector) -> Vector:
+    if not encoded.size:
         return np.empty(0, np.float32)
-    blocks, at, end = _borders(taken, sent)
-    block_bytes = BLOCK * taken.bits // 8
-    last, scales = sent[None, end:], np.ascontiguousarray(sent[:at]).view(np.float32)
-    numbers = np.empty(blocks * BLOCK + _count(taken, last), np.float32)
-    body = sent[at:end].reshape(blocks, block_bytes)
-    whole = numbers[: blocks * BLOCK].reshape(blocks, BLOCK)
-    for start in range(0, blocks, _ROWS):
-        rows = slice(start, min(start + _ROWS, blocks))
-        unpack(taken, body[rows], scales[rows], whole[rows])
-    unpack(taken, last, scales[-1:], numbers[None, blocks * BLOCK :])
+    whole_blocks, body_at, tail_at = _block_offsets(codec, encoded)
+    block_bytes = BLOCK * codec.bits // 8
+    tail, scales = encoded[None, tail_at:], np.ascontiguousarray(encoded[:body_at]).view(np.float32)
+    numbers = np.empty(whole_blocks * BLOCK + _last_block_size(codec, tail), np.float32)
+    body = encoded[body_at:tail_at].reshape(whole_blocks, block_bytes)
+    full = numbers[: whole_blocks * BLOCK].reshape(whole_blocks, BLOCK)
+    for start in range(0, whole_blocks, _BLOCKS_AT_ONCE):
+        rows = slice(start, min(start + _BLOCKS_AT_ONCE, whole_blocks))
+        unpack(codec, body[rows], scales[rows], full[rows])
+    unpack(codec, tail, scales[-1:], numbers[None, whole_blocks * BLOCK :])
     return numbers
 
 
-def _borders(taken: Codec, sent: Vector) -> tuple[int, int, int]:
+def _block_offsets(codec: Codec, encoded: Vector) -> tuple[int, int, int]:
     """Returns the count of whole blocks, and where the first of them and the last block begin."""
-    block_bytes = BLOCK * taken.bits // 8
-    blocks = (sent.size - 1) // (4 + block_bytes)  # before the last one, which may be short
-    at, end = 4 * (blocks + 1), 4 * (blocks + 1) + blocks * block_bytes
-    if sent.dtype != np.uint8 or end >= sent.size:
-        raise FrameError(f"these are no numbers of codec {taken.name}", got=f"{sent.size} bytes")
-    return blocks, at, end
+    block_bytes = BLOCK * codec.bits // 8
+    whole_blocks = (encoded.size - 1) // (4 + block_bytes)  # the last block may be short
+    body_at, tail_at = 4 * (whole_blocks + 1), 4 * (whole_blocks + 1) + whole_blocks * block_bytes
+    if encoded.dtype != np.uint8 or tail_at >= encoded.size:
+        raise FrameError(f"these are no numbers of codec {codec.name}", got=f"{encoded.size} bytes")
+    return whole_blocks, body_at, tail_at
 
 
-def _count(taken: Codec, last: Vector) -> int:
+def _last_block_size(codec: Codec, tail: Vector) -> int:
     """Returns how many numbers the last block [1, bytes] holds."""
-    return _LAYOUTS[taken.name].count(last)
+    return _LAYOUTS[codec.name].count(tail)
 
 
-def unpack(taken: Codec, body: Vector, scales: Vector, numbers: Vector) -> None:
+def unpack(codec: Codec, body: Vector, scales: Vector, numbers: Vector) -> None:
     """Fills numbers [b, r] from bytes [b, bytes of one] and scales [b]."""
-    _LAYOUTS[taken.name].load(body, numbers)
+    _LAYOUTS[codec.name].load(body, numbers)
     numbers *= scales[:, None]
 
 
@@ -299,36 +301,36 @@ class _Layout(NamedTuple):
     """Returns how many numbers a block [1, bytes] holds."""
 
 
-def _store_bytes(work: Vector, body: Vector) -> None:
-    np.copyto(body.view(np.int8), work, casting="unsafe")
+def _store_bytes(integers: Vector, body: Vector) -> None:
+    np.copyto(body.view(np.int8), integers, casting="unsafe")
 
 
 def _load_bytes(body: Vector, numbers: Vector) -> None:
     np.copyto(numbers, body.view(np.int8))
 
 
-def _store_halves(work: Vector, body: Vector) -> None:
-    half, small = body.shape[1], work.astype(np.int8).view(np.uint8)  # [b, r]
-    np.bitwise_and(small[:, :half], 15, out=body)
-    upper = np.full_like(body, _PAD << 4) if small.shape[1] < 2 * half else np.empty_like(body)
-    np.left_shift(small[:, half:], 4, out=upper[:, : small.shape[1] - half])
+def _store_nibbles(integers: Vector, body: Vector) -> None:
+    half, nibbles = body.shape[1], integers.astype(np.int8).view(np.uint8)  # [b, r]
+    np.bitwise_and(nibbles[:, :half], 15, out=body)
+    upper = np.full_like(body, _PAD << 4) if nibbles.shape[1] < 2 * half else np.empty_like(body)
+    np.left_shift(nibbles[:, half:], 4, out=upper[:, : nibbles.shape[1] - half])
     body |= upper
 
 
-def _load_halves(body: Vector, numbers: Vector) -> None:
-    half, small = body.shape[1], np.empty(numbers.shape, np.int8)
-    low = small[:, :half]
+def _load_nibbles(body: Vector, numbers: Vector) -> None:
+    half, nibbles = body.shape[1], np.empty(numbers.shape, np.int8)
+    low = nibbles[:, :half]
     np.left_shift(body.view(np.int8), 4, out=low)
     low >>= 4
-    np.right_shift(body.view(np.int8)[:, : numbers.shape[1] - half], 4, out=small[:, half:])
-    np.copyto(numbers, small)
+    np.right_shift(body.view(np.int8)[:, : numbers.shape[1] - half], 4, out=nibbles[:, half:])
+    np.copyto(numbers, nibbles)
 
 
 _LAYOUTS = {
     "int8": _Layout(_store_bytes, _load_bytes, lambda last: last.size),
     "int4": _Layout(
-        _store_halves,
-        _load_halves,
+        _store_nibbles,
+        _load_nibbles,
         lambda last: 2 * last.size - (int(last[0, -1]) >> 4 == _PAD),
     ),
 }

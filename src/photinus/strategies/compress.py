@@ -63,8 +63,8 @@ def compress(
             wrong = f"compress encodes pushes of deltas or gradients; {recipe.recipe} has none"
             do = f"{recipe.recipe}(codec_down={codec!r}) encodes what comes back"
             raise UsageError(wrong, got=f"codec {codec!r}", do=do)
-        asked = {} if error_feedback is None else {"error_feedback": error_feedback}
-        return recipe.with_parts(codec=codec, **asked)
+        options = {} if error_feedback is None else {"error_feedback": error_feedback}
+        return recipe.with_parts(codec=codec, **options)
     if not hasattr(strategy, "offer"):
         wrong = "compress wraps a recipe, or the worker's half of a strategy"
         raise UsageError(wrong, got=repr(strategy), do='such as compress(averaging(), "int8")')
@@ -127,7 +127,7 @@ class FeedbackState(NamedTuple):
     """Of the strategy."""
     left: Vector
     """What was left out of the pushes that were agreed on [n]."""
-    leaving: Vector
+    pending: Vector
     """The same of the push that is under way, should it be agreed on."""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a field of any state
@@ -146,8 +146,8 @@ class ErrorFeedback(Compressed):
 
     def init(self, vector: Vector) -> FeedbackState:
         """Nothing was left out yet."""
-        nothing = np.zeros_like(vector)
-        return FeedbackState(self.strategy.init(vector), nothing, nothing)
+        zeros = np.zeros_like(vector)
+        return FeedbackState(self.strategy.init(vector), zeros, zeros)
 
     def due(self, clock: Clock, state: FeedbackState) -> tuple[Turn, ...]:
         """As of the strategy."""
@@ -157,15 +157,15 @@ class ErrorFeedback(Compressed):
         self, turn: Turn, vector: Vector, clock: Clock, state: FeedbackState
     ) -> tuple[Message | None, FeedbackState]:
         """Offers the strategy's push, and on it what was left out before."""
-        message, own = self.strategy.offer(turn, vector, clock, state.state)
+        message, inner = self.strategy.offer(turn, vector, clock, state.state)
         if message is None or message.vector is None:
-            return message, state._replace(state=own)
+            return message, state._replace(state=inner)
         delta = message.vector
         delta += part(state.left, turn.fragment)
-        sent = encode(self.codec, delta)
-        leaving = residual(self.codec, delta, sent)
-        message = message._replace(vector=sent, codec=self.codec)
-        return message, state._replace(state=own, leaving=leaving)
+        encoded = encode(self.codec, delta)
+        pending = residual(self.codec, delta, encoded)
+        message = message._replace(vector=encoded, codec=self.codec)
+        return message, state._replace(state=inner, pending=pending)
 
     def accept(self, vector: Vector, incoming: Message, state: FeedbackState) -> FeedbackState:
         """Takes in what was agreed: what was left out of it is known then."""
@@ -173,7 +173,7 @@ class ErrorFeedback(Compressed):
         if incoming.kind != "agreed":
             return state
         if incoming.fragment == ALL:
-            return state._replace(left=state.leaving)
+            return state._replace(left=state.pending)
         left = state.left.copy()
-        part(left, incoming.fragment)[:] = state.leaving
+        part(left, incoming.fragment)[:] = state.pending
         return state._replace(left=left)

@@ -31,7 +31,7 @@ class CustomStrategy:
     recipe: str
 
     def __post_init__(self) -> None:
-        _made(self.recipe)
+        _build_strategy(self.recipe)
 
     def __str__(self) -> str:
         return self.recipe
@@ -39,29 +39,29 @@ class CustomStrategy:
     @property
     def is_deterministic(self) -> bool:
         """True when the same seed gives the same bits."""
-        return bool(getattr(_made(self.recipe), "is_deterministic", False))
+        return bool(getattr(_build_strategy(self.recipe), "is_deterministic", False))
 
     def worker(self) -> Strategy:
         """Returns the worker's half."""
-        half: Strategy = _made(self.recipe).worker()
+        half: Strategy = _build_strategy(self.recipe).worker()
         return half
 
     def owner(self) -> Policy:
         """Returns the owner's half."""
-        half: Policy = _made(self.recipe).owner()
+        half: Policy = _build_strategy(self.recipe).owner()
         return half
 
 
 @functools.cache
-def _made(name: str) -> Any:  # noqa: ANN401 - an object of the user's
+def _build_strategy(name: str) -> Any:  # noqa: ANN401 - an object of the user's
     factory = code_named(name, "strategy")
     try:
-        made = factory()
+        strategy = factory()
     except Exception as error:  # whatever the user's code raises
         wrong, do = f"the strategy {name!r} cannot be made", "it is called without arguments"
         raise UsageError(wrong, got=reason_of(error), do=do) from error
-    missing = [half for half in ("worker", "owner") if not callable(getattr(made, half, None))]
+    missing = [half for half in ("worker", "owner") if not callable(getattr(strategy, half, None))]
     if missing:
-        wrong, got = f"the strategy {name!r} needs worker() and owner()", type(made).__name__
+        wrong, got = f"the strategy {name!r} needs worker() and owner()", type(strategy).__name__
         raise UsageError(wrong, got=f"{got} without {' and '.join(missing)}")
-    return made
+    return strategy

@@ -27,7 +27,7 @@ from photinus.strategies.rounds import decoded
 if TYPE_CHECKING:
     from photinus.strategies.spec import StrategySpec
 
-_OF_ALL = ("adam", "delayed_nesterov", "row_adagrad", "row_adam")
+_WHOLE_VECTOR_OUTERS = ("adam", "delayed_nesterov", "row_adagrad", "row_adam")
 """Outer optimizers that keep state of the whole vector."""
 
 
@@ -82,8 +82,8 @@ def fragments(
     """
     if not whole(1).holds(count):
         raise UsageError(f"count of fragments must be {whole(1).text}", got=repr(count))
-    given = {"fragments": count, "delay": delay, "alpha": alpha}
-    parts: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    options = {"fragments": count, "delay": delay, "alpha": alpha}
+    parts: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if hasattr(strategy, "recipe") and hasattr(strategy, "codec"):
         recipe = cast("StrategySpec", strategy)
         if "fragments" not in recipe.known:
@@ -104,7 +104,7 @@ class FragmentsState(NamedTuple):
 
     states: tuple[Any, ...]
     """Of the strategy, for each fragment."""
-    at: tuple[tuple[int, int], ...]
+    spans: tuple[tuple[int, int], ...]
     """Where each fragment lies: (start, stop)."""
     version: int
     """Rounds so far: the next one is of fragment `version` modulo their count."""
@@ -112,7 +112,7 @@ class FragmentsState(NamedTuple):
     """How far the work in each fragment has gone into agreed rounds."""
     sent: Clock
     """When a fragment was last pushed."""
-    taken: Clock
+    arrived: Clock
     """When it was taken."""
     is_under_way: bool
 
@@ -124,7 +124,7 @@ class FragmentsState(NamedTuple):
     @property
     def turn(self) -> int:
         """The number of the fragment that is agreed on next."""
-        return self.version % len(self.at)
+        return self.version % len(self.spans)
 
     def with_state(self, turn: int, state: Any, **fields: Any) -> FragmentsState:  # noqa: ANN401
         """Returns the same with another state of one fragment, and other fields."""
@@ -162,15 +162,15 @@ class Fragments(Strategy):
 
     def __post_init__(self) -> None:
         validate(self)
-        own = self.strategy
-        is_plain = own.site == PARAMETERS and not any(
-            getattr(own, name, False) for name in ("meets", "takes", "is_sharded", "alone")
+        inner = self.strategy
+        is_plain = inner.site == PARAMETERS and not any(
+            getattr(inner, name, False) for name in ("meets", "takes", "is_sharded", "alone")
         )
-        if not (is_plain and isinstance(getattr(own, "every", None), Trigger)):
+        if not (is_plain and isinstance(getattr(inner, "every", None), Trigger)):
             wrong = "only rounds of whole vectors at one owner can be cut into fragments"
-            raise UsageError(wrong, got=type(own).__name__, do="use averaging without owners")
-        outer = getattr(getattr(own, "outer", None), "name", "")
-        if outer in _OF_ALL:
+            raise UsageError(wrong, got=type(inner).__name__, do="use averaging without owners")
+        outer = getattr(getattr(inner, "outer", None), "name", "")
+        if outer in _WHOLE_VECTOR_OUTERS:
             wrong = f"{outer} keeps state of a whole vector, which fragments would share"
             raise UsageError(wrong, do="take nesterov, slowmo, adagrad or sgd outside")
         gap = self.gap.steps
@@ -186,29 +186,31 @@ class Fragments(Strategy):
     @property
     def gap(self) -> Trigger:
         """When the next fragment is pushed: a P-th of `every`, whole numbers rounded up."""
-        e, count = self.every, self.fragments
+        every, count = self.every, self.fragments
         return Trigger(
-            steps=None if e.steps is None else -(-e.steps // count),
-            seconds=None if e.seconds is None else e.seconds / count,
-            examples=None if e.examples is None else -(-e.examples // count),
-            epochs=None if e.epochs is None else e.epochs / count,
+            steps=None if every.steps is None else -(-every.steps // count),
+            seconds=None if every.seconds is None else every.seconds / count,
+            examples=None if every.examples is None else -(-every.examples // count),
+            epochs=None if every.epochs is None else every.epochs / count,
         )
 
     def init(self, vector: Vector) -> FragmentsState:
         """Each fragment has a state of its own."""
-        at, none = fragments_of(vector.size, self.fragments), Clock()
-        states = tuple(self.strategy.init(part(vector, f)) for f in at)
-        return FragmentsState(states, at, 0, (none,) * len(at), none, none, is_under_way=False)
+        spans, never = fragments_of(vector.size, self.fragments), Clock()
+        states = tuple(self.strategy.init(part(vector, f)) for f in spans)
+        return FragmentsState(
+            states, spans, 0, (never,) * len(spans), never, never, is_under_way=False
+        )
 
     def due(self, clock: Clock, state: FragmentsState) -> tuple[Turn, ...]:
         """Push the next fragment; take it after the delay; at the end swap what is unsent."""
-        fragment = state.at[state.turn]
+        fragment = state.spans[state.turn]
         if state.is_under_way:
-            is_time = clock.closing or clock.steps - state.sent.steps >= self.delay
-            return (Turn("take", fragment),) if is_time else ()
+            is_due = clock.closing or clock.steps - state.sent.steps >= self.delay
+            return (Turn("take", fragment),) if is_due else ()
         if clock.closing:
-            unsent = any(c.steps < clock.steps for c in state.counted)
-            return (Turn("swap", fragment),) if unsent else ()
+            is_unsent = any(c.steps < clock.steps for c in state.counted)
+            return (Turn("swap", fragment),) if is_unsent else ()
         kind = "push" if self.delay else "swap"
         return (Turn(kind, fragment),) if self.gap.fires(clock, state.sent) else ()
 
@@ -217,36 +219,40 @@ class Fragments(Strategy):
     ) -> tuple[Message | None, FragmentsState]:
         """Offers what the strategy does of a fragment."""
         if turn.kind == "take":
-            return None, state._replace(taken=clock)
-        n, f = state.turn, turn.fragment
-        message, own = self.strategy.offer(Turn("swap"), part(vector, f), clock, state.states[n])
+            return None, state._replace(arrived=clock)
+        n, span = state.turn, turn.fragment
+        message, inner = self.strategy.offer(
+            Turn("swap"), part(vector, span), clock, state.states[n]
+        )
         since = clock.since(state.counted[n])
-        message = message._replace(fragment=f, since=since, version=state.version)
+        message = message._replace(fragment=span, since=since, version=state.version)
         is_under_way = turn.kind == "push"
-        return message, state.with_state(n, own, sent=clock, taken=clock, is_under_way=is_under_way)
+        return message, state.with_state(
+            n, inner, sent=clock, arrived=clock, is_under_way=is_under_way
+        )
 
     def accept(self, vector: Vector, incoming: Message, state: FragmentsState) -> FragmentsState:
         """Mixes an agreed fragment in; after a miss, takes the agreed point."""
         state = state._replace(is_under_way=False, version=incoming.version)
         if incoming.kind == "heal":
-            return self._healed(vector, incoming, state)
-        n = state.at.index(incoming.fragment)
-        mine = part(vector, incoming.fragment)
-        agreed, real = mine.copy(), vector.dtype.type
-        own = self.strategy.accept(agreed, incoming._replace(fragment=ALL), state.states[n])
-        if state.taken.steps > state.sent.steps:
-            mine *= real(self.alpha)
-            mine += real(1 - self.alpha) * agreed
+            return self._heal(vector, incoming, state)
+        n = state.spans.index(incoming.fragment)
+        local = part(vector, incoming.fragment)
+        agreed, real = local.copy(), vector.dtype.type
+        inner = self.strategy.accept(agreed, incoming._replace(fragment=ALL), state.states[n])
+        if state.arrived.steps > state.sent.steps:
+            local *= real(self.alpha)
+            local += real(1 - self.alpha) * agreed
         else:
-            mine[:] = agreed
+            local[:] = agreed
         counted = (*state.counted[:n], state.sent, *state.counted[n + 1 :])
-        return state.with_state(n, own, counted=counted)
+        return state.with_state(n, inner, counted=counted)
 
-    def _healed(self, vector: Vector, incoming: Message, state: FragmentsState) -> FragmentsState:
+    def _heal(self, vector: Vector, incoming: Message, state: FragmentsState) -> FragmentsState:
         point = decoded(incoming, vector.dtype)
-        for n, f in enumerate(state.at):
-            outer = tuple(part(o, f) for o in incoming.outer)
-            of_it = incoming._replace(vector=part(point, f), codec="fp32", outer=outer)
-            own = self.strategy.accept(part(vector, f), of_it, state.states[n])
-            state = state.with_state(n, own)
+        for n, span in enumerate(state.spans):
+            outer = tuple(part(state_vector, span) for state_vector in incoming.outer)
+            message = incoming._replace(vector=part(point, span), codec="fp32", outer=outer)
+            inner = self.strategy.accept(part(vector, span), message, state.states[n])
+            state = state.with_state(n, inner)
         return state

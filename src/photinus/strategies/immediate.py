@@ -99,34 +99,34 @@ class Downpour(Strategy):
         is_sum, has_feedback = self.payload == "gradient", codec(self.codec).has_feedback
         unsent = vector + state.mark if is_sum else state.mark - vector
         rows = changed(unsent, self.rows) if self.rows else None
-        some = unsent if rows is None else unsent[numbers_of(rows, self.rows, unsent.size)]
-        sent = encode(self.codec, some)
-        left = unsent - decode(self.codec, sent) if has_feedback else np.zeros_like(unsent)
+        pushed = unsent if rows is None else unsent[numbers_of(rows, self.rows, unsent.size)]
+        encoded = encode(self.codec, pushed)
+        residual = unsent - decode(self.codec, encoded) if has_feedback else np.zeros_like(unsent)
         message = Message(
             "push",
-            sent,
+            encoded,
             turn.fragment,
             rows,
             since=clock.since(state.sent),
             version=state.version,
             codec=self.codec,
         )
-        mark = left if is_sum else vector + left
+        mark = residual if is_sum else vector + residual
         return message, state._replace(mark=mark, sent=clock)
 
     def accept(self, vector: Vector, incoming: Message, state: FetchState) -> FetchState:
         """Takes the owner's parameters; a delta that was not pushed yet stays on top."""
         assert incoming.vector is not None
-        held = decode(incoming.codec, incoming.vector)
+        received = decode(incoming.codec, incoming.vector)
         if self.payload == "gradient":
-            np.copyto(vector, held)
+            np.copyto(vector, received)
             return state._replace(version=incoming.version)
         if incoming.rows is not None:
-            at, mark = numbers_of(incoming.rows, self.rows, vector.size), state.mark.copy()
-            vector[at], mark[at] = held - (mark[at] - vector[at]), held
+            indices, mark = numbers_of(incoming.rows, self.rows, vector.size), state.mark.copy()
+            vector[indices], mark[indices] = received - (mark[indices] - vector[indices]), received
             return state._replace(mark=mark, version=incoming.version)
-        np.subtract(held, state.mark - vector, out=vector)
-        return state._replace(mark=held.astype(vector.dtype), version=incoming.version)
+        np.subtract(received, state.mark - vector, out=vector)
+        return state._replace(mark=received.astype(vector.dtype), version=incoming.version)
 
 
 class ServerState(NamedTuple):
@@ -203,45 +203,47 @@ class Immediate(Policy):
     ) -> tuple[list[Reply], ServerState]:
         """Applies a push, or answers a fetch."""
         if message.kind == "fetch" and self.rows:
-            return [Reply(slot, self._since(message.version, state))], state
+            return [Reply(slot, self._rows_since(message.version, state))], state
         stale = state.version - message.version
         is_dropped = isinstance(self.staleness, int) and stale > self.staleness
         if message.kind == "fetch" or is_dropped:
             kind = "agreed" if message.kind == "fetch" else "heal"
-            held = encode(self.codec, state.vector)
+            encoded = encode(self.codec, state.vector)
             point = self.agreed(state)
-            told = point._replace(kind=kind, vector=held, codec=self.codec, outer=())
-            return [Reply(slot, told)], state
-        share = 1 / len(members | {slot})
-        factor = share if self.payload == "delta" else 1.0
+            answer = point._replace(kind=kind, vector=encoded, codec=self.codec, outer=())
+            return [Reply(slot, answer)], state
+        weight = 1 / len(members | {slot})
+        factor = weight if self.payload == "delta" else 1.0
         if self.staleness == "inverse":
             factor /= 1 + stale
         delta = decoded(message, state.vector.dtype) * state.vector.dtype.type(factor)
-        mixed = _mixed(message, share, state)
+        mixed_state = _mix_buffers(message, weight, state)
         if message.rows is not None:
-            return self._acked_rows(slot, mixed, message.rows, delta)
+            return self._apply_rows(slot, mixed_state, message.rows, delta)
         vector, outer = self.outer.update(state.vector, delta, state.outer)
-        return _acked(slot, mixed, vector, outer)
+        return _ack(slot, mixed_state, vector, outer)
 
-    def _acked_rows(
+    def _apply_rows(
         self, slot: int, state: ServerState, rows: Vector, delta: Vector
     ) -> tuple[list[Reply], ServerState]:
         """Only these rows move: the bits are those of a push with zeros in all others."""
-        at, moved = numbers_of(rows, self.rows, state.vector.size), state.moved.copy()
-        held = state.vector, *state.outer
-        piece, outer = self.outer.update(held[0][at], delta, tuple(o[at] for o in held[1:]))
-        whole_ = [vector.copy() for vector in held]
-        for vector, some in zip(whole_, (piece, *outer), strict=True):
-            vector[at] = some
+        indices, moved = numbers_of(rows, self.rows, state.vector.size), state.moved.copy()
+        vectors = state.vector, *state.outer
+        new_rows, outer = self.outer.update(
+            vectors[0][indices], delta, tuple(o[indices] for o in vectors[1:])
+        )
+        copies = [vector.copy() for vector in vectors]
+        for vector, new_values in zip(copies, (new_rows, *outer), strict=True):
+            vector[indices] = new_values
         moved[rows] = state.version + 1
-        return _acked(slot, state._replace(moved=moved), whole_[0], tuple(whole_[1:]))
+        return _ack(slot, state._replace(moved=moved), copies[0], tuple(copies[1:]))
 
-    def _since(self, version: int, state: ServerState) -> Message:
+    def _rows_since(self, version: int, state: ServerState) -> Message:
         """Returns the rows that moved since a version."""
         rows = np.flatnonzero(state.moved > version).astype(np.int64, copy=False)
-        some = state.vector[numbers_of(rows, self.rows, state.vector.size)]
+        values = state.vector[numbers_of(rows, self.rows, state.vector.size)]
         point = self.agreed(state)._replace(kind="agreed", rows=rows, codec=self.codec, outer=())
-        return point._replace(vector=encode(self.codec, some))
+        return point._replace(vector=encode(self.codec, values))
 
     def agreed(self, state: ServerState) -> Message:
         """Returns what the owner holds."""
@@ -266,8 +268,8 @@ class Elastic(Strategy):
 
     def due(self, clock: Clock, state: FetchState) -> tuple[Turn, ...]:
         """A swap when the trigger fires; at the end of the phase once more."""
-        unsent = clock.closing and clock.steps > state.sent.steps
-        return (Turn("swap"),) if unsent or self.every.fires(clock, state.sent) else ()
+        is_unsent = clock.closing and clock.steps > state.sent.steps
+        return (Turn("swap"),) if is_unsent or self.every.fires(clock, state.sent) else ()
 
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: FetchState
@@ -280,11 +282,11 @@ class Elastic(Strategy):
     def accept(self, vector: Vector, incoming: Message, state: FetchState) -> FetchState:
         """Moves the vector towards the centre, or starts from it."""
         assert incoming.vector is not None
-        taken = decode(incoming.codec, incoming.vector)
+        received = decode(incoming.codec, incoming.vector)
         if incoming.kind == "heal":
-            np.copyto(vector, taken)
+            np.copyto(vector, received)
         else:
-            vector -= taken.astype(vector.dtype, copy=False)
+            vector -= received.astype(vector.dtype, copy=False)
         return state._replace(version=incoming.version)
 
 
@@ -313,15 +315,15 @@ class ElasticOwner(Policy):
         """Moves the centre towards a worker, and answers by how far."""
         if message.kind == "fetch":
             return [Reply(slot, self.agreed(state)._replace(kind="agreed"))], state
-        share = 1 / len(members | {slot})
-        apart = decoded(message, state.vector.dtype) - state.vector
-        apart *= apart.dtype.type(min(self.alpha * share, 0.5))
-        sent = encode(self.codec, apart)
-        pull = decode(self.codec, sent).astype(apart.dtype, copy=False)
-        (reply,), state = _acked(slot, _mixed(message, share, state), state.vector + pull, ())
+        weight = 1 / len(members | {slot})
+        difference = decoded(message, state.vector.dtype) - state.vector
+        difference *= difference.dtype.type(min(self.alpha * weight, 0.5))
+        encoded = encode(self.codec, difference)
+        pull = decode(self.codec, encoded).astype(difference.dtype, copy=False)
+        (reply,), state = _ack(slot, _mix_buffers(message, weight, state), state.vector + pull, ())
         answer = reply.message._replace(
             kind="agreed",
-            vector=sent,
+            vector=encoded,
             codec=self.codec,
             floats=state.floats,
             integers=state.integers,
@@ -333,15 +335,15 @@ class ElasticOwner(Policy):
         return state.point()
 
 
-def _mixed(message: Message, share: float, state: ServerState) -> ServerState:
+def _mix_buffers(message: Message, weight: float, state: ServerState) -> ServerState:
     """Float buffers move by one worker's share towards the pusher's; integers never fall."""
     if message.floats is None or message.integers is None:
         return state
-    floats = state.floats + np.float32(share) * (message.floats - state.floats)
+    floats = state.floats + np.float32(weight) * (message.floats - state.floats)
     return state._replace(floats=floats, integers=np.maximum(state.integers, message.integers))
 
 
-def _acked(
+def _ack(
     slot: int, state: ServerState, vector: Vector, outer: tuple[Vector, ...]
 ) -> tuple[list[Reply], ServerState]:
     state = state._replace(vector=vector, outer=outer, version=state.version + 1)

@@ -57,11 +57,11 @@ def combine(
     It stands in `out` [n], which is none of the vectors, or in a vector of its own.
     """
     combined = np.empty_like(vectors[0]) if out is None else out
-    used = [(v, v.dtype.type(c)) for v, c in zip(vectors, weights, strict=True) if c != 0.0]
-    if not used:
+    terms = [(v, v.dtype.type(c)) for v, c in zip(vectors, weights, strict=True) if c != 0.0]
+    if not terms:
         combined[:] = 0
         return combined
-    (first, weight), *others = used
+    (first, weight), *others = terms
     scratch = np.empty(min(_BLOCK, len(combined)), combined.dtype)
     for start in range(0, len(combined), _BLOCK):  # a block of all vectors stays in the cache
         block = slice(start, start + _BLOCK)
@@ -72,17 +72,21 @@ def combine(
 
 
 def combine_sent(
-    sent: Sequence[tuple[str, Vector]], weights: Sequence[float], out: Vector, *, is_apart: bool
+    pushes: Sequence[tuple[str, Vector]],
+    weights: Sequence[float],
+    out: Vector,
+    *,
+    should_measure_spread: bool,
 ) -> float | None:
     """Fills `out` [n] with Σ cᵢ vᵢ of vectors as they travel: each number is decoded once.
 
     The bits are those of `combine`; no vector stands decoded in memory.
 
     Args:
-        sent: codec and vector of each push.
+        pushes: codec and vector of each push.
         weights: as of `combine`.
         out: in whose precision all is summed.
-        is_apart: whether to find out how far apart the vectors are.
+        should_measure_spread: whether to find out how far apart the vectors are.
 
     Returns:
         √(Σ‖Δᵢ − Δ̄‖² / K), with Δ̄ the plain mean; None where it was not asked for.
@@ -96,16 +100,16 @@ def combine_sent(
         >>> combine_sent(pushes, [0.75, 0.25], out, is_apart=True), out.tolist()
         (1.0, [0.5, 0.0])
     """
-    vectors = [Decoded(codec, vector, out.dtype) for codec, vector in sent]
+    vectors = [Decoded(codec, vector, out.dtype) for codec, vector in pushes]
     if any(len(vector) != len(out) for vector in vectors):
         raise FrameError(f"a push must hold {len(out)} numbers", got=[len(v) for v in vectors])
-    share, squares, mean_squares = 1 / len(vectors), 0.0, 0.0
+    weight, mean_of_squares, square_of_mean = 1 / len(vectors), 0.0, 0.0
     for start in range(0, len(out), _BLOCK):
         block = slice(start, start + _BLOCK)
-        parts = [vector[block] for vector in vectors]
-        combine(parts, weights, out[block])
-        if is_apart:
-            mean = combine(parts, [share] * len(parts))
-            squares += share * sum(float(np.dot(part, part)) for part in parts)
-            mean_squares += float(np.dot(mean, mean))
-    return math.sqrt(max(0.0, squares - mean_squares)) if is_apart else None
+        blocks = [vector[block] for vector in vectors]
+        combine(blocks, weights, out[block])
+        if should_measure_spread:
+            mean = combine(blocks, [weight] * len(blocks))
+            mean_of_squares += weight * sum(float(np.dot(values, values)) for values in blocks)
+            square_of_mean += float(np.dot(mean, mean))
+    return math.sqrt(max(0.0, mean_of_squares - square_of_mean)) if should_measure_spread else None

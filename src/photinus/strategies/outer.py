@@ -78,7 +78,7 @@ class Sgd(OuterOptimizer):
 
 @dataclass(frozen=True, slots=True)
 class _MomentumOptimizer(OuterOptimizer):
-    """What carries on: its gain is the learning rate over (1 − momentum)."""
+    """An optimizer with momentum: its gain is the learning rate over (1 − momentum)."""
 
     lr: float
     """The rate."""
@@ -322,11 +322,11 @@ class DelayedNesterov(OuterOptimizer):
 
     def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
         """θ ← θ − lr·Δ; at every N-th push with the momentum on top."""
-        b, since, count = state
-        since, count = since + delta, count + count.dtype.type(1)
+        b, delta_sum, count = state
+        delta_sum, count = delta_sum + delta, count + count.dtype.type(1)
         if count[0] < max(1, self.pushes):
-            return vector - _scaled(self.lr, delta), (b, since, count)
-        b = _scaled(self.momentum, b) + since
+            return vector - _scaled(self.lr, delta), (b, delta_sum, count)
+        b = _scaled(self.momentum, b) + delta_sum
         step = delta + _scaled(self.momentum, b)
         return vector - _scaled(self.lr, step), (b, np.zeros_like(b), np.zeros_like(count))
 
@@ -359,8 +359,8 @@ def _scaled(factor: float, vector: Vector) -> Vector:
     return scaled
 
 
-_NAMED = (Sgd, Nesterov, SlowMo, Adagrad, RowAdagrad, Adam, RowAdam, DelayedNesterov)
-OUTERS: dict[str, type[OuterOptimizer]] = {c.name: c for c in _NAMED}
+_OUTER_CLASSES = (Sgd, Nesterov, SlowMo, Adagrad, RowAdagrad, Adam, RowAdam, DelayedNesterov)
+OUTERS: dict[str, type[OuterOptimizer]] = {c.name: c for c in _OUTER_CLASSES}
 
 
 def outer_from_dict(values: Mapping[str, Any]) -> OuterOptimizer:

@@ -39,9 +39,9 @@ class PeerState(NamedTuple):
     version: int = 0
     counted: Clock = Clock()
     """How far its work has gone into exact averages."""
-    told: Clock = Clock()
+    last_published: Clock = Clock()
     """When it last published."""
-    rounds: int = 0
+    publications: int = 0
     """How often it has published."""
     slot: int = -1
     slots: tuple[int, ...] = ()
@@ -75,8 +75,8 @@ class _Peer(Strategy):
         is_unsent = clock.steps > state.counted.steps
         if clock.closing or (state.is_called and is_unsent):
             return (Turn("meet"),) if is_unsent else ()
-        is_time = bool(state.slots) and self.every.fires(clock, state.told)
-        return (Turn("publish" if len(state.slots) > 1 else "meet"),) if is_time else ()
+        is_due = bool(state.slots) and self.every.fires(clock, state.last_published)
+        return (Turn("publish" if len(state.slots) > 1 else "meet"),) if is_due else ()
 
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: PeerState
@@ -86,9 +86,9 @@ class _Peer(Strategy):
         if turn.kind == "meet":
             progress = state.base - vector
             push = Message("push", progress, since=since, version=state.version)
-            return push, state._replace(counted=clock, told=clock)
-        state = state._replace(told=clock, rounds=state.rounds + 1)
-        message, state = self._published(vector, state)
+            return push, state._replace(counted=clock, last_published=clock)
+        state = state._replace(last_published=clock, publications=state.publications + 1)
+        message, state = self._publication(vector, state)
         return message._replace(since=since, version=state.version, codec=self.codec), state
 
     def accept(self, vector: Vector, incoming: Message, state: PeerState) -> PeerState:
@@ -98,25 +98,25 @@ class _Peer(Strategy):
         if incoming.kind == "call":
             return state._replace(is_called=incoming.version == state.version)
         assert incoming.vector is not None
-        heard = decode(incoming.codec, incoming.vector)
+        received = decode(incoming.codec, incoming.vector)
         if incoming.kind == "publish":
-            shift = self._shift(vector, heard, state)
+            shift = self._shift(vector, received, state)
             vector += shift
             return state._replace(base=state.base + shift)
         is_joiner = incoming.kind == "heal"
-        anchor = heard.astype(vector.dtype) if is_joiner else state.anchor - heard
+        anchor = received.astype(vector.dtype) if is_joiner else state.anchor - received
         np.copyto(vector, anchor)
-        blank, version = np.zeros_like(anchor), incoming.version
+        zeros, version = np.zeros_like(anchor), incoming.version
         return state._replace(
-            anchor=anchor, base=anchor, sent=blank, version=version, is_called=False
+            anchor=anchor, base=anchor, sent=zeros, version=version, is_called=False
         )
 
     @abstractmethod
-    def _published(self, vector: Vector, state: PeerState) -> tuple[Message, PeerState]:
+    def _publication(self, vector: Vector, state: PeerState) -> tuple[Message, PeerState]:
         """Returns what to publish and to which workers, and the new state."""
 
     @abstractmethod
-    def _shift(self, vector: Vector, heard: Vector, state: PeerState) -> Vector:
+    def _shift(self, vector: Vector, received: Vector, state: PeerState) -> Vector:
         """Returns how far a publication [n] moves one's parameters [n]."""
 
 
@@ -132,17 +132,17 @@ class Publish(_Peer):
     done again.
     """
 
-    def _published(self, vector: Vector, state: PeerState) -> tuple[Message, PeerState]:
-        sent = encode(self.codec, state.base - vector - state.sent)
-        delta = decode(self.codec, sent).astype(vector.dtype, copy=False)
-        back = delta * vector.dtype.type(1.0 - 1.0 / len(state.slots))
-        vector += back
+    def _publication(self, vector: Vector, state: PeerState) -> tuple[Message, PeerState]:
+        encoded = encode(self.codec, state.base - vector - state.sent)
+        delta = decode(self.codec, encoded).astype(vector.dtype, copy=False)
+        taken_back = delta * vector.dtype.type(1.0 - 1.0 / len(state.slots))
+        vector += taken_back
         others = tuple(s for s in state.slots if s != state.slot)
-        state = state._replace(base=state.base + back, sent=state.sent + delta)
-        return Message("publish", sent, slots=others), state
+        state = state._replace(base=state.base + taken_back, sent=state.sent + delta)
+        return Message("publish", encoded, slots=others), state
 
-    def _shift(self, vector: Vector, heard: Vector, state: PeerState) -> Vector:
-        shift: Vector = heard * vector.dtype.type(-1.0 / len(state.slots))
+    def _shift(self, vector: Vector, received: Vector, state: PeerState) -> Vector:
+        shift: Vector = received * vector.dtype.type(-1.0 / len(state.slots))
         return shift
 
 
@@ -164,15 +164,15 @@ class Gossip(_Peer):
         "mix": between(0.01, 1),
     }
 
-    def _published(self, vector: Vector, state: PeerState) -> tuple[Message, PeerState]:
-        to = partner(self.graph, state.slot, state.slots, state.rounds - 1)
-        sent = encode(self.codec, vector)
-        sent = sent.copy() if sent is vector else sent
+    def _publication(self, vector: Vector, state: PeerState) -> tuple[Message, PeerState]:
+        receiver = partner(self.graph, state.slot, state.slots, state.publications - 1)
+        encoded = encode(self.codec, vector)
+        encoded = encoded.copy() if encoded is vector else encoded
         state = state._replace(sent=state.base - vector)
-        return Message("publish", sent, slots=() if to is None else (to,)), state
+        return Message("publish", encoded, slots=() if receiver is None else (receiver,)), state
 
-    def _shift(self, vector: Vector, heard: Vector, state: PeerState) -> Vector:
-        shift: Vector = (heard - (state.base - state.sent)) * vector.dtype.type(self.mix)
+    def _shift(self, vector: Vector, received: Vector, state: PeerState) -> Vector:
+        shift: Vector = (received - (state.base - state.sent)) * vector.dtype.type(self.mix)
         return shift.astype(vector.dtype, copy=False)
 
 
@@ -207,7 +207,7 @@ class _MeetingsState(NamedTuple):
     point: Message
     """Where the phase starts: the owner holds no newer point."""
     version: int
-    waiting: Mapping[int, Message]
+    pushes: Mapping[int, Message]
     """Slot -> its push, without the vector."""
     meeting: tuple[int, ...] = ()
     """The members of the open meeting."""
@@ -268,14 +268,14 @@ class Meetings(Policy):
             state = state._replace(restoring=state.restoring - {slot})
             return [Reply(slot, Message("agreed", version=state.version))], state
         if message.kind == "ready":
-            is_here = message.version == state.version and message.slots == state.meeting
-            return self._ready(slot, state) if is_here and state.meeting else ([], state)
+            is_current = message.version == state.version and message.slots == state.meeting
+            return self._receive_ready(slot, state) if is_current and state.meeting else ([], state)
         if message.version != state.version:
             return [Reply(slot, Message("rejoin", version=state.version))], state
         if message.kind == "fetch":
-            called = Message("meet", version=state.version, slots=tuple(range(self.shards)))
-            return [Reply(slot, called)], state._replace(restoring=state.restoring | {slot})
-        return self.close(members, state._replace(waiting={**state.waiting, slot: message}))
+            invitation = Message("meet", version=state.version, slots=tuple(range(self.shards)))
+            return [Reply(slot, invitation)], state._replace(restoring=state.restoring | {slot})
+        return self.close(members, state._replace(pushes={**state.pushes, slot: message}))
 
     def close(
         self, members: frozenset[int], state: _MeetingsState
@@ -285,34 +285,36 @@ class Meetings(Policy):
         Where each worker owns a shard it opens only with all of them, and anew once a lost one is
         back.
         """
-        here = {s: m for s, m in sorted(state.waiting.items()) if s in members}
-        lost = [s for s in (*state.waiting, *state.restoring) if s not in members]
+        present = {s: m for s, m in sorted(state.pushes.items()) if s in members}
+        lost = [s for s in (*state.pushes, *state.restoring) if s not in members]
         replies = [Reply(s, Message("rejoin", version=state.version)) for s in lost]
         if len(members) < self.shards:
             restoring = state.restoring & members
             state = state._replace(meeting=(), ready=frozenset(), restoring=restoring)
-            return replies, state._replace(waiting=here)
-        meeting = tuple(s for s in state.meeting if s in here)
-        if not meeting and members and members <= here.keys() and len(here) >= self.shards:
-            meeting = tuple(here)
+            return replies, state._replace(pushes=present)
+        meeting = tuple(s for s in state.meeting if s in present)
+        if not meeting and members and members <= present.keys() and len(present) >= self.shards:
+            meeting = tuple(present)
         if meeting == state.meeting:
-            return replies, state._replace(waiting=here)
-        state = state._replace(waiting=here, meeting=meeting, ready=frozenset())
-        works = [here[s].since for s in meeting]
+            return replies, state._replace(pushes=present)
+        state = state._replace(pushes=present, meeting=meeting, ready=frozenset())
+        works = [present[s].since for s in meeting]
         weights = np.array(coefficients(self.merge, works), "f8")
         shares = np.array(coefficients("examples", works), "f8")
-        called = Message("meet", weights, version=state.version, floats=shares, slots=meeting)
-        return [*replies, *(Reply(s, called) for s in meeting)], state
+        invitation = Message("meet", weights, version=state.version, floats=shares, slots=meeting)
+        return [*replies, *(Reply(s, invitation) for s in meeting)], state
 
-    def _ready(self, slot: int, state: _MeetingsState) -> tuple[list[Reply], _MeetingsState]:
+    def _receive_ready(
+        self, slot: int, state: _MeetingsState
+    ) -> tuple[list[Reply], _MeetingsState]:
         ready = state.ready | {slot}
         if not ready.issuperset(state.meeting):
             return [], state._replace(ready=ready)
         version = state.version + 1
         agreed = [Reply(s, Message("agreed", version=version)) for s in state.meeting]
-        others = [s for s in state.waiting if s not in state.meeting]
-        late = [Reply(s, Message("rejoin", version=version)) for s in others]
-        return agreed + late, _MeetingsState(state.point, version, {})
+        others = [s for s in state.pushes if s not in state.meeting]
+        rejoins = [Reply(s, Message("rejoin", version=version)) for s in others]
+        return agreed + rejoins, _MeetingsState(state.point, version, {})
 
     def agreed(self, state: _MeetingsState) -> Message:
         """Returns where the phase started: all later points are the workers' alone."""

@@ -38,7 +38,7 @@ class PhaseFacts:
         return self.steps / (every.steps or _USUAL_STEPS)
 
 
-def gradient_share(asked: float | str, steps: int) -> float:
+def gradient_share(gradients_until: float | str, steps: int) -> float:
     """Returns until which share of a phase the workers agree on gradients.
 
     K workers that train alone between rounds learn less from the same examples than one process
@@ -51,36 +51,36 @@ def gradient_share(asked: float | str, steps: int) -> float:
         >>> [gradient_share("auto", steps) for steps in (100, 6000, 10_000, 50_000)]
         [1.0, 1.0, 0.75, 0.15]
     """
-    return min(1.0, ENOUGH_STEPS / steps) if asked == AUTO else float(asked)
+    return min(1.0, ENOUGH_STEPS / steps) if gradients_until == AUTO else float(gradients_until)
 
 
-def shortened(every: Trigger, setting: PhaseFacts, least: int = 1) -> tuple[Trigger, str]:
+def shortened(every: Trigger, phase: PhaseFacts, min_steps: int = 1) -> tuple[Trigger, str]:
     """Returns a trigger in steps that leaves room for ten rounds, and a warning or "".
 
     With fewer rounds a worker's last parameters weigh more than what was agreed on.
 
     Args:
         every: the recipe's usual trigger.
-        setting: the phase.
-        least: steps that a round must have.
+        phase: what is known of it.
+        min_steps: steps that a round must have.
 
     Example:
         >>> from photinus.core.clock import Steps
         >>> str(shortened(Steps(500), PhaseFacts(workers=4, steps=600))[0])
         '60 steps'
     """
-    if every.steps is None or setting.workers == 1 or setting.rounds(every) >= _FEW_ROUNDS:
+    if every.steps is None or phase.workers == 1 or phase.rounds(every) >= _FEW_ROUNDS:
         return every, ""
-    steps = max(least, setting.steps // _FEW_ROUNDS)
+    steps = max(min_steps, phase.steps // _FEW_ROUNDS)
     shorter = dataclasses.replace(every, steps=steps)
     if every.steps < _LONG_STEPS:
         return shorter, ""
-    wrong = f"{setting.steps} steps leave no room for {_FEW_ROUNDS} rounds of {every}"
+    wrong = f"{phase.steps} steps leave no room for {_FEW_ROUNDS} rounds of {every}"
     do = f"train longer, or set every={every.steps} steps to keep it"
     return shorter, message(wrong, then=f"a round has {shorter}", do=do)
 
 
-def limit(every: Trigger, setting: PhaseFacts, *, is_immediate: bool) -> float:
+def limit(every: Trigger, phase: PhaseFacts, *, is_immediate: bool) -> float:
     """Returns the largest gain lr/(1−momentum) that is taken as asked.
 
     Where each push is applied on arrival: 1, on top of the division by the workers. In rounds: 2
@@ -93,13 +93,13 @@ def limit(every: Trigger, setting: PhaseFacts, *, is_immediate: bool) -> float:
         return 1.0
     if every.steps is not None and every.steps < 5:
         return 1.5
-    if setting.is_adaptive and setting.workers >= 4 and math.floor(setting.rounds(every)) >= 30:
+    if phase.is_adaptive and phase.workers >= 4 and math.floor(phase.rounds(every)) >= 30:
         return 7.0
     return 2.0
 
 
 def clamp(
-    outer: OuterOptimizer, every: Trigger, setting: PhaseFacts, *, is_immediate: bool = False
+    outer: OuterOptimizer, every: Trigger, phase: PhaseFacts, *, is_immediate: bool = False
 ) -> tuple[OuterOptimizer, str]:
     """Returns the outer optimizer with its gain within the limit, and a warning or "".
 
@@ -113,21 +113,21 @@ def clamp(
         >>> clamp(Nesterov(lr=0.7, momentum=0.9), Steps(10), s)[0]
         Nesterov(lr=0.7, momentum=0.65)
     """
-    most = limit(every, setting, is_immediate=is_immediate)
-    if outer.gain is None or outer.gain <= most * (1 + 1e-9):
+    max_gain = limit(every, phase, is_immediate=is_immediate)
+    if outer.gain is None or outer.gain <= max_gain * (1 + 1e-9):
         return outer, ""
-    lr = min(outer.lr, most)  # type: ignore[attr-defined]
+    lr = min(outer.lr, max_gain)  # type: ignore[attr-defined]
     changes = {"lr": lr}
     if hasattr(outer, "momentum"):
-        changes["momentum"] = round(max(0.0, 1 - lr / most), 6)
-    tamed = dataclasses.replace(outer, **changes)  # type: ignore[type-var]
-    of_what = "/K for each push" if is_immediate else ""
-    lowered = ", ".join(f"{name} {value:.3g}" for name, value in changes.items())
+        changes["momentum"] = round(max(0.0, 1 - lr / max_gain), 6)
+    clamped = dataclasses.replace(outer, **changes)  # type: ignore[type-var]
+    unit = "/K for each push" if is_immediate else ""
+    new_values = ", ".join(f"{name} {value:.3g}" for name, value in changes.items())
     warning = message(
-        f"the outer gain lr/(1-momentum) is above {most:g}{of_what}, "
+        f"the outer gain lr/(1-momentum) is above {max_gain:g}{unit}, "
         "where training was seen to diverge",
         got=f"{outer.gain:.3g}",
-        then=f"{outer.name} lowered to {lowered}",
+        then=f"{outer.name} lowered to {new_values}",
         do='set gain="unsafe" to take it as asked',
     )
-    return tamed, warning
+    return clamped, warning

@@ -34,29 +34,31 @@ FULL_BATCH = "one worker = full-batch descent"
 ELASTIC_HALF = "one worker: elastic(alpha .5) = averaging with sgd(.5)"
 
 
-_FOLLOW = {"every", "outer", "codec"}
-_PLAIN = {f.name: f.default for f in dataclasses.fields(StrategySpec)}
+_RUN_DEPENDENT = {"every", "outer", "codec"}
+_SPEC_DEFAULTS = {f.name: f.default for f in dataclasses.fields(StrategySpec)}
 P = ParamSpec("P")
 
 
 def _recipe(function: Callable[P, StrategySpec]) -> Callable[P, StrategySpec]:
     """Makes a recipe of a function of parts: it refuses others, and notes which are left out."""
-    usual = {name: p.default for name, p in inspect.signature(function).parameters.items()}
-    chosen = {name for name, v in usual.items() if name in _FOLLOW or v != _PLAIN[name]}
+    defaults = {name: p.default for name, p in inspect.signature(function).parameters.items()}
+    recipe_parts = {
+        name for name, v in defaults.items() if name in _RUN_DEPENDENT or v != _SPEC_DEFAULTS[name]
+    }
 
     @functools.wraps(function)
-    def made(*args: P.args, **parts: P.kwargs) -> StrategySpec:
+    def build(*args: P.args, **parts: P.kwargs) -> StrategySpec:
         for name in parts:
-            if name not in usual:
-                raise unknown_name(f"argument of {function.__name__}", name, usual)
+            if name not in defaults:
+                raise unknown_name(f"argument of {function.__name__}", name, defaults)
         strategy = function(*args, **parts)
         if "merge" in parts and strategy.is_immediate:
             wrong, got = f"merge of {function.__name__} is a part of rounds", "release='immediate'"
             raise UsageError(wrong, got=got, do="leave it out")
-        chosen_here = frozenset(chosen - parts.keys())
-        return dataclasses.replace(strategy, usual=chosen_here, known=frozenset(usual))
+        unset_parts = frozenset(recipe_parts - parts.keys())
+        return dataclasses.replace(strategy, usual=unset_parts, known=frozenset(defaults))
 
-    return made
+    return build
 
 
 @_recipe
@@ -630,11 +632,13 @@ def to_plain(strategy: StrategySpec | CustomStrategy) -> dict[str, Any]:
     plain = {"recipe": strategy.recipe}
     if isinstance(strategy, CustomStrategy):
         return plain
-    usual = RECIPES[strategy.recipe].build()
+    default = RECIPES[strategy.recipe].build()
     for f in dataclasses.fields(strategy):
         value = getattr(strategy, f.name)
-        is_said = f.name in usual.usual - strategy.usual
-        is_other = f.name not in ("recipe", "usual", "known") and value != getattr(usual, f.name)
-        if is_said or is_other:
+        is_explicit = f.name in default.usual - strategy.usual
+        is_changed = f.name not in ("recipe", "usual", "known") and value != getattr(
+            default, f.name
+        )
+        if is_explicit or is_changed:
             plain[f.name] = plain_of(value)
     return plain

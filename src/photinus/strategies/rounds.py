@@ -84,9 +84,9 @@ class Averaging(Strategy):
 
     def due(self, clock: Clock, state: RoundState) -> tuple[Turn, ...]:
         """A swap when the trigger fires; at the end of the phase, when anything is unsent."""
-        unsent = clock.closing and clock.steps > state.counted.steps
-        is_time = unsent or self.every.fires(clock, state.sent)
-        return (Turn("meet" if self.meets else "swap"),) if is_time else ()
+        is_unsent = clock.closing and clock.steps > state.counted.steps
+        is_due = is_unsent or self.every.fires(clock, state.sent)
+        return (Turn("meet" if self.meets else "swap"),) if is_due else ()
 
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: RoundState
@@ -147,11 +147,11 @@ class AllReduce(Strategy):
         """Offers the gradient of this step, or a fragment of it."""
         version, counted = state
         since = Clock(1, clock.examples - counted)
-        some = part(vector, turn.fragment)
-        sent = encode(self.codec, some)
+        gradient = part(vector, turn.fragment)
+        encoded = encode(self.codec, gradient)
         message = Message(
             "push",
-            sent.copy() if sent is some else sent,
+            encoded.copy() if encoded is gradient else encoded,
             turn.fragment,
             since=since,
             version=version,
@@ -177,7 +177,7 @@ class RoundsState(NamedTuple):
     floats: Vector
     integers: Vector
     version: int
-    waiting: Mapping[tuple[int, int], Mapping[int, Message]]
+    open_rounds: Mapping[tuple[int, int], Mapping[int, Message]]
     """fragment -> slot -> its push."""
     left: Vector
     """What the codec left out of the means so far [n]; empty where nothing is kept."""
@@ -225,8 +225,8 @@ class Rounds(Policy):
         assert point.floats is not None
         assert point.integers is not None
         fragments_of(point.vector.size, self.fragments)  # refuses a fragment of nothing
-        fresh = self.outer.init(point.vector) if self.keeps else ()
-        outer = point.outer or fresh
+        initial_outer = self.outer.init(point.vector) if self.keeps else ()
+        outer = point.outer or initial_outer
         left = point.left
         if left is None:
             has_feedback = self.keeps and codec(self.codec).has_feedback
@@ -242,87 +242,91 @@ class Rounds(Policy):
         if message.kind == "fetch":
             return [Reply(slot, self.agreed(state))], state
         if message.version != state.version:
-            missed = self.agreed(state) if self.keeps else Message("rejoin", version=state.version)
-            return [Reply(slot, missed)], state
-        pushed = {**state.waiting.get(message.fragment, {}), slot: message}
-        waiting = {**state.waiting, message.fragment: pushed}
-        return self.close(members, state._replace(waiting=waiting))
+            answer = self.agreed(state) if self.keeps else Message("rejoin", version=state.version)
+            return [Reply(slot, answer)], state
+        pushes = {**state.open_rounds.get(message.fragment, {}), slot: message}
+        open_rounds = {**state.open_rounds, message.fragment: pushes}
+        return self.close(members, state._replace(open_rounds=open_rounds))
 
     def close(self, members: frozenset[int], state: RoundsState) -> tuple[list[Reply], RoundsState]:
         """Closes every round that no member is missing from."""
         replies: list[Reply] = []
-        for fragment in list(state.waiting):
-            pushed = state.waiting[fragment]
-            if len(members) <= len(pushed) and members <= pushed.keys():
-                some, state = self._merged(fragment, state)
-                replies += some
+        for fragment in list(state.open_rounds):
+            pushes = state.open_rounds[fragment]
+            if len(members) <= len(pushes) and members <= pushes.keys():
+                round_replies, state = self._merge_round(fragment, state)
+                replies += round_replies
         return replies, state
 
-    def _merged(
+    def _merge_round(
         self, fragment: tuple[int, int], state: RoundsState
     ) -> tuple[list[Reply], RoundsState]:
-        pushed, replies = self._same(dict(sorted(state.waiting[fragment].items())), state)
-        waiting = {f: p for f, p in state.waiting.items() if f != fragment}
-        state = state._replace(waiting=waiting)
-        if not pushed:
+        pushes, replies = self._split_by_fingerprint(
+            dict(sorted(state.open_rounds[fragment].items())), state
+        )
+        open_rounds = {f: p for f, p in state.open_rounds.items() if f != fragment}
+        state = state._replace(open_rounds=open_rounds)
+        if not pushes:
             return replies, state
-        sent, mean, state = self._mean(fragment, pushed, state)
-        state = self._moved(fragment, mean, state)
-        floats, integers = _buffers(pushed)
+        encoded, mean, state = self._mean(fragment, pushes, state)
+        state = self._apply_mean(fragment, mean, state)
+        floats, integers = _merge_buffers(pushes)
         state = state._replace(version=state.version + 1)
         if floats is not None and integers is not None:
             state = state._replace(floats=floats, integers=integers)
         answer = Message(
             "agreed",
-            sent,
+            encoded,
             fragment,
             version=state.version,
             codec=self.codec,
             floats=floats,
             integers=integers,
         )
-        return [*replies, *(Reply(slot, answer) for slot in pushed)], state
+        return [*replies, *(Reply(slot, answer) for slot in pushes)], state
 
     def _mean(
-        self, fragment: tuple[int, int], pushed: Mapping[int, Message], state: RoundsState
+        self, fragment: tuple[int, int], pushes: Mapping[int, Message], state: RoundsState
     ) -> tuple[Vector, Vector, RoundsState]:
         """Returns the mean as it is sent, and as every worker reads it: decode(encode(m)).
 
         m = Σ cᵢΔᵢ + left;  left ← m − decode(encode(m)).
         """
-        weights = coefficients(self.merge, [m.since for m in pushed.values()])
-        deltas = [(m.codec, m.vector) for m in pushed.values() if m.vector is not None]
+        weights = coefficients(self.merge, [m.since for m in pushes.values()])
+        deltas = [(m.codec, m.vector) for m in pushes.values() if m.vector is not None]
         combined = np.empty(part(state.vector, fragment).size, state.vector.dtype)
-        is_apart = len(deltas) > 1 and self.keeps and _is_time(state)
-        apart = combine_sent(deltas, weights, combined, is_apart=is_apart)
-        state = state if apart is None else state._replace(apart=apart)
+        should_measure = len(deltas) > 1 and self.keeps and _should_measure_spread(state)
+        spread = combine_sent(deltas, weights, combined, should_measure_spread=should_measure)
+        state = state if spread is None else state._replace(apart=spread)
         if state.left.size:
             combined += part(state.left, fragment)
-        sent = encode(self.codec, combined)
-        mean = decode(self.codec, sent).astype(state.vector.dtype, copy=False)
+        encoded = encode(self.codec, combined)
+        mean = decode(self.codec, encoded).astype(state.vector.dtype, copy=False)
         if state.left.size:
             left = state.left.copy()
             part(left, fragment)[:] = combined - mean
             state = state._replace(left=left)
-        return sent, mean, state
+        return encoded, mean, state
 
-    def _same(
-        self, pushed: Mapping[int, Message], state: RoundsState
+    def _split_by_fingerprint(
+        self, pushes: Mapping[int, Message], state: RoundsState
     ) -> tuple[Mapping[int, Message], list[Reply]]:
         """Splits the pushes into those from the agreed point and those from other bits."""
-        told = Counter(m.fingerprint for m in pushed.values() if m.fingerprint)
-        if not told or any(m.fragment != ALL for m in pushed.values()):
-            return pushed, []
-        agreed = fingerprint(state.vector) if self.keeps else told.most_common(1)[0][0]
-        wrong = Message("rejoin", version=state.version, fingerprint=agreed)
-        differ = [slot for slot, m in pushed.items() if m.fingerprint not in ("", agreed)]
-        same = {slot: m for slot, m in pushed.items() if slot not in differ}
-        return same, [Reply(slot, wrong) for slot in differ]
+        fingerprints = Counter(m.fingerprint for m in pushes.values() if m.fingerprint)
+        if not fingerprints or any(m.fragment != ALL for m in pushes.values()):
+            return pushes, []
+        agreed = fingerprint(state.vector) if self.keeps else fingerprints.most_common(1)[0][0]
+        rejoin = Message("rejoin", version=state.version, fingerprint=agreed)
+        differing = [slot for slot, m in pushes.items() if m.fingerprint not in ("", agreed)]
+        matching = {slot: m for slot, m in pushes.items() if slot not in differing}
+        return matching, [Reply(slot, rejoin) for slot in differing]
 
-    def _moved(self, fragment: tuple[int, int], mean: Vector, state: RoundsState) -> RoundsState:
+    def _apply_mean(
+        self, fragment: tuple[int, int], mean: Vector, state: RoundsState
+    ) -> RoundsState:
         if not self.keeps:
             return state
-        vector, outer = stepped(self.outer, fragment, mean, state.vector, state.outer)
+        vector, outer = outer_step(self.outer, fragment, mean, state.vector, state.outer)
         return state._replace(vector=vector, outer=outer)
 
     def agreed(self, state: RoundsState) -> Message:
@@ -338,7 +342,7 @@ class Rounds(Policy):
         )
 
 
-def stepped(
+def outer_step(
     outer: OuterOptimizer,
     fragment: tuple[int, int],
     mean: Vector,
@@ -349,32 +353,32 @@ def stepped(
     if fragment == ALL:
         return outer.update(vector, mean, state)
     size, vector, state = vector.size, vector.copy(), tuple(o.copy() for o in state)
-    pieces = tuple(part(o, fragment) if o.size == size else o for o in state)
-    moved, pieces = outer.update(part(vector, fragment), mean, pieces)
-    part(vector, fragment)[:] = moved
-    for held, new in zip(state, pieces, strict=True):
-        target = part(held, fragment) if held.size == size else held
+    state_parts = tuple(part(o, fragment) if o.size == size else o for o in state)
+    new_part, state_parts = outer.update(part(vector, fragment), mean, state_parts)
+    part(vector, fragment)[:] = new_part
+    for full, new in zip(state, state_parts, strict=True):
+        target = part(full, fragment) if full.size == size else full
         target[:] = new
     return vector, state
 
 
-def decoded(message: Message, real: np.dtype[Any]) -> Vector:
+def decoded(message: Message, dtype: np.dtype[Any]) -> Vector:
     """Returns a message's vector in the precision of the parameters: all step in the same."""
     assert message.vector is not None
-    return decode(message.codec, message.vector).astype(real, copy=False)
+    return decode(message.codec, message.vector).astype(dtype, copy=False)
 
 
-def _is_time(state: RoundsState) -> bool:
+def _should_measure_spread(state: RoundsState) -> bool:
     """Returns True in the first round, and each eighth: the sums take as long as the merge."""
     return math.isnan(state.apart) or (state.version + 1) % APART_EVERY == 0
 
 
-def _buffers(pushed: Mapping[int, Message]) -> tuple[Vector | None, Vector | None]:
+def _merge_buffers(pushes: Mapping[int, Message]) -> tuple[Vector | None, Vector | None]:
     """Merges float buffers by the mean over examples, integers by the maximum; None if none."""
-    carried = [m for m in pushed.values() if m.floats is not None and m.since.steps > 0]
-    if not carried:
+    with_buffers = [m for m in pushes.values() if m.floats is not None and m.since.steps > 0]
+    if not with_buffers:
         return None, None
-    weights = coefficients("examples", [m.since for m in carried])
-    floats = combine([m.floats for m in carried if m.floats is not None], weights)
-    integers = np.maximum.reduce([m.integers for m in carried if m.integers is not None])
+    weights = coefficients("examples", [m.since for m in with_buffers])
+    floats = combine([m.floats for m in with_buffers if m.floats is not None], weights)
+    integers = np.maximum.reduce([m.integers for m in with_buffers if m.integers is not None])
     return floats, integers

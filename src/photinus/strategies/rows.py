@@ -46,7 +46,7 @@ def numbers_of(rows: Vector, width: int, size: int) -> Vector:
     return numbers[: np.searchsorted(numbers, size)]
 
 
-def shares_of_reads(rows: Vector, told: Iterable[tuple[Vector, Vector]]) -> Vector:
+def shares_of_reads(rows: Vector, reads_by_worker: Iterable[tuple[Vector, Vector]]) -> Vector:
     """Returns what the sum of the workers' deltas of each row is multiplied by [r].
 
     Worker i read a row in the share pᵢ of its steps. One process with the batches of all would have
@@ -55,7 +55,7 @@ def shares_of_reads(rows: Vector, told: Iterable[tuple[Vector, Vector]]) -> Vect
 
     Args:
         rows: in order [r].
-        told: of each worker which of these it changed, in order, and their shares pᵢ.
+        reads_by_worker: of each worker which of these it changed, in order, and their shares pᵢ.
 
     Example:
         >>> one, two = (np.array([4, 7]), np.array([0.01, 1.0])), (np.array([7]), np.array([1.0]))
@@ -63,8 +63,8 @@ def shares_of_reads(rows: Vector, told: Iterable[tuple[Vector, Vector]]) -> Vect
         [1.0, 0.5]
     """
     unread, sums = np.ones(rows.size), np.zeros(rows.size)
-    for some, shares in told:
-        at = np.searchsorted(rows, some)
-        unread[at] *= 1 - shares
-        sums[at] += shares
+    for read_rows, shares in reads_by_worker:
+        positions = np.searchsorted(rows, read_rows)
+        unread[positions] *= 1 - shares
+        sums[positions] += shares
     return np.divide(1 - unread, sums, out=np.zeros(rows.size), where=sums > 0)

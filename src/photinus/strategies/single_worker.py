@@ -54,8 +54,8 @@ class SingleWorker(Strategy):
 
     def due(self, clock: Clock, state: SingleWorkerState) -> tuple[Turn, ...]:
         """A swap when the trigger fires; at the end of the phase, when anything is unsent."""
-        unsent = clock.closing and clock.steps > state.sent.steps
-        return (Turn("swap"),) if unsent or self.every.fires(clock, state.sent) else ()
+        is_unsent = clock.closing and clock.steps > state.sent.steps
+        return (Turn("swap"),) if is_unsent or self.every.fires(clock, state.sent) else ()
 
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: SingleWorkerState
@@ -91,9 +91,9 @@ class Latest(Policy):
         """Keeps a push of the present version; any other worker is sent the point."""
         if message.kind == "fetch" or message.version != state.version:
             return [Reply(slot, state)], state
-        pushed = {n: getattr(message, n) for n in ("vector", "floats", "integers")}
-        kept = {name: value for name, value in pushed.items() if value is not None}
-        state = state._replace(**kept, version=state.version + 1)
+        fields = {n: getattr(message, n) for n in ("vector", "floats", "integers")}
+        updates = {name: value for name, value in fields.items() if value is not None}
+        state = state._replace(**updates, version=state.version + 1)
         return [Reply(slot, Message("agreed", version=state.version))], state
 
     def agreed(self, state: Message) -> Message:

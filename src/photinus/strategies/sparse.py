@@ -15,8 +15,8 @@ from photinus.strategies.base import Message
 
 MOST_BYTES = 4 << 30
 """Of a whole vector: as many as a frame may hold."""
-_WORD = 8
-"""Bytes that are looked at together."""
+_WORD_BYTES = 8
+"""Bytes that are compared with 0 together."""
 
 
 def gather(vector: Vector) -> tuple[Vector, Vector] | None:
@@ -27,55 +27,55 @@ def gather(vector: Vector) -> tuple[Vector, Vector] | None:
     Example:
         >>> vector = np.zeros(1000, np.float32)
         >>> vector[300] = 7.0
-        >>> some, kept = gather(vector)
-        >>> some.nbytes, kept.nbytes
+        >>> values, mask = gather(vector)
+        >>> values.nbytes, mask.nbytes
         (480, 7)
     """
-    grain, words = _grain(vector)
-    end = vector.size - vector.size % (8 * grain)
-    body = np.ascontiguousarray(vector[:end])
-    is_kept = (body.view(np.uint64) != 0).view(f"u{words}") != 0  # as many truth values as words
-    kept = np.packbits(is_kept)
-    if int(is_kept.sum()) * words * _WORD + kept.nbytes >= body.nbytes:
+    grain, words = _grain_size(vector)
+    body_size = vector.size - vector.size % (8 * grain)
+    body = np.ascontiguousarray(vector[:body_size])
+    has_values = (body.view(np.uint64) != 0).view(f"u{words}") != 0  # as many truth values as words
+    mask = np.packbits(has_values)
+    if int(has_values.sum()) * words * _WORD_BYTES + mask.nbytes >= body.nbytes:
         return None
-    return np.concatenate([body.reshape(-1, grain)[is_kept].ravel(), vector[end:]]), kept
+    return np.concatenate([body.reshape(-1, grain)[has_values].ravel(), vector[body_size:]]), mask
 
 
-def scatter(some: Vector, kept: Vector) -> Vector:
+def scatter(values: Vector, mask: Vector) -> Vector:
     """The inverse of `gather`: returns the whole vector [n].
 
     Raises:
         FrameError: these bits do not fit these numbers, or the vector would be too long.
     """
-    grain, words = _grain(some)
-    if kept.dtype != np.uint8:
-        raise FrameError("the grains of a vector are told by bits", got=kept.dtype)
-    if (length := 8 * kept.size * words * _WORD) > MOST_BYTES:
+    grain, words = _grain_size(values)
+    if mask.dtype != np.uint8:
+        raise FrameError("the grains of a vector are told by bits", got=mask.dtype)
+    if (length := 8 * mask.size * words * _WORD_BYTES) > MOST_BYTES:
         raise FrameError(f"a sparse vector holds at most {MOST_BYTES} bytes", got=length)
     try:
-        is_kept = np.unpackbits(kept).view(np.bool_)
-        end, inside = is_kept.size * grain, int(is_kept.sum()) * grain
-        if inside > some.size:
-            got = f"{some.size} numbers"
-            raise FrameError(f"{inside} numbers of a sparse vector must travel", got=got)
-        vector = np.zeros(end + some.size - inside, some.dtype)
+        has_values = np.unpackbits(mask).view(np.bool_)
+        body_size, grains_size = has_values.size * grain, int(has_values.sum()) * grain
+        if grains_size > values.size:
+            got = f"{values.size} numbers"
+            raise FrameError(f"{grains_size} numbers of a sparse vector must travel", got=got)
+        vector = np.zeros(body_size + values.size - grains_size, values.dtype)
     except MemoryError as error:
-        raise FrameError("no memory for a sparse vector", got=f"{kept.size} bytes") from error
-    vector[:end].reshape(-1, grain)[is_kept] = some[:inside].reshape(-1, grain)
-    vector[end:] = some[inside:]
+        raise FrameError("no memory for a sparse vector", got=f"{mask.size} bytes") from error
+    vector[:body_size].reshape(-1, grain)[has_values] = values[:grains_size].reshape(-1, grain)
+    vector[body_size:] = values[grains_size:]
     return vector
 
 
-def _grain(vector: Vector) -> tuple[int, int]:
+def _grain_size(vector: Vector) -> tuple[int, int]:
     """Returns how many numbers are a grain, and how many words; of float64 they are eight."""
-    words = min(16 * vector.itemsize // _WORD, 8)
-    return words * _WORD // vector.itemsize, words
+    words = min(16 * vector.itemsize // _WORD_BYTES, 8)
+    return words * _WORD_BYTES // vector.itemsize, words
 
 
 def to_sparse(message: Message) -> Message:
     """Returns a message without the zeros of its vector, where that is shorter."""
-    found = None if message.vector is None or message.rows is not None else gather(message.vector)
-    return message if found is None else message._replace(vector=found[0], kept=found[1])
+    sparse = None if message.vector is None or message.rows is not None else gather(message.vector)
+    return message if sparse is None else message._replace(vector=sparse[0], kept=sparse[1])
 
 
 def to_dense(message: Message) -> Message:

@@ -40,9 +40,9 @@ from photinus.strategies.rounds import QUORUM, AllReduce, Averaging, Rounds
 from photinus.strategies.row_codec import answer_codec
 from photinus.strategies.shards import READS, Sharded
 
-_STILL = (Sgd, Adagrad)
+_SPARSE_SAFE = (Sgd, Adagrad)
 """Optimizers that do not change a number whose delta is 0."""
-_ALL_ROWS = "all rows of sparse tables travel, not only those that changed"
+_ALL_ROWS_WARNING = "all rows of sparse tables travel, not only those that changed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,9 +174,9 @@ class StrategySpec:
                 "another codec than fp32",
             ),
         )
-        for name, is_set, is_met, what in needs:
+        for name, is_set, is_met, needed in needs:
             if is_set and not is_met:
-                wrong, got = f"{name} of {self.recipe} needs {what}", repr(getattr(self, name))
+                wrong, got = f"{name} of {self.recipe} needs {needed}", repr(getattr(self, name))
                 raise UsageError(wrong, got=got, do=f"leave {name} out")
 
     def _check_rows(self) -> None:
@@ -184,8 +184,10 @@ class StrategySpec:
         if not self.is_immediate:
             self._check_table()
             return
-        is_still = self.is_immediate and self.payload == "delta" and isinstance(self.outer, _STILL)
-        if not is_still or self.codec not in ("fp32", "bf16"):
+        is_sparse_safe = (
+            self.is_immediate and self.payload == "delta" and isinstance(self.outer, _SPARSE_SAFE)
+        )
+        if not is_sparse_safe or self.codec not in ("fp32", "bf16"):
             wrong = "rows are for deltas released at once, sgd or adagrad outside, fp32 or bf16"
             raise UsageError(wrong, got=str(self), do="use rows=0")
 
@@ -193,35 +195,35 @@ class StrategySpec:
         if self.every.steps is None or self.every.counts_rows:
             wrong = "with rows in rounds, `every` must be Steps, alone or with Seconds"
             raise UsageError(wrong, got=repr(self.every), do="e.g. every=Seconds(2) | Steps(64)")
-        fitting = {
+        fits_by_name = {
             "payload": self.payload == "delta",
             "fragments": not self.fragments,
             "gradients_until": not self.gradients_until,
             "merge": self.merge in ("uniform", READS),
-            "outer": isinstance(self.outer, (*_STILL, RowAdagrad, RowAdam)),
+            "outer": isinstance(self.outer, (*_SPARSE_SAFE, RowAdagrad, RowAdam)),
             "codec_down": self.codec_down in (None, self.codec),
         }
-        if conflict := self._conflict(fitting):
+        if conflict := self._conflict(fits_by_name):
             wrong = (
                 "rows in rounds are for deltas, merge uniform or reads, sgd, adagrad, "
                 "row_adagrad or row_adam outside, no codec_down, and gradients_until 0"
             )
             raise UsageError(wrong, got=conflict, do="change it, or use rows=0")
 
-    def _conflict(self, fitting: Mapping[str, bool]) -> str:
+    def _conflict(self, fits_by_name: Mapping[str, bool]) -> str:
         """Returns those arguments that do not fit, as a user writes them; empty where all do."""
-        unfit = (name for name, fits in fitting.items() if not fits)
+        unfit = (name for name, fits in fits_by_name.items() if not fits)
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in unfit)
 
     def _check_shards(self) -> None:
-        fitting = {
+        fits_by_name = {
             "release": not self.is_immediate,
             "payload": not self.is_without_owner,
             "fragments": not self.fragments,
             "codec": self.is_sharded or self.codec in ("fp32", "bf16"),  # wherever a shard ends
             "codec_down": self.codec_down in (None, self.codec),
         }
-        if conflict := self._conflict(fitting):
+        if conflict := self._conflict(fits_by_name):
             wrong = "several owners are for rounds of whole vectors, in fp32 or bf16 both ways"
             raise UsageError(wrong, got=conflict, do="change it, or use owners=1")
         if self.payload == "delta" and self.quorum != 1:
@@ -246,17 +248,17 @@ class StrategySpec:
             return f"{self.recipe} {every}{outer}, merge {self.merge}{quorum}{rows}, {self._codecs}"
         fetch = f", fetch every {self.fetch}" if self.fetch else ""
         rows = f", rows of {self.rows}" if self.rows else ""
-        end = f"staleness {self.staleness}{rows}, {self._codecs}"
-        return f"{self.recipe} {every}{fetch}{outer}, {end}"
+        suffix = f"staleness {self.staleness}{rows}, {self._codecs}"
+        return f"{self.recipe} {every}{fetch}{outer}, {suffix}"
 
     @property
     def _codecs(self) -> str:
-        usual = answer_codec(self.codec) if self.is_sharded else self.codec
-        down = self.codec_down or ("fp32" if self.is_immediate else usual)
-        way = self.codec if down == self.codec else f"{self.codec} up, {down} down"
+        default_down = answer_codec(self.codec) if self.is_sharded else self.codec
+        down = self.codec_down or ("fp32" if self.is_immediate else default_down)
+        text = self.codec if down == self.codec else f"{self.codec} up, {down} down"
         if self.error_feedback is None:
-            return way
-        return f"{way} {'with' if self.error_feedback else 'without'} error feedback"
+            return text
+        return f"{text} {'with' if self.error_feedback else 'without'} error feedback"
 
     @property
     def is_immediate(self) -> bool:
@@ -300,17 +302,17 @@ class StrategySpec:
         """Returns why all rows of a model's sparse tables travel; empty where they do not."""
         if not layout.sparse:
             return ""
-        why, do = "", ""
+        reason, do = "", ""
         if self.payload in ("elastic", "parameters"):
-            why = f"{self.recipe} sends whole parameters"
+            reason = f"{self.recipe} sends whole parameters"
             do = "use averaging or publish, which send what changed"
         elif self.is_immediate and not self.rows:
-            why = f"a fetch of {self.recipe} brings whole parameters"
+            reason = f"a fetch of {self.recipe} brings whole parameters"
             width = layout.entry(layout.sparse[0]).shape[-1]
             do = f"set rows={width}, with deltas, and sgd or adagrad outside"
         elif self.delay and self.alpha not in (0, 0.5, 1):
-            why, do = f"to mix by alpha={self.alpha:g} rounds every row", "use alpha=0.5"
-        return message(_ALL_ROWS, got=why, do=do) if why else ""
+            reason, do = f"to mix by alpha={self.alpha:g} rounds every row", "use alpha=0.5"
+        return message(_ALL_ROWS_WARNING, got=reason, do=do) if reason else ""
 
     def worker(self) -> Strategy:
         """Returns the worker's half."""
@@ -329,7 +331,7 @@ class StrategySpec:
         if self.payload == "parameters":
             return Gossip(every=self.every, codec=self.codec, graph=self.graph)
         if self.payload == "gradient":
-            return self._gradients()
+            return self._gradient_strategy()
         if self.is_sharded:
             return Sharded(
                 every=self.every,
@@ -344,7 +346,7 @@ class StrategySpec:
             rounds = fragments(rounds, self.fragments, delay=self.delay, alpha=self.alpha)
         return compress(rounds, self.codec)
 
-    def _gradients(self) -> Strategy:
+    def _gradient_strategy(self) -> Strategy:
         has_feedback = self.error_feedback
         if has_feedback is None:
             has_feedback = codec(self.codec).has_feedback
@@ -401,8 +403,8 @@ class StrategySpec:
             wrong = f"a quorum of {self.quorum:g} is more than there are workers"
             raise UsageError(wrong, got=f"{workers} workers", do="ask for fewer")
         if self.owners not in (1, workers) or (self.is_sharded and self.owners != workers):
-            least = "" if self.is_sharded else "1, or "
-            wrong = f"owners must be {least}{workers}, the number of workers"
+            alternative = "" if self.is_sharded else "1, or "
+            wrong = f"owners must be {alternative}{workers}, the number of workers"
             raise UsageError(wrong, got=self.owners)
 
     def start(self, workers: int) -> StrategySpec:
@@ -433,8 +435,9 @@ class StrategySpec:
             return self, []
         every, warnings = self.every, []
         if "every" in self.usual:
-            least = self.fragments * self.delay + 1  # a fragment arrives before the next is sent
-            every, warning = shortened(self.every, setting, least)
+            # a fragment arrives before the next is sent
+            min_steps = self.fragments * self.delay + 1
+            every, warning = shortened(self.every, setting, min_steps)
             warnings += [f"{self.recipe}: {warning}"] if warning else []
         outer, codec = self.outer, self.codec
         if setting.workers == 1 and {"outer", "codec"} <= self.usual:  # plain training
