@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from photinus.embeddings import reference
-from photinus.embeddings.draws import DEAD
+from photinus.embeddings.draws import IGNORED
 from photinus.embeddings.kernel import descent, mark
 from photinus.embeddings.subwords import Ngrams
 from photinus.embeddings.vocabulary import NO_GRAMS, chances_of
@@ -89,7 +89,7 @@ def test_the_gradient_is_that_of_torch(cbow, grams):
         ]
         members = [np.concatenate(members)] if cbow else members
         x = torch.stack([theirs[0][torch.from_numpy(rows)].mean(0) for rows in members])
-        alive = labels != DEAD
+        alive = labels != IGNORED
         z = x @ theirs[1][torch.from_numpy(rows[alive])].T
         wanted = torch.from_numpy(labels[alive]).expand_as(z)
         total = total + torch.nn.functional.binary_cross_entropy_with_logits(

@@ -7,7 +7,13 @@ import pytest
 from gensim.models import Word2Vec
 
 from photinus.core.errors import DataError
-from photinus.embeddings.draws import Subwords, negatives, path, sentence, window
+from photinus.embeddings.draws import (
+    Subwords,
+    draw_negatives,
+    draw_window,
+    huffman_path,
+    sample_sentence,
+)
 from photinus.embeddings.vocabulary import alias_table, chances_of, gains, huffman, keep_shares
 
 COUNTS = np.array([900, 300, 100, 30, 10, 3])
@@ -17,7 +23,7 @@ def test_negatives_are_drawn_in_proportion_to_their_counts_to_the_power_of_three
     chances, state, hits = chances_of(COUNTS, 0, 1), 11, np.zeros(6)
     outputs, labels = np.zeros(2, np.int64), np.zeros(2)
     for _ in range(20_000):
-        state = negatives(0, chances.own, chances.other, state, outputs, labels)
+        state = draw_negatives(0, chances.accept, chances.alias, state, outputs, labels)
         hits[outputs[1]] += 1
         assert (labels[1] == 0) == (outputs[1] != 0)
     share = COUNTS**0.75 / (COUNTS**0.75).sum()
@@ -35,7 +41,9 @@ def test_an_alias_table_holds_each_weight_whole():
 def test_the_kernel_pairs_the_columns_to_the_same_bits():
     kernel = pytest.importorskip("photinus.embeddings.kernel")
     weights = np.random.default_rng(1).pareto(1.0, 3000) + 0.01
-    by_python, by_kernel = (alias_table(weights.copy(), pair) for pair in (None, kernel.paired))
+    by_python, by_kernel = (
+        alias_table(weights.copy(), pair) for pair in (None, kernel.fill_alias_table)
+    )
     for one, other in zip(by_python, by_kernel, strict=True):
         assert one.dtype == other.dtype
         assert np.array_equal(one, other)
@@ -43,7 +51,7 @@ def test_the_kernel_pairs_the_columns_to_the_same_bits():
 
 def test_frequent_words_are_left_out_as_often_as_their_share_says():
     keep, text, kept = keep_shares(COUNTS, 0.01), np.zeros(20_000, np.int64), np.zeros(20_000, int)
-    count, end, _ = sentence(text, 0, keep, 5, kept)
+    count, end, _ = sample_sentence(text, 0, keep, 5, kept)
     assert end == 20_000
     assert count / 20_000 == pytest.approx(keep[0], abs=0.01)
     assert keep[-1] == 1
@@ -52,7 +60,7 @@ def test_frequent_words_are_left_out_as_often_as_their_share_says():
 def test_windows_are_equally_often_of_each_size():
     sides, state = [], 3
     for _ in range(5000):
-        side, state = window(5, state)
+        side, state = draw_window(5, state)
         sides.append(side)
     assert sorted(set(sides)) == [1, 2, 3, 4, 5]
     assert abs(np.bincount(sides)[1:] / 5000 - 0.2).max() < 0.02
@@ -65,7 +73,7 @@ def test_the_codes_of_words_are_prefix_free_and_the_shortest_on_average():
     lengths = np.diff(starts)
     assert (lengths * COUNTS).sum() == 900 + 2 * 300 + 3 * 100 + 4 * 30 + 5 * 13
     outputs, labels = np.zeros(5, np.int64), np.zeros(5)
-    assert path(5, starts, nodes, codes, outputs, labels) == lengths[5]
+    assert huffman_path(5, starts, nodes, codes, outputs, labels) == lengths[5]
     assert outputs[0] == nodes[starts[0]]  # the root is on every way
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-BETWEEN = -1
+SEPARATOR = -1
 MOST_TOKENS = 1000
 _FEWEST_TOKENS = 64
 FEW_WORKERS = 8
@@ -23,11 +23,11 @@ _ROUND_WORDS_ALONE, _ROUND_WORDS_OF_FEW, _ROUND_WORDS_OF_MANY = 5_000_000, 1_600
 POWER = 0.75
 """Negatives are drawn in proportion to this power of their counts."""
 _ROUND_BYTES, _MOST_ROUND_BYTES = 64 << 20, 256 << 20
-_MORE_BYTES = 1.25
+_MAX_BYTES_FACTOR = 1.25
 """See `words_in_sharded_round`."""
 _LEAST_ROUNDS = 10
 """In a pass over the text."""
-_ROWS = 64
+_MIN_ROWS = 64
 """How many rows a worker should have at least."""
 
 
@@ -38,7 +38,7 @@ def tokens_in_block(words: int, workers: int) -> int:
         >>> tokens_in_block(10_000_000, 4), tokens_in_block(20_000, 4)
         (1000, 78)
     """
-    return min(MOST_TOKENS, max(_FEWEST_TOKENS, words // (_ROWS * workers)))
+    return min(MOST_TOKENS, max(_FEWEST_TOKENS, words // (_MIN_ROWS * workers)))
 
 
 def words_in_round(words: int, workers: int) -> int:
@@ -52,12 +52,12 @@ def words_in_round(words: int, workers: int) -> int:
         >>> words_in_round(100_000_000, 8), words_in_round(100_000_000, 16)
         (200000, 24000)
     """
-    of_all = _ROUND_WORDS_OF_FEW if workers <= FEW_WORKERS else _ROUND_WORDS_OF_MANY
-    most = _ROUND_WORDS_ALONE if workers == 1 else of_all // workers
-    return min(most, words // (workers * _LEAST_ROUNDS))
+    total = _ROUND_WORDS_OF_FEW if workers <= FEW_WORKERS else _ROUND_WORDS_OF_MANY
+    limit = _ROUND_WORDS_ALONE if workers == 1 else total // workers
+    return min(limit, words // (workers * _LEAST_ROUNDS))
 
 
-def words_in_sharded_round(most: int, counts: Vector, negatives: int, row_bytes: int) -> int:
+def words_in_sharded_round(max_words: int, counts: Vector, negatives: int, row_bytes: int) -> int:
     """Returns how many words a worker should read between two rounds, with tables among workers.
 
     A worker holds the rows that a round reads some ten times: as they came, as they are now, in
@@ -67,7 +67,7 @@ def words_in_sharded_round(most: int, counts: Vector, negatives: int, row_bytes:
     come and go in each round.
 
     Args:
-        most: words, as with whole tables.
+        max_words: as many as with whole tables, at most.
         counts: how often each word occurs [V], in descending order.
         negatives: for each word; 0: hierarchical softmax.
         row_bytes: of a vector.
@@ -78,21 +78,21 @@ def words_in_sharded_round(most: int, counts: Vector, negatives: int, row_bytes:
         >>> words_in_sharded_round(200_000, np.full(1000, 10**5), 5, row_bytes=400)
         200000
     """
-    first = np.flatnonzero(np.append(True, counts[1:] != counts[:-1]))  # of each count
-    uses = counts[first].astype(np.float64)
-    alike = np.diff(np.append(first, len(counts))).astype(np.float64)
-    words = float(max(1, most))
-    least = rows_read(words, uses, alike, negatives) / words
+    group_starts = np.flatnonzero(np.append(True, counts[1:] != counts[:-1]))  # of each count
+    uses = counts[group_starts].astype(np.float64)
+    group_sizes = np.diff(np.append(group_starts, len(counts))).astype(np.float64)
+    words = float(max(1, max_words))
+    min_cost = rows_read(words, uses, group_sizes, negatives) / words
     while True:
-        rows, shorter = rows_read(words, uses, alike, negatives), 0.9 * words
-        cost = rows_read(shorter, uses, alike, negatives) / shorter
-        is_cheap = cost <= _MORE_BYTES * least and rows * row_bytes > _ROUND_BYTES
+        rows, fewer_words = rows_read(words, uses, group_sizes, negatives), 0.9 * words
+        cost = rows_read(fewer_words, uses, group_sizes, negatives) / fewer_words
+        is_cheap = cost <= _MAX_BYTES_FACTOR * min_cost and rows * row_bytes > _ROUND_BYTES
         if not is_cheap and rows * row_bytes <= _MOST_ROUND_BYTES:
             return int(words)
-        words = shorter
+        words = fewer_words
 
 
-def rows_read(words: float, uses: Vector, alike: Vector, negatives: int) -> float:
+def rows_read(words: float, uses: Vector, group_sizes: Vector, negatives: int) -> float:
     """Returns how many rows of both tables so many words of text read, by expectation.
 
     Inputs: Σ 1 − exp(−n pᵥ). Outputs: Σ 1 − exp(−n (pᵥ + N qᵥ)), where word v is the share pᵥ of
@@ -101,20 +101,20 @@ def rows_read(words: float, uses: Vector, alike: Vector, negatives: int) -> floa
     Args:
         words: n.
         uses: how often words occur [c].
-        alike: how many words occur so often [c].
+        group_sizes: how many words occur so often [c].
         negatives: N, for each word; 0: hierarchical softmax, whose outputs are counted from above.
 
     Example:
         >>> round(rows_read(1000, np.ones(1), np.full(1, 10**6), 5))  # 1,000 inputs, 6,000 outputs
         6982
     """
-    read = words * uses / (uses @ alike)
-    inputs = float(alike @ -np.expm1(-read))
+    reads = words * uses / (uses @ group_sizes)
+    inputs = float(group_sizes @ -np.expm1(-reads))
     if not negatives:
-        return inputs + min(words * float(np.log2(alike.sum())), float(alike.sum()))
-    drawn = uses**POWER
-    read += words * negatives * drawn / (drawn @ alike)
-    return inputs + float(alike @ -np.expm1(-read))
+        return inputs + min(words * float(np.log2(group_sizes.sum())), float(group_sizes.sum()))
+    weights = uses**POWER
+    reads += words * negatives * weights / (weights @ group_sizes)
+    return inputs + float(group_sizes @ -np.expm1(-reads))
 
 
 def encoded(sentences: pa.Array, words: pa.Array) -> Vector:
@@ -127,11 +127,11 @@ def encoded(sentences: pa.Array, words: pa.Array) -> Vector:
     import pyarrow.compute as pc
 
     sentences = sentences.filter(sentences.is_valid())
-    found = pc.index_in(sentences.flatten(), value_set=words)
-    numbers = np.asarray(found.fill_null(BETWEEN - 1)).astype(np.int32, copy=False)
+    indices = pc.index_in(sentences.flatten(), value_set=words)
+    numbers = np.asarray(indices.fill_null(SEPARATOR - 1)).astype(np.int32, copy=False)
     tokens = separated(numbers, np.asarray(pc.list_value_length(sentences)).astype(np.int64))
-    kept: Vector = tokens[tokens != BETWEEN - 1]
-    return kept
+    known_words: Vector = tokens[tokens != SEPARATOR - 1]
+    return known_words
 
 
 def separated(numbers: Vector, lengths: Vector) -> Vector:
@@ -145,26 +145,26 @@ def separated(numbers: Vector, lengths: Vector) -> Vector:
         >>> separated(np.array([5, 6, 7]), np.array([2, 0, 1])).tolist()
         [5, 6, -1, -1, 7, -1]
     """
-    tokens = np.full(len(numbers) + len(lengths), BETWEEN, np.int32)
+    tokens = np.full(len(numbers) + len(lengths), SEPARATOR, np.int32)
     tokens[np.arange(len(numbers)) + np.repeat(np.arange(len(lengths)), lengths)] = numbers
     return tokens
 
 
-def blocks(pieces: Iterator[Vector], length: int) -> Iterator[Vector]:
-    """Yields rows [B, length] int32 from pieces of text; the last row is filled up with -1.
+def blocks(chunks: Iterator[Vector], length: int) -> Iterator[Vector]:
+    """Yields rows [B, length] int32 from chunks of text; the last row is filled up with -1.
 
     Example:
         >>> [rows.tolist() for rows in blocks(iter([np.array([5, 6, -1]), np.array([7, -1])]), 4)]
         [[[5, 6, -1, 7]]]
     """
-    rest = np.zeros(0, np.int32)
-    for piece in pieces:
-        rest = np.concatenate([rest, piece.astype(np.int32, copy=False)])
-        whole = len(rest) // length * length
-        if whole:
-            yield rest[:whole].reshape(-1, length)
-            rest = rest[whole:]
-    if (rest >= 0).any():
-        last = np.full(length, BETWEEN, np.int32)
-        last[: len(rest)] = rest
+    buffer = np.zeros(0, np.int32)
+    for chunk in chunks:
+        buffer = np.concatenate([buffer, chunk.astype(np.int32, copy=False)])
+        full_size = len(buffer) // length * length
+        if full_size:
+            yield buffer[:full_size].reshape(-1, length)
+            buffer = buffer[full_size:]
+    if (buffer >= 0).any():
+        last = np.full(length, SEPARATOR, np.int32)
+        last[: len(buffer)] = buffer
         yield last[None]

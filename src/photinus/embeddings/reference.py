@@ -10,17 +10,17 @@ import numpy as np
 
 from photinus.core.parameters import Vector
 from photinus.embeddings.draws import (
-    DEAD,
+    IGNORED,
     DrawTables,
     Subwords,
-    around,
-    longest,
-    most_parts,
-    negatives,
-    parts,
-    path,
-    sentence,
-    window,
+    add_input_rows,
+    draw_negatives,
+    draw_window,
+    fill_context,
+    huffman_path,
+    max_input_rows,
+    max_outputs,
+    sample_sentence,
 )
 
 OUTPUTS = 6
@@ -62,27 +62,30 @@ def centres(
         rule: window and negatives.
         state: of the generator.
     """
-    most, at = longest(chances, rule.negatives), 0
-    kept, context = (
+    most_outputs, cursor = max_outputs(chances, rule.negatives), 0
+    words, context = (
         np.empty(len(text), np.int64),
         np.empty(min(2 * rule.window, len(text)), np.int64),
     )
-    outputs, labels = np.empty(most, np.int64), np.empty(most, np.float32)
-    while at < len(text):
-        count, at, state = sentence(text, at, chances.keep, state, kept)
-        at += 1
-        for place in range(count):
-            side, state = window(rule.window, state)
-            held, length = around(place, side, kept, count, context), most
-            if not held:
+    outputs, labels = np.empty(most_outputs, np.int64), np.empty(most_outputs, np.float32)
+    while cursor < len(text):
+        count, cursor, state = sample_sentence(text, cursor, chances.keep, state, words)
+        cursor += 1
+        for position in range(count):
+            radius, state = draw_window(rule.window, state)
+            context_size, length = (
+                fill_context(position, radius, words, count, context),
+                most_outputs,
+            )
+            if not context_size:
                 continue
             if rule.negatives:
-                state = negatives(
-                    int(kept[place]), chances.own, chances.other, state, outputs, labels
+                state = draw_negatives(
+                    int(words[position]), chances.accept, chances.alias, state, outputs, labels
                 )
             else:
-                length = path(int(kept[place]), *chances[3:6], outputs, labels)
-            yield context[:held], outputs[:length], labels[:length]
+                length = huffman_path(int(words[position]), *chances[3:6], outputs, labels)
+            yield context[:context_size], outputs[:length], labels[:length]
 
 
 def inputs_of(context: Vector, grams: Subwords, rule: Rule) -> list[Vector]:
@@ -93,13 +96,13 @@ def inputs_of(context: Vector, grams: Subwords, rule: Rule) -> list[Vector]:
         grams: of the vocabulary.
         rule: CBOW has one input, the mean of all rows of all words.
     """
-    members, held = np.empty(len(context) * most_parts(grams), np.int64), 0
+    members, count = np.empty(len(context) * max_input_rows(grams), np.int64), 0
     ends = [0]
     for word in context:
-        held = parts(int(word), grams, members, held)
-        ends.append(held)
+        count = add_input_rows(int(word), grams, members, count)
+        ends.append(count)
     if rule.cbow:
-        ends = [0, held]
+        ends = [0, count]
     return [members[start:end] for start, end in pairwise(ends)]
 
 
@@ -117,8 +120,8 @@ def mark(
         outputs: likewise.
     """
     for text, state in zip(texts, states, strict=True):
-        for context, drawn, _ in centres(text, chances, rule, int(state)):
-            outputs[drawn] = True
+        for context, output_rows, _ in centres(text, chances, rule, int(state)):
+            outputs[output_rows] = True
             for members in inputs_of(context, chances.grams, rule):
                 inputs[members] = True
 
@@ -143,71 +146,78 @@ def descend(
         state: of the generator.
     """
     inputs, loss, pairs = tables.inputs, 0.0, 0
-    for number, (context, drawn, labels) in enumerate(centres(text, chances, rule, state)):
-        made = inputs_of(context, chances.grams, rule)
+    for number, (context, output_rows, labels) in enumerate(centres(text, chances, rule, state)):
+        members_by_input = inputs_of(context, chances.grams, rule)
         if rule.cbow or len(chances.grams.rows):
-            x = np.stack([inputs[members].mean(axis=0) for members in made])
-            first, each = x.copy(), np.arange(len(x))
-            told = _centre((x, np.ones(len(x), np.float32), each), tables, (drawn, labels), rate)
-            for members, moved in zip(made, x - first, strict=True):
-                np.add.at(inputs, members, tables.input_gain[members, None] * moved)
+            x = np.stack([inputs[members].mean(axis=0) for members in members_by_input])
+            before, input_numbers = x.copy(), np.arange(len(x))
+            centre_loss = _step_centre(
+                (x, np.ones(len(x), np.float32), input_numbers), tables, (output_rows, labels), rate
+            )
+            for members, change in zip(members_by_input, x - before, strict=True):
+                np.add.at(inputs, members, tables.input_gain[members, None] * change)
         else:
-            told = _centre((inputs, tables.input_gain, context), tables, (drawn, labels), rate)
+            centre_loss = _step_centre(
+                (inputs, tables.input_gain, context), tables, (output_rows, labels), rate
+            )
         if number % LOSS_EVERY == 0:
-            loss, pairs = loss + told, pairs + len(made)
+            loss, pairs = loss + centre_loss, pairs + len(members_by_input)
     return loss, pairs
 
 
-def _centre(
-    side: tuple[Vector, Vector, Vector], tables: Tables, drawn: tuple[Vector, Vector], rate: float
+def _step_centre(
+    input_side: tuple[Vector, Vector, Vector],
+    tables: Tables,
+    targets: tuple[Vector, Vector],
+    rate: float,
 ) -> float:
     """Takes the step of a centre; returns its loss.
 
     Args:
-        side: the inputs [n, D], their gains [n], and which of them are its contexts [C].
+        input_side: the inputs [n, D], their gains [n], and which of them are its contexts [C].
         tables: whose outputs move.
-        drawn: its outputs [O], and their labels.
+        targets: its outputs [O], and their labels.
         rate: the learning rate.
     """
-    inputs, gains, context = side
+    inputs, gains, context = input_side
     outputs, loss = tables.outputs, 0.0
-    for g in range(0, len(drawn[0]), OUTPUTS):
-        rows, labels = drawn[0][g : g + OUTPUTS], drawn[1][g : g + OUTPUTS]
+    for g in range(0, len(targets[0]), OUTPUTS):
+        rows, labels = targets[0][g : g + OUTPUTS], targets[1][g : g + OUTPUTS]
         o = outputs[rows]
         change = np.zeros_like(o)
-        near = 1 / (1 + np.exp(-(inputs[context] @ o.T)))
-        miss = np.where(labels == DEAD, 0, labels - near)  # [C, O]
-        for word, step in zip(context, np.float32(rate) * miss, strict=True):
+        predicted = 1 / (1 + np.exp(-(inputs[context] @ o.T)))
+        error = np.where(labels == IGNORED, 0, labels - predicted)  # [C, O]
+        for word, step in zip(context, np.float32(rate) * error, strict=True):
             change += np.outer(step, inputs[word])
             inputs[word] += gains[word] * (step @ o)
-        loss -= float(np.log1p(-abs(miss)).sum())
+        loss -= float(np.log1p(-abs(error)).sum())
         np.add.at(outputs, rows, tables.output_gain[rows, None] * change)
     return loss
 
 
 def add_gradient(
-    drawn: Iterable[tuple[Vector, Vector, Vector]],
+    examples: Iterable[tuple[Vector, Vector, Vector]],
     tables: Tables,
-    to: tuple[Vector, Vector],
+    gradients: tuple[Vector, Vector],
     grams: Subwords,
     rule: Rule,
 ) -> tuple[float, int]:
     """Adds the gradient of −Σ log p over all pairs; returns that loss, and how many they are.
 
     Args:
-        drawn: contexts, outputs and labels, as of `centres`.
+        examples: contexts, outputs and labels, as of `centres`.
         tables: at which point.
-        to: both tables' gradients [V + B, D] and [O, D].
+        gradients: both tables' gradients [V + B, D] and [O, D].
         grams: of the vocabulary.
         rule: CBOW or skip-gram.
     """
     loss, pairs = 0.0, 0
-    for context, rows, labels in drawn:
-        made, o = inputs_of(context, grams, rule), tables.outputs[rows]
-        x = np.stack([tables.inputs[members].mean(axis=0) for members in made])
-        miss = np.where(labels == DEAD, 0, 1 / (1 + np.exp(-(x @ o.T))) - labels)  # [C, O]
-        for members, moved in zip(made, miss @ o, strict=True):
-            np.add.at(to[0], members, moved / len(members))
-        np.add.at(to[1], rows, miss.T @ x)
-        loss, pairs = loss - float(np.log1p(-abs(miss)).sum()), pairs + len(x)
+    for context, rows, labels in examples:
+        members_by_input, o = inputs_of(context, grams, rule), tables.outputs[rows]
+        x = np.stack([tables.inputs[members].mean(axis=0) for members in members_by_input])
+        error = np.where(labels == IGNORED, 0, 1 / (1 + np.exp(-(x @ o.T))) - labels)  # [C, O]
+        for members, change in zip(members_by_input, error @ o, strict=True):
+            np.add.at(gradients[0], members, change / len(members))
+        np.add.at(gradients[1], rows, error.T @ x)
+        loss, pairs = loss - float(np.log1p(-abs(error)).sum()), pairs + len(x)
     return loss, pairs

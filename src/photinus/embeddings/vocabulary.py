@@ -9,7 +9,7 @@ import numpy as np
 from photinus.core.errors import DataError
 from photinus.core.parameters import Vector
 from photinus.embeddings.blocks import FEW_WORKERS, POWER
-from photinus.embeddings.draws import DrawTables, Subwords, paired
+from photinus.embeddings.draws import DrawTables, Subwords, fill_alias_table
 
 _CONTEXTS = 6.0
 """Words in a window of 5 to each side, shortened at random."""
@@ -27,7 +27,7 @@ def chances_of(
     sample: float,
     negatives: int,
     grams: Subwords = NO_GRAMS,
-    pair: Callable[..., None] | None = None,
+    fill: Callable[..., None] | None = None,
 ) -> DrawTables:
     """Returns the draws of a vocabulary.
 
@@ -36,7 +36,7 @@ def chances_of(
         sample: words above this share of all are left out at random; 0: never.
         negatives: words drawn for each centre; 0: hierarchical softmax.
         grams: of the words.
-        pair: as of `alias_table`.
+        fill: as of `alias_table`.
 
     Raises:
         DataError: the counts are missing.
@@ -44,9 +44,9 @@ def chances_of(
     if not counts.size or counts.min() < 1:
         do = "Word2Vec(...).fit counts the words itself"
         raise DataError("word vectors need the count of every word", got=f"{counts.size}", do=do)
-    own, other = alias_table(counts**POWER, pair)
+    accept, alias = alias_table(counts**POWER, fill)
     starts, nodes, codes = huffman(counts) if negatives == 0 else _NO_PATHS
-    return DrawTables(keep_shares(counts, sample), own, other, starts, nodes, codes, grams)
+    return DrawTables(keep_shares(counts, sample), accept, alias, starts, nodes, codes, grams)
 
 
 _NO_PATHS = (np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
@@ -68,26 +68,26 @@ def keep_shares(counts: Vector, sample: float) -> Vector:
     return shares
 
 
-def alias_table(weights: Vector, pair: Callable[..., None] | None = None) -> tuple[Vector, Vector]:
+def alias_table(weights: Vector, fill: Callable[..., None] | None = None) -> tuple[Vector, Vector]:
     """Returns a column for each weight: the probability of its own number, and the other one.
 
     A number is drawn in constant time: a column with equal chances, then one of its two numbers.
 
     Args:
         weights: above 0 [V] float64; they are overwritten.
-        pair: a faster `paired` than Python's.
+        fill: a faster `fill_alias_table` than Python's.
 
     Reference:
         Vose, A linear algorithm for generating random numbers with a given distribution (1991).
     """
-    share = np.multiply(weights, len(weights) / weights.sum(), out=weights)
-    small, large = (np.flatnonzero(some).astype(np.int32) for some in (share < 1, share >= 1))
-    own, other = np.ones(len(share), np.float32), np.arange(len(share), dtype=np.int32)
-    if pair is None:  # a view gives Python's numbers, faster than an array
-        paired(*(held.data for held in (share, small, large, own, other)))  # type: ignore[arg-type]
+    shares = np.multiply(weights, len(weights) / weights.sum(), out=weights)
+    small, large = (np.flatnonzero(mask).astype(np.int32) for mask in (shares < 1, shares >= 1))
+    accept, alias = np.ones(len(shares), np.float32), np.arange(len(shares), dtype=np.int32)
+    if fill is None:  # a view gives Python's numbers, faster than an array
+        fill_alias_table(*(array.data for array in (shares, small, large, accept, alias)))  # type: ignore[arg-type]
     else:
-        pair(share, small, large, own, other)
-    return own, other
+        fill(shares, small, large, accept, alias)
+    return accept, alias
 
 
 def huffman(counts: Vector) -> tuple[Vector, Vector, Vector]:
@@ -104,31 +104,31 @@ def huffman(counts: Vector) -> tuple[Vector, Vector, Vector]:
     words = len(counts)
     order = np.argsort(counts, kind="stable")
     leaves, inner = [(int(counts[w]), int(w)) for w in order], list[tuple[int, int]]()
-    parent, turn = np.zeros(2 * words, np.int64), np.zeros(2 * words, np.float32)
-    at_leaf = at_inner = 0
+    parent, branch = np.zeros(2 * words, np.int64), np.zeros(2 * words, np.float32)
+    next_leaf = next_inner = 0
     for node in range(words - 1):
-        both = []
-        for way in (0, 1):
-            is_leaf = at_leaf < words and (
-                at_inner == len(inner) or leaves[at_leaf][0] <= inner[at_inner][0]
+        child_counts = []
+        for side in (0, 1):
+            is_leaf = next_leaf < words and (
+                next_inner == len(inner) or leaves[next_leaf][0] <= inner[next_inner][0]
             )
-            count, child = leaves[at_leaf] if is_leaf else inner[at_inner]
-            at_leaf, at_inner = at_leaf + is_leaf, at_inner + (not is_leaf)
-            parent[child], turn[child] = words + node, way
-            both.append(count)
-        inner.append((sum(both), words + node))
-    paths = [_path(word, parent, turn, words) for word in range(words)]
+            count, child = leaves[next_leaf] if is_leaf else inner[next_inner]
+            next_leaf, next_inner = next_leaf + is_leaf, next_inner + (not is_leaf)
+            parent[child], branch[child] = words + node, side
+            child_counts.append(count)
+        inner.append((sum(child_counts), words + node))
+    paths = [_path(word, parent, branch, words) for word in range(words)]
     starts = np.concatenate([[0], np.cumsum([len(path) for path in paths])])
     flat = [step for path in paths for step in path]
     nodes = np.array([node for node, _ in flat], np.int32)
     return starts.astype(np.int64), nodes, np.array([code for _, code in flat], np.float32)
 
 
-def _path(word: int, parent: Vector, turn: Vector, words: int) -> list[tuple[int, float]]:
-    steps, at, root = [], word, 2 * words - 2
-    while at != root:
-        steps.append((int(parent[at]) - words, float(turn[at])))
-        at = int(parent[at])
+def _path(word: int, parent: Vector, branch: Vector, words: int) -> list[tuple[int, float]]:
+    steps, node, root = [], word, 2 * words - 2
+    while node != root:
+        steps.append((int(parent[node]) - words, float(branch[node])))
+        node = int(parent[node])
     return steps[::-1]
 
 
@@ -159,36 +159,38 @@ def gains(
     """
     total = counts.sum()
 
-    def centres(some: slice) -> Vector:
+    def centres(block: slice) -> Vector:
         """Returns how often each of some words is a centre in a round."""
-        kept: Vector = np.multiply(counts[some], keep[some], dtype=np.float64)
-        kept /= total
-        kept *= words
-        return kept
+        centre_uses: Vector = np.multiply(counts[block], keep[block], dtype=np.float64)
+        centre_uses /= total
+        centre_uses *= words
+        return centre_uses
 
-    moved = kept = centres(slice(None))
-    all_kept = kept.sum()
+    input_uses = centre_uses = centres(slice(None))
+    all_centre_uses = centre_uses.sum()
     if len(grams.rows):
-        moved = np.bincount(grams.rows, np.repeat(kept, np.diff(grams.starts)), len(kept))
-        moved[: len(kept)] = kept
-        moved = np.maximum(moved, kept.min())  # rows that are never used
+        input_uses = np.bincount(
+            grams.rows, np.repeat(centre_uses, np.diff(grams.starts)), len(centre_uses)
+        )
+        input_uses[: len(centre_uses)] = centre_uses
+        input_uses = np.maximum(input_uses, centre_uses.min())  # rows that are never used
     pull = _PULL if workers <= FEW_WORKERS else _PULL_OF_MANY
-    of_inputs = _gained(moved, pull, workers)
-    del kept, moved  # of millions of words little else is in memory
+    input_gains = _gains_of(input_uses, pull, workers)
+    del centre_uses, input_uses  # of millions of words little else is in memory
     if not negatives:
-        return of_inputs, _gained(np.full(len(counts), np.inf), pull, workers)
-    output = counts**POWER
-    output *= negatives * all_kept / output.sum()
-    for start in range(0, len(output), _BLOCK):
-        output[start : start + _BLOCK] += centres(slice(start, start + _BLOCK))
-    return of_inputs, _gained(output, pull, workers)
+        return input_gains, _gains_of(np.full(len(counts), np.inf), pull, workers)
+    output_uses = counts**POWER
+    output_uses *= negatives * all_centre_uses / output_uses.sum()
+    for start in range(0, len(output_uses), _BLOCK):
+        output_uses[start : start + _BLOCK] += centres(slice(start, start + _BLOCK))
+    return input_gains, _gains_of(output_uses, pull, workers)
 
 
-def _gained(steps: Vector, pull: float, workers: int) -> Vector:
+def _gains_of(steps: Vector, pull: float, workers: int) -> Vector:
     """Returns the gains of rows that take so many steps between two rounds."""
-    made = np.empty(len(steps), np.float32)
+    gains = np.empty(len(steps), np.float32)
     for start in range(0, len(steps), _BLOCK):
-        some = steps[start : start + _BLOCK]
-        one = -np.expm1(-pull * _CONTEXTS * some)
-        made[start : start + _BLOCK] = -np.expm1(-pull * _CONTEXTS * workers * some) / one
-    return made
+        block = steps[start : start + _BLOCK]
+        one_worker = -np.expm1(-pull * _CONTEXTS * block)
+        gains[start : start + _BLOCK] = -np.expm1(-pull * _CONTEXTS * workers * block) / one_worker
+    return gains

@@ -27,7 +27,7 @@ from photinus.models.placement import CPU, torch_device
 
 KERNELS = ("numba", "torch", "numpy")
 """Names of the forms of the steps: the fast one, that of other devices, and the plain one."""
-_SEEDS = 1 << 48
+_SEED_COUNT = 1 << 48
 _DRAWN = 1 << 20
 """How many numbers of a table are drawn at once."""
 
@@ -108,8 +108,8 @@ class Word2VecStage(Stage):
         """Small random inputs, outputs of 0, and counts that come with the first parameters."""
         model = WordTables(self)
         shape = (self.input_rows, self.dims)
-        first = generator(seed, self.name).random(shape, np.float32)
-        model.parameters.view("inputs")[...] = (first - np.float32(0.5)) / np.float32(self.dims)
+        noise = generator(seed, self.name).random(shape, np.float32)
+        model.parameters.view("inputs")[...] = (noise - np.float32(0.5)) / np.float32(self.dims)
         return model
 
     def blank(self, history: tuple[Vector, ...], seed: int) -> WordTables:  # noqa: ARG002
@@ -134,7 +134,7 @@ class Word2VecStage(Stage):
     def preload(self) -> None:
         """Compiles the kernel, or loads it where it was compiled before."""
         if self.kernel == "numba":
-            _compiled(self)
+            _compiled_kernel(self)
 
     @property
     def has_numba(self) -> bool:
@@ -182,10 +182,10 @@ class WordTables(Model):
     def chances(self) -> DrawTables:
         """What is drawn with these counts."""
         counts, stage = self.parameters.view("counts"), self._stage
-        pair = _kernel().paired if stage.has_numba else None
-        made = chances_of(counts, stage.sample, stage.negatives, self.grams, pair)
+        fill = _kernel().fill_alias_table if stage.has_numba else None
+        chances = chances_of(counts, stage.sample, stage.negatives, self.grams, fill)
         release_freed_memory()
-        return made
+        return chances
 
     @property
     def grams(self) -> Subwords:
@@ -204,9 +204,11 @@ class WordTables(Model):
         """By what the steps of the inputs and of the outputs are multiplied [V + b], [V]."""
         stage = self._stage
         if self._gains is None and stage.workers > 1 and stage.round_words:
-            counts, made = self.parameters.view("counts"), self.chances
-            read = stage.round_words
-            self._gains = gains(counts, made.keep, stage.workers, read, stage.negatives, made.grams)
+            counts, chances = self.parameters.view("counts"), self.chances
+            round_words = stage.round_words
+            self._gains = gains(
+                counts, chances.keep, stage.workers, round_words, stage.negatives, chances.grams
+            )
             release_freed_memory()
         elif self._gains is None:
             self._gains = (np.ones(stage.input_rows, np.float32),) * 2
@@ -222,7 +224,7 @@ class WordTables(Model):
         """Returns the inputs and, V + B further on, the outputs that the batch's steps read [r]."""
         texts, stage, marks = texts_of(batch.features), self._stage, self._marks
         rule = Rule(stage.window, stage.negatives, stage.cbow)
-        seeds = (seed + np.arange(len(texts))) % _SEEDS
+        seeds = (seed + np.arange(len(texts))) % _SEED_COUNT
         mark = _kernel().mark if stage.has_numba else reference.mark
         mark(texts, self.chances, rule, seeds, *np.split(marks, [stage.input_rows]))
         rows = np.flatnonzero(marks)
@@ -235,17 +237,17 @@ class WordTables(Model):
         The kernel passes over the rows of others.
         """
         stage = self._stage
-        draw, rows = generator(seed, stage.name), max(1, _DRAWN // (stage.dims * shards))
-        own, by_kernel = shard[: len(range(slot, stage.input_rows, shards))], _spaced(stage)
-        for start in range(0, len(own), rows):
-            some, first = own[start : start + rows], start * shards
-            if by_kernel is None or not by_kernel(some, draw, first + slot, shards):
-                count = min(rows * shards, stage.input_rows - first)
-                some[...] = draw.random((count, stage.dims), np.float32)[slot::shards]
-            some -= np.float32(0.5)
-            some /= np.float32(stage.dims)
+        rng, block_rows = generator(seed, stage.name), max(1, _DRAWN // (stage.dims * shards))
+        inputs, draw_rows = shard[: len(range(slot, stage.input_rows, shards))], _row_drawer(stage)
+        for start in range(0, len(inputs), block_rows):
+            block, first_row = inputs[start : start + block_rows], start * shards
+            if draw_rows is None or not draw_rows(block, rng, first_row + slot, shards):
+                count = min(block_rows * shards, stage.input_rows - first_row)
+                block[...] = rng.random((count, stage.dims), np.float32)[slot::shards]
+            block -= np.float32(0.5)
+            block /= np.float32(stage.dims)
         # zeros too: a file that is written here and there lies in pieces, which are slow to free
-        shard[len(own) :] = 0
+        shard[len(inputs) :] = 0
 
     @property
     def device_bytes(self) -> int:
@@ -279,12 +281,14 @@ class WordTables(Model):
         stage, texts = self._stage, texts_of(batch.features)
         rule = Rule(stage.window, stage.negatives, stage.cbow)
         self._gradient.trained[...] = 0
-        to = self._gradient.view("inputs"), self._gradient.view("outputs")
+        gradients = self._gradient.view("inputs"), self._gradient.view("outputs")
         loss, pairs = 0.0, 0
-        for row, text in enumerate(texts):
-            drawn = reference.centres(text, self.chances, rule, (seed + row) % _SEEDS)
-            told, count = reference.add_gradient(drawn, self.tables, to, self.grams, rule)
-            loss, pairs = loss + told, pairs + count
+        for index, text in enumerate(texts):
+            examples = reference.centres(text, self.chances, rule, (seed + index) % _SEED_COUNT)
+            row_loss, count = reference.add_gradient(
+                examples, self.tables, gradients, self.grams, rule
+            )
+            loss, pairs = loss + row_loss, pairs + count
         self._gradient.trained[...] /= max(1, pairs)
         return self._gradient.trained, {"loss": loss / max(1, pairs)}
 
@@ -305,23 +309,23 @@ class RowDescent(InPlaceOptimizer):
 
     def __init__(self, stage: Word2VecStage, device: str = CPU) -> None:
         self._stage = stage
-        self._run = _run(stage, device)
+        self._take_steps = _steps_for(stage, device)
 
     def rate(self, progress: float) -> float:
         """Returns the learning rate at a share of the run."""
-        s = self._stage
-        first = (0.05 if s.cbow else 0.025) if s.lr is None else s.lr
-        return max(s.least_lr, first - (first - s.least_lr) * progress)
+        stage = self._stage
+        start = (0.05 if stage.cbow else 0.025) if stage.lr is None else stage.lr
+        return max(stage.least_lr, start - (start - stage.least_lr) * progress)
 
     def descend(
         self, model: Model, batch: Batch, seed: int, progress: float
     ) -> Mapping[str, float]:
         """Learns the batch's rows one after the other."""
         assert isinstance(model, WordTables)
-        s, texts = self._stage, texts_of(batch.features)
-        rule = Rule(s.window, s.negatives, s.cbow)
-        seeds = (seed + np.arange(len(texts))) % _SEEDS
-        loss, pairs = self._run(
+        stage, texts = self._stage, texts_of(batch.features)
+        rule = Rule(stage.window, stage.negatives, stage.cbow)
+        seeds = (seed + np.arange(len(texts))) % _SEED_COUNT
+        loss, pairs = self._take_steps(
             texts, model.tables, model.chances, rule, self.rate(progress), seeds
         )
         return {"loss": loss / pairs} if pairs else {}
@@ -348,7 +352,7 @@ def texts_of(features: Vector) -> Vector:
     return rows.view("<i4") if rows.dtype == np.uint8 else rows.astype(np.int32, copy=False)
 
 
-def _run(stage: Word2VecStage, device: str) -> Callable[..., tuple[float, int]]:
+def _steps_for(stage: Word2VecStage, device: str) -> Callable[..., tuple[float, int]]:
     """Returns what takes the steps on rows of text [B, T].
 
     Raises:
@@ -356,24 +360,24 @@ def _run(stage: Word2VecStage, device: str) -> Callable[..., tuple[float, int]]:
     """
     if device != CPU or stage.kernel == "torch":
         _kernel()
-        of_torch = importlib.import_module("photinus.embeddings.torch_steps").TorchSteps
-        descend: Callable[..., tuple[float, int]] = of_torch(torch_device(device)).descend
+        torch_steps = importlib.import_module("photinus.embeddings.torch_steps").TorchSteps
+        descend: Callable[..., tuple[float, int]] = torch_steps(torch_device(device)).descend
         return descend
-    return _compiled(stage) if stage.kernel == "numba" else _plain
+    return _compiled_kernel(stage) if stage.kernel == "numba" else _numpy_steps
 
 
-def _plain(
+def _numpy_steps(
     texts: Vector, tables: Tables, chances: DrawTables, rule: Rule, rate: float, states: Vector
 ) -> tuple[float, int]:
     """Does with numpy what the kernel does."""
-    told = [
+    results = [
         reference.descend(text, tables, chances, rule, rate, int(state))
         for text, state in zip(texts, states, strict=True)
     ]
-    return sum(loss for loss, _ in told), sum(pairs for _, pairs in told)
+    return sum(loss for loss, _ in results), sum(pairs for _, pairs in results)
 
 
-def _compiled(stage: Word2VecStage) -> Callable[..., Any]:
+def _compiled_kernel(stage: Word2VecStage) -> Callable[..., Any]:
     """Returns the kernel for a stage's vectors, compiled.
 
     Raises:
@@ -385,7 +389,7 @@ def _compiled(stage: Word2VecStage) -> Callable[..., Any]:
     return descent
 
 
-def _spaced(stage: Word2VecStage) -> Callable[..., bool] | None:
+def _row_drawer(stage: Word2VecStage) -> Callable[..., bool] | None:
     """Returns what draws a worker's own rows alone, where there is a kernel."""
     if not stage.has_numba:
         return None
