@@ -33,71 +33,75 @@ def sorted_graph(
     """
     with nameless() as file:
         for sources, targets, weights in batches:
-            some = np.empty(len(sources), _EDGE)
-            some["source"], some["target"], some["weight"] = sources, targets, weights
-            file.write(some.tobytes())
-        given = mapped(file, _EDGE)
+            records = np.empty(len(sources), _EDGE)
+            records["source"], records["target"], records["weight"] = sources, targets, weights
+            file.write(records.tobytes())
+        edges = mapped(file, _EDGE)
     degrees = np.zeros(nodes, np.int64)
-    for sources, _, _ in _ways(given, is_directed=is_directed):
+    for sources, _, _ in _directed_edges(edges, is_directed=is_directed):
         degrees += np.bincount(sources, minlength=nodes)
     starts = np.append(0, np.cumsum(degrees))
-    return _merged(starts, *_placed(starts, _ways(given, is_directed=is_directed)))
+    return _merge_equal_edges(
+        starts, *_sort_by_source(starts, _directed_edges(edges, is_directed=is_directed))
+    )
 
 
-def _ways(given: Vector, *, is_directed: bool) -> Iterator[tuple[Vector, Vector, Vector]]:
+def _directed_edges(edges: Vector, *, is_directed: bool) -> Iterator[tuple[Vector, Vector, Vector]]:
     """Yields sources, targets and weights [n] of some edges at a time, in each direction."""
-    for start in range(0, len(given), _BLOCK):
-        sources, targets, weights = (given[start : start + _BLOCK][n] for n in _EDGE.names or ())
+    for start in range(0, len(edges), _BLOCK):
+        sources, targets, weights = (edges[start : start + _BLOCK][n] for n in _EDGE.names or ())
         yield sources, targets, weights
         if not is_directed:
-            other = sources != targets
-            yield targets[other], sources[other], weights[other]
+            is_not_loop = sources != targets
+            yield targets[is_not_loop], sources[is_not_loop], weights[is_not_loop]
 
 
-def _placed(
+def _sort_by_source(
     starts: Vector, edges: Iterable[tuple[Vector, Vector, Vector]]
 ) -> tuple[Vector, Vector]:
     """Returns keys and weights, each edge among those of its source [E], in files."""
     nodes = len(starts) - 1
-    keys, weights = _room(int(starts[-1]), "i8"), _room(int(starts[-1]), "f8")
-    free = starts[:-1].copy()
-    for sources, targets, weighed in edges:
+    keys, weights = _zeros_in_file(int(starts[-1]), "i8"), _zeros_in_file(int(starts[-1]), "f8")
+    next_free = starts[:-1].copy()
+    for sources, targets, edge_weights in edges:
         order = np.argsort(sources, kind="stable")
         sources = sources[order].astype(np.int64)
-        own, first, counts = np.unique(sources, return_index=True, return_counts=True)
-        places = free[sources] + np.arange(len(sources)) - np.repeat(first, counts)
-        keys[places] = sources * nodes + targets[order]
-        weights[places] = weighed[order]
-        free[own] += counts
+        distinct, first, counts = np.unique(sources, return_index=True, return_counts=True)
+        positions = next_free[sources] + np.arange(len(sources)) - np.repeat(first, counts)
+        keys[positions] = sources * nodes + targets[order]
+        weights[positions] = edge_weights[order]
+        next_free[distinct] += counts
     return keys, weights
 
 
-def _merged(starts: Vector, keys: Vector, weights: Vector) -> Graph:
+def _merge_equal_edges(starts: Vector, keys: Vector, weights: Vector) -> Graph:
     """Returns the graph whose equal edges are one; it is written over the same files."""
     nodes, counts = len(starts) - 1, np.zeros(len(starts), np.int64)
-    sums, seen, end = _room(len(keys) + 1, "f8"), set[float](), 0
+    sums, distinct_weights, end = _zeros_in_file(len(keys) + 1, "f8"), set[float](), 0
     first = 0
     while first < nodes:
         last = int(np.searchsorted(starts, starts[first] + _BLOCK, side="right")) - 1
         last = max(last, first + 1)
-        some = slice(int(starts[first]), int(starts[last]))
-        found, weighed = np.asarray(keys[some]), np.asarray(weights[some])
-        order = np.lexsort((weighed, found))  # equal edges, too, add up in one order
-        distinct, edge = np.unique(found[order], return_inverse=True)
-        summed = np.bincount(edge, weighed[order], minlength=len(distinct))
+        span = slice(int(starts[first]), int(starts[last]))
+        span_keys, span_weights = np.asarray(keys[span]), np.asarray(weights[span])
+        order = np.lexsort((span_weights, span_keys))  # equal edges, too, add up in one order
+        distinct, edge = np.unique(span_keys[order], return_inverse=True)
+        summed = np.bincount(edge, span_weights[order], minlength=len(distinct))
         stop = end + len(distinct)
         keys[end:stop] = distinct
         sums[end : stop + 1] = np.cumsum(np.append(sums[end], summed))
         counts[first + 1 : last + 1] = np.bincount(
             distinct // nodes - first, minlength=last - first
         )
-        if len(summed) and len(seen) < 2:
-            seen |= {float(summed.min()), float(summed.max())}
+        if len(summed) and len(distinct_weights) < 2:
+            distinct_weights |= {float(summed.min()), float(summed.max())}
         first, end = last, stop
-    return Graph(np.cumsum(counts), keys[:end], sums[: end + 1] if len(seen) > 1 else np.zeros(0))
+    return Graph(
+        np.cumsum(counts), keys[:end], sums[: end + 1] if len(distinct_weights) > 1 else np.zeros(0)
+    )
 
 
-def _room(size: int, kind: str) -> Vector:
+def _zeros_in_file(size: int, kind: str) -> Vector:
     """Returns zeros in a file without a name [size]."""
     with nameless() as file:
         return np.memmap(file, kind, "w+", shape=(size,))

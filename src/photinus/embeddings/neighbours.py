@@ -9,7 +9,7 @@ from photinus.core.parameters import Vector
 
 _CHUNK = 256
 """Vectors that are compared by one matrix product."""
-_SEARCHED = 16
+_CANDIDATES = 16
 """For each neighbour asked for, so many candidates are kept while an index is searched."""
 
 
@@ -28,10 +28,10 @@ def index_of(vectors: Vector) -> bytes:
     except ImportError as error:
         do = 'pip install "photinus[neighbors]", or ask for exact ones'
         raise NotReadyError("approximate neighbours need usearch", got=str(error), do=do) from error
-    made = Index(ndim=vectors.shape[1], metric="cos", dtype="f32")
+    index = Index(ndim=vectors.shape[1], metric="cos", dtype="f32")
     # one thread: the order in which vectors come decides the graph
-    made.add(np.arange(len(vectors), dtype=np.uint64), vectors, threads=1)
-    saved = made.save()
+    index.add(np.arange(len(vectors), dtype=np.uint64), vectors, threads=1)
+    saved = index.save()
     assert saved is not None  # it was not asked to write a file
     return bytes(saved)
 
@@ -46,29 +46,29 @@ class NeighbourIndex:
     def __init__(self, saved: bytes) -> None:
         from usearch.index import Index
 
-        held = Index.restore(saved, view=True)
-        assert held is not None  # it is one of ours
-        self._held, self._saved = held, saved
+        index = Index.restore(saved, view=True)
+        assert index is not None  # it is one of ours
+        self._index, self._saved = index, saved
 
-    def nearest(self, aims: Vector, count: int) -> tuple[Vector, Vector]:
+    def nearest(self, queries: Vector, count: int) -> tuple[Vector, Vector]:
         """Returns rows [n, count] int64, and cosines [n, count], the nearest first.
 
         Args:
-            aims: [n, D].
+            queries: [n, D].
             count: how many for each, no more than the index holds.
         """
-        self._held.expansion_search = max(64, _SEARCHED * count)  # type: ignore[misc]
-        found = self._held.search(aims, count, threads=1)
-        shape = (len(aims), count)
-        return found.keys.reshape(shape).astype(np.int64), 1 - found.distances.reshape(shape)
+        self._index.expansion_search = max(64, _CANDIDATES * count)  # type: ignore[misc]
+        matches = self._index.search(queries, count, threads=1)
+        shape = (len(queries), count)
+        return matches.keys.reshape(shape).astype(np.int64), 1 - matches.distances.reshape(shape)
 
 
-def exact(unit: Vector, aims: Vector, count: int) -> tuple[Vector, Vector]:
+def exact(unit: Vector, queries: Vector, count: int) -> tuple[Vector, Vector]:
     """Returns the rows nearest to some vectors, and their cosines, by products with all.
 
     Args:
         unit: vectors of length 1 [V, D].
-        aims: [n, D].
+        queries: [n, D].
         count: how many for each, no more than V.
 
     Returns:
@@ -80,12 +80,12 @@ def exact(unit: Vector, aims: Vector, count: int) -> tuple[Vector, Vector]:
         [[1, 2]]
     """
     rows, cosines = [np.zeros((0, count), np.int64)], [np.zeros((0, count), np.float32)]
-    for start in range(0, len(aims), _CHUNK):
-        some = aims[start : start + _CHUNK]
-        near = some @ unit.T  # [n, V]
-        near /= np.maximum(np.linalg.norm(some, axis=1, keepdims=True), 1e-12)
-        best = np.argpartition(-near, count - 1, axis=1)[:, :count]
-        order = np.argsort(-np.take_along_axis(near, best, 1), axis=1)
+    for start in range(0, len(queries), _CHUNK):
+        chunk = queries[start : start + _CHUNK]
+        similarities = chunk @ unit.T  # [n, V]
+        similarities /= np.maximum(np.linalg.norm(chunk, axis=1, keepdims=True), 1e-12)
+        best = np.argpartition(-similarities, count - 1, axis=1)[:, :count]
+        order = np.argsort(-np.take_along_axis(similarities, best, 1), axis=1)
         rows.append(np.take_along_axis(best, order, 1))
-        cosines.append(np.take_along_axis(near, rows[-1], 1))
+        cosines.append(np.take_along_axis(similarities, rows[-1], 1))
     return np.concatenate(rows), np.concatenate(cosines)

@@ -12,7 +12,7 @@ from photinus.core.parameters import Vector
 from photinus.embeddings.draws import Subwords
 
 _BASIS, _PRIME = np.uint32(2166136261), np.uint32(16777619)
-_MOST = 1 << 22
+_BLOCK_NUMBERS = 1 << 22
 """How many numbers are gathered at once."""
 
 
@@ -51,28 +51,38 @@ class Ngrams:
             words: texts.
             first: the row of the first bucket.
         """
-        coded = [f"<{word}>".encode() for word in words]
-        data = np.frombuffer(b"".join(coded), np.uint8)
-        lengths = np.fromiter(map(len, coded), np.int64, len(coded))
+        encoded = [f"<{word}>".encode() for word in words]
+        data = np.frombuffer(b"".join(encoded), np.uint8)
+        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
         ends = np.repeat(np.cumsum(lengths), lengths)  # of each byte's word
         starts = ends - np.repeat(lengths, lengths)
         is_first = np.append((data & 0xC0) != 0x80, True)  # of a character
         signed = data.view(np.int8).astype(np.int32).view(np.uint32)
-        at = np.flatnonzero(is_first[:-1])
-        hashes, held, step = np.full(len(at), _BASIS), np.zeros(len(at), np.int64), 0
-        found: list[tuple[Vector, Vector]] = []
-        while len(at):
-            near = at + step
-            hashes, held, step = (hashes ^ signed[near]) * _PRIME, held + is_first[near], step + 1
-            is_edge = (held == 1) & ((at == starts[at]) | (near + 1 == ends[at]))
-            is_whole = is_first[near + 1] & (held >= self.shortest) & ~is_edge
-            found.append((at[is_whole], hashes[is_whole]))
-            goes_on = (near + 1 < ends[at]) & ((held < self.longest) | ~is_first[near + 1])
-            at, hashes, held = at[goes_on], hashes[goes_on], held[goes_on]
-        places, rows = (np.concatenate([one[side] for one in found]) for side in (0, 1))
-        order = np.argsort(places, kind="stable")
+        begins = np.flatnonzero(is_first[:-1])
+        hashes, length, offset = np.full(len(begins), _BASIS), np.zeros(len(begins), np.int64), 0
+        complete: list[tuple[Vector, Vector]] = []
+        while len(begins):
+            at = begins + offset
+            hashes, length, offset = (
+                (hashes ^ signed[at]) * _PRIME,
+                length + is_first[at],
+                offset + 1,
+            )
+            is_edge = (length == 1) & ((begins == starts[begins]) | (at + 1 == ends[begins]))
+            is_whole = is_first[at + 1] & (length >= self.shortest) & ~is_edge
+            complete.append((begins[is_whole], hashes[is_whole]))
+            is_continued = (at + 1 < ends[begins]) & ((length < self.longest) | ~is_first[at + 1])
+            begins, hashes, length = (
+                begins[is_continued],
+                hashes[is_continued],
+                length[is_continued],
+            )
+        positions, rows = (
+            np.concatenate([match[column] for match in complete]) for column in (0, 1)
+        )
+        order = np.argsort(positions, kind="stable")
         counts = np.bincount(
-            np.repeat(np.arange(len(words)), lengths)[places], minlength=len(words)
+            np.repeat(np.arange(len(words)), lengths)[positions], minlength=len(words)
         )
         rows = rows[order].astype(np.int64) % self.buckets + first
         return Subwords(np.concatenate([[0], np.cumsum(counts)]), rows)
@@ -86,15 +96,15 @@ def composed(inputs: Vector, grams: Subwords) -> Vector:
         grams: of the V words.
     """
     counts = np.diff(grams.starts)
-    made = np.array(inputs[: len(counts)])
-    block = max(1, _MOST // (inputs.shape[1] * max(1, int(counts.max(initial=0)))))
-    for start in range(0, len(made), block):
-        some = slice(start, start + block)
-        first, last = grams.starts[start], grams.starts[min(start + block, len(made))]
-        word = np.repeat(np.arange(len(made[some])), counts[some])
-        np.add.at(made[some], word, inputs[grams.rows[first:last]])
-        made[some] /= (counts[some, None] + 1).astype(np.float32)
-    return made
+    vectors = np.array(inputs[: len(counts)])
+    block = max(1, _BLOCK_NUMBERS // (inputs.shape[1] * max(1, int(counts.max(initial=0)))))
+    for start in range(0, len(vectors), block):
+        block_words = slice(start, start + block)
+        first, last = grams.starts[start], grams.starts[min(start + block, len(vectors))]
+        vector_of_gram = np.repeat(np.arange(len(vectors[block_words])), counts[block_words])
+        np.add.at(vectors[block_words], vector_of_gram, inputs[grams.rows[first:last]])
+        vectors[block_words] /= (counts[block_words, None] + 1).astype(np.float32)
+    return vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,9 +121,9 @@ class SubwordVectors:
 
     def vectors(self, words: Sequence[str]) -> Vector:
         """Returns the mean of each word's n-grams [n, D]; zeros where it has none."""
-        made = np.zeros((len(words), self.rows.shape[1]), np.float32)
-        for one, word in enumerate(words):
+        vectors = np.zeros((len(words), self.rows.shape[1]), np.float32)
+        for index, word in enumerate(words):
             rows = self.ngrams.of([word]).rows
             if len(rows):
-                made[one] = self.rows[rows].mean(axis=0)
-        return made
+                vectors[index] = self.rows[rows].mean(axis=0)
+        return vectors

@@ -119,21 +119,21 @@ class WordVectors:
     @cached_property
     def lengths(self) -> Vector:
         """Of each vector [V]."""
-        found = np.empty(len(self), np.float32)
+        lengths = np.empty(len(self), np.float32)
         for rows in self._blocks():
-            found[rows] = np.linalg.norm(self.vectors[rows], axis=1)
-        return np.maximum(found, np.float32(1e-12))
+            lengths[rows] = np.linalg.norm(self.vectors[rows], axis=1)
+        return np.maximum(lengths, np.float32(1e-12))
 
     @cached_property
     def unit(self) -> Vector:
         """The vectors, each of length 1 [V, D]; in a file, where they lie in one."""
-        shape, make = self.vectors.shape, np.empty
-        made: Vector = (ScratchFolder().array if is_mapped(self.vectors) else make)(
+        shape, allocate = self.vectors.shape, np.empty
+        unit: Vector = (ScratchFolder().array if is_mapped(self.vectors) else allocate)(
             shape, "float32"
         )
         for rows in self._blocks():
-            made[rows] = self._unit(rows)
-        return made
+            unit[rows] = self._unit(rows)
+        return unit
 
     def _blocks(self) -> Iterator[slice]:
         rows = max(1, _BLOCK // max(1, self.vectors.shape[1]))
@@ -155,8 +155,8 @@ class WordVectors:
         """
         has_grams = self.subwords is not None and self.subwords.ngrams.of([word]).rows.size
         if self.subwords is not None and has_grams and word not in self.index:
-            made: Vector = self.subwords.vectors([word])[0]
-            return made
+            vector: Vector = self.subwords.vectors([word])[0]
+            return vector
         row: Vector = self.vectors[self._row(word)]
         return row
 
@@ -190,32 +190,36 @@ class WordVectors:
         if isinstance(positive, str) or isinstance(negative, str) or not [*positive, *negative]:
             do = 'most_similar(["king", "woman"], ["man"])'
             raise UsageError("most_similar takes lists of words", got=repr(positive), do=do)
-        aim, own = np.zeros(self.vectors.shape[1], np.float32), list[int]()
-        for sign, given in ((1.0, positive), (-1.0, negative)):
-            for one in given:
-                vector = self.vector(one) if isinstance(one, str) else one
-                aim += np.float32(sign) * vector / max(float(np.linalg.norm(vector)), 1e-12)
-                if isinstance(one, str) and one in self.index:
-                    own.append(self.index[one])
+        query, query_rows = np.zeros(self.vectors.shape[1], np.float32), list[int]()
+        for sign, items in ((1.0, positive), (-1.0, negative)):
+            for item in items:
+                vector = self.vector(item) if isinstance(item, str) else item
+                query += np.float32(sign) * vector / max(float(np.linalg.norm(vector)), 1e-12)
+                if isinstance(item, str) and item in self.index:
+                    query_rows.append(self.index[item])
         if approximate:
-            return self._near(aim, own, count)
-        near = self.vectors @ (aim / max(float(np.linalg.norm(aim)), 1e-12))  # [V]
-        near /= self.lengths
-        near[own] = -np.inf
-        most = min(count, len(near) - len(set(own)))
-        best = np.argpartition(-near, most - 1)[:most] if most else np.zeros(0, np.int64)
-        return [(self.words[row], float(near[row])) for row in best[np.argsort(-near[best])]]
+            return self._search_index(query, query_rows, count)
+        cosines = self.vectors @ (query / max(float(np.linalg.norm(query)), 1e-12))  # [V]
+        cosines /= self.lengths
+        cosines[query_rows] = -np.inf
+        limit = min(count, len(cosines) - len(set(query_rows)))
+        best = np.argpartition(-cosines, limit - 1)[:limit] if limit else np.zeros(0, np.int64)
+        return [(self.words[row], float(cosines[row])) for row in best[np.argsort(-cosines[best])]]
 
     @cached_property
     def _hnsw(self) -> NeighbourIndex:
         return NeighbourIndex(index_of(self.vectors))
 
-    def _near(self, aim: Vector, own: list[int], count: int) -> list[tuple[str, float]]:
-        """Returns the rows nearest to an aim [D] by the index, but for a question's own."""
-        asked = min(count + len(set(own)), len(self))
-        rows, cosines = (of[0].tolist() for of in self._hnsw.nearest(aim[None], asked))
-        near = [(self.words[r], c) for r, c in zip(rows, cosines, strict=True) if r not in own]
-        return near[:count]
+    def _search_index(
+        self, query: Vector, query_rows: list[int], count: int
+    ) -> list[tuple[str, float]]:
+        """Returns the words nearest to a query [D] by the index, without the query's own."""
+        candidates = min(count + len(set(query_rows)), len(self))
+        rows, cosines = (batch[0].tolist() for batch in self._hnsw.nearest(query[None], candidates))
+        neighbours = [
+            (self.words[r], c) for r, c in zip(rows, cosines, strict=True) if r not in query_rows
+        ]
+        return neighbours[:count]
 
     def plane(self, words: Sequence[str]) -> Vector:
         """Returns the words' places on the two axes along which they differ most [n, 2].
@@ -239,9 +243,9 @@ class WordVectors:
         rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
         rows -= rows.mean(axis=0)
         axes = np.linalg.svd(rows, full_matrices=False)[2][:2]
-        places: Vector = rows @ axes.T
+        coordinates: Vector = rows @ axes.T
         # the sign of an axis means nothing: the first word lies to the right and above
-        return places * np.where(places[0] < 0, np.float32(-1), np.float32(1))
+        return coordinates * np.where(coordinates[0] < 0, np.float32(-1), np.float32(1))
 
     def analogies(self, questions: Path | str, *, cutoff: int = 30_000) -> Analogies:
         """Answers questions "a is to b as c is to d": d is the nearest to b − a + c.
@@ -257,24 +261,26 @@ class WordVectors:
         known: dict[str, int] = {}
         for row, word in enumerate(self.words[:cutoff]):
             known.setdefault(word.lower(), row)
-        asked = _sections(questions)
-        sections = tuple(self._section(name, lines, known) for name, lines in asked.items())
-        made = Analogies(sections, min(cutoff, len(self)))
-        if not made.total.covered:
+        questions_by_section = _read_questions(questions)
+        sections = tuple(
+            self._answer_section(name, lines, known) for name, lines in questions_by_section.items()
+        )
+        result = Analogies(sections, min(cutoff, len(self)))
+        if not result.total.covered:
             wrong = "no question has four words with vectors"
-            got = f"{made.total.questions} questions, cut-off {made.cutoff}"
+            got = f"{result.total.questions} questions, cut-off {result.cutoff}"
             raise UsageError(wrong, got=got, do="train on more text, or name other questions")
-        return made
+        return result
 
-    def _section(self, name: str, lines: list[list[str]], known: dict[str, int]) -> Section:
+    def _answer_section(self, name: str, lines: list[list[str]], known: dict[str, int]) -> Section:
         rows = [[known[w] for w in line] for line in lines if all(w in known for w in line)]
         right, unit = 0, self._unit(slice(max(known.values(), default=0) + 1))
         for start in range(0, len(rows), _CHUNK):
             a, b, c, d = np.array(rows[start : start + _CHUNK]).T
-            near = (unit[b] - unit[a] + unit[c]) @ unit.T  # [Q, V]
+            similarities = (unit[b] - unit[a] + unit[c]) @ unit.T  # [Q, V]
             for others in (a, b, c):
-                near[np.arange(len(a)), others] = -np.inf
-            right += int((near.argmax(axis=1) == d).sum())
+                similarities[np.arange(len(a)), others] = -np.inf
+            right += int((similarities.argmax(axis=1) == d).sum())
         return Section(name, right, len(rows), len(lines))
 
     def similarity(self, pairs: Path | str, *, cutoff: int = 300_000) -> Similarity:
@@ -288,19 +294,24 @@ class WordVectors:
         Raises:
             UsageError: a line holds no pair, or fewer than two pairs have vectors.
         """
-        said = _pairs(pairs)
-        some = list(enumerate(self.words[:cutoff]))
-        known = {word.lower(): row for row, word in reversed(some)}
-        held = [(known[a], known[b], x) for a, b, x in said if a in known and b in known]
-        most = min(cutoff, len(self))
-        if len(held) < 2:
+        rated = _read_pairs(pairs)
+        ranked_words = list(enumerate(self.words[:cutoff]))
+        known = {word.lower(): row for row, word in reversed(ranked_words)}
+        covered = [(known[a], known[b], x) for a, b, x in rated if a in known and b in known]
+        limit = min(cutoff, len(self))
+        if len(covered) < 2:
             wrong = "at least two pairs must have vectors"
-            got = f"{len(held)} of {len(said)}, cut-off {most}"
+            got = f"{len(covered)} of {len(rated)}, cut-off {limit}"
             raise UsageError(wrong, got=got, do="train on more text, or name another file")
-        a, b = (np.array([one[side] for one in held]) for side in (0, 1))
-        near = (self._unit(a) * self._unit(b)).sum(axis=1)
-        ranks = [_ranks(near), _ranks(np.array([x for _, _, x in held]))]
-        return Similarity(float(np.corrcoef(np.stack(ranks))[0, 1]), len(held), len(said), most)
+        a, b = (np.array([pair[column] for pair in covered]) for column in (0, 1))
+        cosines = (self._unit(a) * self._unit(b)).sum(axis=1)
+        ranks = [_ranks(cosines), _ranks(np.array([x for _, _, x in covered]))]
+        return Similarity(
+            float(np.corrcoef(np.stack(ranks))[0, 1]),
+            len(covered),
+            len(rated),
+            limit,
+        )
 
     def save(self, path: Path | str) -> None:
         """Writes the vectors in a format of the file's ending.
@@ -318,15 +329,15 @@ class WordVectors:
         if target.suffix == ".safetensors":
             target.unlink(missing_ok=True)
             arrays = {"vectors": self.vectors}
-            head = dict[str, str]()
+            metadata = dict[str, str]()
             if isinstance(self.words, MappedWords):
                 arrays |= {"letters": self.words.letters, "ends": self.words.ends}
             else:
-                head["words_json"] = json.dumps(list(self.words), ensure_ascii=False)
+                metadata["words_json"] = json.dumps(list(self.words), ensure_ascii=False)
             if self.subwords is not None:
                 ngrams, arrays["subwords"] = self.subwords.ngrams, self.subwords.rows
-                head["subwords"] = f"{ngrams.shortest} {ngrams.longest}"
-            write_arrays(target, arrays, metadata=head)
+                metadata["subwords"] = f"{ngrams.shortest} {ngrams.longest}"
+            write_arrays(target, arrays, metadata=metadata)
             return
         if target.suffix not in (".txt", ".bin"):
             do = "name .txt, .bin or .safetensors"
@@ -357,9 +368,9 @@ class WordVectors:
             raise UsageError("there are no vectors", got=str(source), do="name a file of vectors")
         try:
             if source.suffix == ".safetensors":
-                return _mapped(MappedFile(source))
+                return _load_mapped(MappedFile(source))
             data = source.read_bytes()
-            return _binary(data) if source.suffix == ".bin" else _text(data.decode())
+            return _parse_binary(data) if source.suffix == ".bin" else _parse_text(data.decode())
         except DataError:
             raise
         except Exception as error:
@@ -367,46 +378,46 @@ class WordVectors:
             raise DataError(f"{source} holds no word vectors, or is cut", got=got) from error
 
 
-def _mapped(held: MappedFile) -> WordVectors:
-    told, vectors = held.metadata, held["vectors"]
+def _load_mapped(file: MappedFile) -> WordVectors:
+    metadata, vectors = file.metadata, file["vectors"]
     words: Sequence[str]
-    if "ends" in held:
-        words = MappedWords(held["letters"], held["ends"])
-    elif "words_json" in told:
-        words = json.loads(told["words_json"])
+    if "ends" in file:
+        words = MappedWords(file["letters"], file["ends"])
+    elif "words_json" in metadata:
+        words = json.loads(metadata["words_json"])
     else:  # in older files the words are lines
-        words = told["words"].split("\n")
+        words = metadata["words"].split("\n")
     if len(words) != len(vectors):
         got = f"{len(words)} words, {len(vectors)} vectors"
         raise DataError("the file of vectors is damaged", got=got)
-    if "subwords" not in held.metadata:
+    if "subwords" not in file.metadata:
         return WordVectors(words, vectors)
-    shortest, longest = map(int, held.metadata["subwords"].split())
-    rows = held["subwords"]
-    made = SubwordVectors(Ngrams(shortest, longest, len(rows)), rows)
-    return WordVectors(words, vectors, subwords=made)
+    shortest, longest = map(int, file.metadata["subwords"].split())
+    rows = file["subwords"]
+    subwords = SubwordVectors(Ngrams(shortest, longest, len(rows)), rows)
+    return WordVectors(words, vectors, subwords=subwords)
 
 
-def _binary(data: bytes) -> WordVectors:
-    head, _, rest = data.partition(b"\n")
-    count, dims = map(int, head.split())
-    words, vectors, at = [], np.empty((count, dims), np.float32), 0
+def _parse_binary(data: bytes) -> WordVectors:
+    header, _, rest = data.partition(b"\n")
+    count, dims = map(int, header.split())
+    words, vectors, offset = [], np.empty((count, dims), np.float32), 0
     for row in range(count):
-        end = rest.index(b" ", at)
-        words.append(rest[at:end].lstrip(b"\n").decode())
+        end = rest.index(b" ", offset)
+        words.append(rest[offset:end].lstrip(b"\n").decode())
         vectors[row] = np.frombuffer(rest, "<f4", dims, end + 1)
-        at = end + 1 + 4 * dims
+        offset = end + 1 + 4 * dims
     return WordVectors(words, vectors)
 
 
-def _text(data: str) -> WordVectors:
-    head, *lines = data.removesuffix("\n").split("\n")  # words may hold other line breaks
-    count, dims = map(int, head.split())
+def _parse_text(data: str) -> WordVectors:
+    header, *lines = data.removesuffix("\n").split("\n")  # words may hold other line breaks
+    count, dims = map(int, header.split())
     if len(lines) != count:
         raise DataError("the file of vectors is cut", got=f"{len(lines)} of {count} lines")
-    parts = [line.split(" ") for line in lines]
-    vectors = np.array([part[1 : dims + 1] for part in parts], np.float32)
-    return WordVectors([part[0] for part in parts], vectors)
+    rows = [line.split(" ") for line in lines]
+    vectors = np.array([row[1 : dims + 1] for row in rows], np.float32)
+    return WordVectors([row[0] for row in rows], vectors)
 
 
 def _lines(path: Path | str) -> list[str]:
@@ -416,32 +427,33 @@ def _lines(path: Path | str) -> list[str]:
         raise UsageError(f"{path} cannot be read", got=str(error)) from error
 
 
-def _sections(path: Path | str) -> dict[str, list[list[str]]]:
-    found: dict[str, list[list[str]]] = {}
+def _read_questions(path: Path | str) -> dict[str, list[list[str]]]:
+    sections: dict[str, list[list[str]]] = {}
     name = "questions"
     for line in _lines(path):
         words = line.lower().split()
         if line.startswith(":"):
             name = line[1:].strip()
         elif len(words) == 4:
-            found.setdefault(name, []).append(words)
-    return found
+            sections.setdefault(name, []).append(words)
+    return sections
 
 
-def _pairs(path: Path | str) -> list[tuple[str, str, float]]:
+def _read_pairs(path: Path | str) -> list[tuple[str, str, float]]:
     """Returns pairs of words in lower case, each with people's rating."""
     lines = [line for line in _lines(path) if line.strip() and not line.startswith("#")]
-    found = []
+    pairs = []
     for number, line in enumerate(lines):
-        parts = line.lower().split("\t" if "\t" in line else ",")
-        a, b, *more = (*map(str.strip, parts), "")
-        told = [float(text) for text in more if _is_number(text)]  # SimLex-999 has the kind first
-        if told:
-            found.append((a, b, told[0]))
+        fields = line.lower().split("\t" if "\t" in line else ",")
+        a, b, *rest = (*map(str.strip, fields), "")
+        # SimLex-999 has the kind first
+        ratings = [float(text) for text in rest if _is_number(text)]
+        if ratings:
+            pairs.append((a, b, ratings[0]))
         elif number:  # the first line may name the columns
             do = "two words and a number a line, between tabs or commas"
             raise UsageError(f"a line of {path} holds no pair", got=repr(line[:80]), do=do)
-    return found
+    return pairs
 
 
 def _is_number(text: str) -> bool:
@@ -454,7 +466,7 @@ def _is_number(text: str) -> bool:
 
 def _ranks(values: Iterable[float] | Vector) -> Vector:
     """Returns ranks [n]; equal values share their mean rank."""
-    _, place, count = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    ends = np.cumsum(count)
-    ranks: Vector = (ends - (count - 1) / 2)[place]
+    _, group, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    ranks: Vector = (ends - (counts - 1) / 2)[group]
     return ranks

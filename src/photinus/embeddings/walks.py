@@ -51,8 +51,8 @@ def graph_of(nodes: int, sources: Vector, targets: Vector, weights: Vector | Non
         >>> graph.starts.tolist(), (graph.keys % 3).tolist()
         ([0, 2, 2, 3], [1, 2, 0])
     """
-    given = sources.astype(np.int64) * nodes + targets
-    keys, edge = np.unique(given, return_inverse=True)
+    edge_keys = sources.astype(np.int64) * nodes + targets
+    keys, edge = np.unique(edge_keys, return_inverse=True)
     summed = np.bincount(edge, weights, minlength=len(keys)).astype(np.float64)
     starts = np.searchsorted(keys, np.arange(nodes + 1, dtype=np.int64) * nodes)
     is_uniform = not len(summed) or summed.min() == summed.max()
@@ -79,50 +79,50 @@ def walks(graph: Graph, first: Vector, length: int, bias: Bias, rng: np.random.G
     """
     paths = np.full((len(first), length), END, np.int32)
     paths[:, 0] = first
-    going = np.flatnonzero(_has_edges(graph, first))
-    for at in range(1, length):
-        here = paths[going, at - 1].astype(np.int64)
-        if at == 1 or bias == (1.0, 1.0):
-            paths[going, at] = _drawn(graph, here, rng)
+    active = np.flatnonzero(_has_edges(graph, first))
+    for step in range(1, length):
+        current = paths[active, step - 1].astype(np.int64)
+        if step == 1 or bias == (1.0, 1.0):
+            paths[active, step] = _draw_neighbours(graph, current, rng)
         else:
-            before = paths[going, at - 2].astype(np.int64)
-            paths[going, at] = _biased(graph, here, before, bias, rng)
-        going = going[_has_edges(graph, paths[going, at])]
+            previous = paths[active, step - 2].astype(np.int64)
+            paths[active, step] = _draw_biased(graph, current, previous, bias, rng)
+        active = active[_has_edges(graph, paths[active, step])]
     return paths
 
 
 def _has_edges(graph: Graph, nodes: Vector) -> Vector:
-    found: Vector = graph.starts[nodes + 1] > graph.starts[nodes]
-    return found
+    has_edges: Vector = graph.starts[nodes + 1] > graph.starts[nodes]
+    return has_edges
 
 
-def _drawn(graph: Graph, here: Vector, rng: np.random.Generator) -> Vector:
+def _draw_neighbours(graph: Graph, nodes: Vector, rng: np.random.Generator) -> Vector:
     """Returns a neighbour of each node [B], by the weights of its edges."""
-    first, last = graph.starts[here], graph.starts[here + 1]
-    share = rng.random(len(here))
+    first, last = graph.starts[nodes], graph.starts[nodes + 1]
+    share = rng.random(len(nodes))
     if not len(graph.sums):
         edge = first + (share * (last - first)).astype(np.int64)
     else:
         low, high = graph.sums[first], graph.sums[last]
         edge = np.searchsorted(graph.sums, low + share * (high - low), side="right") - 1
         edge = np.clip(edge, first, last - 1)  # a share of almost 1 may be rounded up
-    neighbours: Vector = graph.keys[edge] - here * graph.nodes
+    neighbours: Vector = graph.keys[edge] - nodes * graph.nodes
     return neighbours
 
 
-def _biased(
-    graph: Graph, here: Vector, before: Vector, bias: Bias, rng: np.random.Generator
+def _draw_biased(
+    graph: Graph, nodes: Vector, previous: Vector, bias: Bias, rng: np.random.Generator
 ) -> Vector:
-    found, open_ = np.empty(len(here), np.int64), np.arange(len(here))
-    most = max(1.0, *bias)
-    while len(open_):
-        origin = before[open_]
-        drawn = _drawn(graph, here[open_], rng)
-        key = origin * graph.nodes + drawn
-        place = np.minimum(np.searchsorted(graph.keys, key), len(graph.keys) - 1)
-        factor = np.where(graph.keys[place] == key, 1.0, bias.away)
-        factor[drawn == origin] = bias.back
-        kept = rng.random(len(open_)) * most < factor
-        found[open_[kept]] = drawn[kept]
-        open_ = open_[~kept]
-    return found
+    neighbours, pending = np.empty(len(nodes), np.int64), np.arange(len(nodes))
+    max_factor = max(1.0, *bias)
+    while len(pending):
+        origin = previous[pending]
+        candidates = _draw_neighbours(graph, nodes[pending], rng)
+        keys = origin * graph.nodes + candidates
+        positions = np.minimum(np.searchsorted(graph.keys, keys), len(graph.keys) - 1)
+        factors = np.where(graph.keys[positions] == keys, 1.0, bias.away)
+        factors[candidates == origin] = bias.back
+        is_accepted = rng.random(len(pending)) * max_factor < factors
+        neighbours[pending[is_accepted]] = candidates[is_accepted]
+        pending = pending[~is_accepted]
+    return neighbours

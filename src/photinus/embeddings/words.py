@@ -35,22 +35,22 @@ class MappedWords(Sequence[str]):
     """
 
     def __init__(self, letters: Vector, ends: Vector, order: Vector | None = None) -> None:
-        self.letters, self.ends, self._given = letters, ends, order
+        self.letters, self.ends, self._order = letters, ends, order
 
     def __len__(self) -> int:
         return len(self.ends) - 1
 
     @overload
-    def __getitem__(self, at: int) -> str: ...
+    def __getitem__(self, index: int) -> str: ...
 
     @overload
-    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, index: slice) -> list[str]: ...
 
-    def __getitem__(self, at: int | slice) -> str | list[str]:
-        if not isinstance(at, slice):
-            text: str = self.texts[range(len(self))[at]].as_py()
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if not isinstance(index, slice):
+            text: str = self.texts[range(len(self))[index]].as_py()
             return text
-        start, stop, step = at.indices(len(self))
+        start, stop, step = index.indices(len(self))
         if step != 1:
             return [self[row] for row in range(start, stop, step)]
         texts: list[str] = self.texts.slice(start, max(0, stop - start)).to_pylist()
@@ -70,7 +70,7 @@ class MappedWords(Sequence[str]):
         """Their rows by the alphabet [V]."""
         import pyarrow.compute as pc
 
-        return pc.sort_indices(self.texts).to_numpy() if self._given is None else self._given
+        return pc.sort_indices(self.texts).to_numpy() if self._order is None else self._order
 
     @cached_property
     def texts(self) -> pa.LargeStringArray:
@@ -91,9 +91,9 @@ class _Rows(Mapping[str, int]):
         self._words, self._order = words, words.order
 
     def __getitem__(self, word: str) -> int:
-        place = bisect_left(self._order, word, key=self._word)
-        if place < len(self) and self._word(self._order[place]) == word:
-            return int(self._order[place])
+        position = bisect_left(self._order, word, key=self._word)
+        if position < len(self) and self._word(self._order[position]) == word:
+            return int(self._order[position])
         raise KeyError(word)
 
     def _word(self, row: Any) -> str:  # noqa: ANN401 - a whole number of numpy's
@@ -110,36 +110,38 @@ def row_finder(words: Sequence[str]) -> Callable[[Sequence[str]], Vector]:
     """Returns what finds the rows [n] of some words, -1 for others and for None."""
     if isinstance(words, MappedWords):
         rows = words.rows
-        return lambda asked: np.array(
-            [rows.get(word, -1) if isinstance(word, str) else -1 for word in asked], np.int64
+        return lambda queries: np.array(
+            [rows.get(word, -1) if isinstance(word, str) else -1 for word in queries], np.int64
         )
     import pandas as pd
 
     index = pd.Index(words)
-    return lambda asked: index.get_indexer(asked)
+    return lambda queries: index.get_indexer(queries)
 
 
-def gathered(batches: Iterable[tuple[pa.Array, Vector]], most: int) -> tuple[Sequence[str], Vector]:
+def gathered(
+    batches: Iterable[tuple[pa.Array, Vector]], max_in_memory: int
+) -> tuple[Sequence[str], Vector]:
     """Returns words and their counts [V], as they come.
 
     Args:
         batches: of different words as texts of Arrow, and their counts.
-        most: more words than so many lie in files without a name, and their counts, too.
+        max_in_memory: more words than so many lie in files without a name, and their counts, too.
     """
-    held: list[tuple[pa.Array, Vector]] = []
+    pending: list[tuple[pa.Array, Vector]] = []
     files, total = None, 0
     for words, counts in batches:
-        held.append((words, counts))
+        pending.append((words, counts))
         total += len(words)
-        if total > most:
+        if total > max_in_memory:
             files = files or _Files()
-            for some in held:
-                files.write(*some)
-            held.clear()
+            for batch in pending:
+                files.write(*batch)
+            pending.clear()
     if files is not None:
         return files.closed()
-    texts = [text for words, _ in held for text in words.to_pylist()]
-    return texts, np.concatenate([np.zeros(0, np.int64), *(counts for _, counts in held)])
+    texts = [text for words, _ in pending for text in words.to_pylist()]
+    return texts, np.concatenate([np.zeros(0, np.int64), *(counts for _, counts in pending)])
 
 
 class _Files:
@@ -155,11 +157,11 @@ class _Files:
 
         texts = words.cast(pa.large_string())
         _, ends, letters = texts.buffers()
-        at = np.frombuffer(ends, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-        self._letters.write(memoryview(letters)[at[0] : at[-1]])
-        self._ends.write((at[1:] - at[0] + self._end).tobytes())
+        offsets = np.frombuffer(ends, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+        self._letters.write(memoryview(letters)[offsets[0] : offsets[-1]])
+        self._ends.write((offsets[1:] - offsets[0] + self._end).tobytes())
         self._counts.write(counts.astype(np.int64).tobytes())
-        self._end += int(at[-1] - at[0])
+        self._end += int(offsets[-1] - offsets[0])
 
     def closed(self) -> tuple[MappedWords, Vector]:
         letters, ends, counts = (
