@@ -6,7 +6,7 @@ from gensim.models import FastText
 from gensim.models.fasttext import ft_ngram_hashes
 
 from photinus.core.errors import UsageError
-from photinus.embeddings.subwords import Ngrams, SubwordVectors, composed
+from photinus.embeddings.subwords import Ngrams, SubwordVectors, compose_vectors
 from photinus.embeddings.vectors import WordVectors
 
 WORDS = ["a", "cat", "cats", "Straße", "日本語", "naïve", "é", "antidisestablishmentarianism"]
@@ -23,7 +23,7 @@ def test_the_rows_of_n_grams_are_gensims_in_the_same_order(shortest, longest):
 def test_a_vector_is_the_mean_of_a_words_row_and_its_n_grams():
     inputs = np.random.default_rng(0).random((len(WORDS) + 100, 7), np.float32)
     grams = Ngrams(3, 4, 100).of(WORDS, first=len(WORDS))
-    made = composed(inputs, grams)
+    made = compose_vectors(inputs, grams)
     for number, vector in enumerate(made):
         rows = grams.rows[grams.starts[number] : grams.starts[number + 1]]
         np.testing.assert_allclose(vector, inputs[[number, *rows]].mean(axis=0), rtol=1e-5)
@@ -41,7 +41,7 @@ def ours(theirs):
     grams = ngrams.of(theirs.index_to_key, first=len(theirs))
     inputs = np.concatenate([theirs.vectors_vocab, theirs.vectors_ngrams])
     held = SubwordVectors(ngrams, theirs.vectors_ngrams)
-    return WordVectors(theirs.index_to_key, composed(inputs, grams), subwords=held)
+    return WordVectors(theirs.index_to_key, compose_vectors(inputs, grams), subwords=held)
 
 
 @pytest.mark.parametrize("word", ["seal", "seashore", "Skylab", "ü"])

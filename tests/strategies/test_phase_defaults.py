@@ -4,7 +4,13 @@ import pytest
 
 from photinus.core.clock import Epochs, Seconds, Steps
 from photinus.strategies.outer import Adam, DelayedNesterov, Nesterov, Sgd, SlowMo
-from photinus.strategies.phase_defaults import PhaseFacts, clamp, gradient_share, limit, shortened
+from photinus.strategies.phase_defaults import (
+    PhaseFacts,
+    clamp,
+    gain_limit,
+    gradient_share,
+    shorten,
+)
 
 TABLE = [
     # workers, every, adaptive, steps, limit
@@ -24,7 +30,7 @@ TABLE = [
 @pytest.mark.parametrize(("workers", "every", "adaptive", "steps", "most"), TABLE)
 def test_the_limit_follows_the_table(workers, every, adaptive, steps, most):
     setting = PhaseFacts(workers=workers, steps=steps, epochs=50.0, is_adaptive=adaptive)
-    assert limit(every, setting, is_immediate=False) == most
+    assert gain_limit(every, setting, is_immediate=False) == most
     tamed, warning = clamp(SlowMo(lr=1.0, momentum=0.95), every, setting)
     assert tamed.gain == pytest.approx(most, abs=1e-5)
     assert tamed.lr == 1.0
@@ -34,7 +40,7 @@ def test_the_limit_follows_the_table(workers, every, adaptive, steps, most):
 
 def test_what_is_applied_as_it_comes_may_carry_no_further_than_its_share():
     setting = PhaseFacts(workers=8, steps=5000, is_adaptive=True)
-    assert limit(Steps(50), setting, is_immediate=True) == 1.0
+    assert gain_limit(Steps(50), setting, is_immediate=True) == 1.0
     one = DelayedNesterov()
     assert clamp(one, Steps(50), setting, is_immediate=True) == (one, "")
     tamed, _ = clamp(Nesterov(), Steps(50), setting, is_immediate=True)
@@ -73,4 +79,4 @@ def test_a_short_phase_is_by_gradients_and_a_long_one_at_its_start():
     ],
 )
 def test_rounds_follow_the_length_of_the_phase(every, workers, steps, shorter):
-    assert shortened(every, PhaseFacts(workers=workers, steps=steps))[0] == shorter
+    assert shorten(every, PhaseFacts(workers=workers, steps=steps))[0] == shorter

@@ -7,14 +7,14 @@ import pytest
 from photinus.core.clock import Epochs, Partitions, Seconds, Steps
 from photinus.core.errors import UsageError
 from photinus.strategies.outer import OUTERS, Descent, Sgd
-from photinus.strategies.recipe_settings import parts_of, plain_of, shown
+from photinus.strategies.recipe_settings import outer_text, parts_of, plain_of
 
 
 @pytest.mark.parametrize("outer", [make() for make in OUTERS.values()], ids=lambda o: o.name)
 def test_an_outer_optimizer_comes_back(outer):
     plain = json.loads(json.dumps(plain_of(outer)))
     assert parts_of("averaging", {"outer": plain}) == {"outer": outer}
-    assert shown(outer).startswith(f"{outer.name}(lr=")
+    assert outer_text(outer).startswith(f"{outer.name}(lr=")
 
 
 @pytest.mark.parametrize("name", ["every", "fetch"])
@@ -39,7 +39,7 @@ def downhill(vector, delta):
 def test_a_function_is_named_by_its_module():
     plain = plain_of(Descent(downhill))
     assert plain == {"name": "descent", "function": f"{__name__}:downhill"}
-    assert shown(Descent(downhill)) == "descent(function=downhill)"
+    assert outer_text(Descent(downhill)) == "descent(function=downhill)"
     assert parts_of("downpour", {"outer": plain}) == {"outer": Descent(downhill)}
 
 

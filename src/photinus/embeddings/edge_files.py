@@ -8,7 +8,7 @@ import numpy as np
 
 from photinus.core.parameters import Vector
 from photinus.embeddings.walks import Graph
-from photinus.embeddings.words import mapped, nameless
+from photinus.embeddings.words import map_file, open_unnamed
 
 _BLOCK = 1 << 20
 """So many edges are in memory at once, or those of one node."""
@@ -31,12 +31,12 @@ def sorted_graph(
         >>> graph.starts.tolist(), (graph.keys % 3).tolist()
         ([0, 2, 3, 4], [1, 2, 0, 0])
     """
-    with nameless() as file:
+    with open_unnamed() as file:
         for sources, targets, weights in batches:
             records = np.empty(len(sources), _EDGE)
             records["source"], records["target"], records["weight"] = sources, targets, weights
             file.write(records.tobytes())
-        edges = mapped(file, _EDGE)
+        edges = map_file(file, _EDGE)
     degrees = np.zeros(nodes, np.int64)
     for sources, _, _ in _directed_edges(edges, is_directed=is_directed):
         degrees += np.bincount(sources, minlength=nodes)
@@ -103,5 +103,5 @@ def _merge_equal_edges(starts: Vector, keys: Vector, weights: Vector) -> Graph:
 
 def _zeros_in_file(size: int, kind: str) -> Vector:
     """Returns zeros in a file without a name [size]."""
-    with nameless() as file:
+    with open_unnamed() as file:
         return np.memmap(file, kind, "w+", shape=(size,))

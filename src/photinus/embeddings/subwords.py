@@ -88,7 +88,7 @@ class Ngrams:
         return Subwords(np.concatenate([[0], np.cumsum(counts)]), rows)
 
 
-def composed(inputs: Vector, grams: Subwords) -> Vector:
+def compose_vectors(inputs: Vector, grams: Subwords) -> Vector:
     """Returns words' vectors [V, D]: each the mean of its own row and those of its n-grams.
 
     Args:

@@ -19,7 +19,7 @@ from photinus.core.settings import Limit, above, at_least, one_of, validate, who
 from photinus.embeddings import reference
 from photinus.embeddings.draws import DrawTables, Subwords
 from photinus.embeddings.reference import Rule, Tables
-from photinus.embeddings.subwords import composed
+from photinus.embeddings.subwords import compose_vectors
 from photinus.embeddings.vocabulary import NO_GRAMS, chances_of, gains
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.optimizers import InnerOptimizer, InPlaceOptimizer
@@ -197,7 +197,7 @@ class WordTables(Model):
     def vectors(self) -> Vector:
         """Of the words [V, D]; a view where there are no n-grams."""
         inputs = self.parameters.view("inputs")
-        return composed(inputs, self.grams) if self._stage.buckets else inputs
+        return compose_vectors(inputs, self.grams) if self._stage.buckets else inputs
 
     @property
     def gains(self) -> tuple[Vector, Vector]:

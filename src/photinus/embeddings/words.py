@@ -139,7 +139,7 @@ def gathered(
                 files.write(*batch)
             pending.clear()
     if files is not None:
-        return files.closed()
+        return files.close()
     texts = [text for words, _ in pending for text in words.to_pylist()]
     return texts, np.concatenate([np.zeros(0, np.int64), *(counts for _, counts in pending)])
 
@@ -148,7 +148,7 @@ class _Files:
     """Holds letters, ends and counts in files of the temporary folder."""
 
     def __init__(self) -> None:
-        self._letters, self._ends, self._counts = (nameless() for _ in range(3))
+        self._letters, self._ends, self._counts = (open_unnamed() for _ in range(3))
         self._ends.write(np.zeros(1, np.int64).tobytes())
         self._end = 0
 
@@ -163,24 +163,24 @@ class _Files:
         self._counts.write(counts.astype(np.int64).tobytes())
         self._end += int(offsets[-1] - offsets[0])
 
-    def closed(self) -> tuple[MappedWords, Vector]:
+    def close(self) -> tuple[MappedWords, Vector]:
         letters, ends, counts = (
-            mapped(file, kind)
+            map_file(file, kind)
             for file, kind in ((self._letters, "u1"), (self._ends, "i8"), (self._counts, "i8"))
         )
         return MappedWords(letters, ends), counts
 
 
-def nameless() -> BinaryIO:
+def open_unnamed() -> BinaryIO:
     """Returns a file of the temporary folder that ends with the process."""
     return tempfile.TemporaryFile()
 
 
-def mapped(file: BinaryIO, kind: DTypeLike) -> Vector:
+def map_file(file: BinaryIO, kind: DTypeLike) -> Vector:
     """Closes a file, and returns its numbers [n], which stay there.
 
     Args:
-        file: as of `nameless`; not empty.
+        file: as of `open_unnamed`; not empty.
         kind: of the numbers, as numpy names it.
     """
     with file:

@@ -221,7 +221,7 @@ class Immediate(Policy):
         if message.rows is not None:
             return self._apply_rows(slot, mixed_state, message.rows, delta)
         vector, outer = self.outer.update(state.vector, delta, state.outer)
-        return _ack(slot, mixed_state, vector, outer)
+        return _acked(slot, mixed_state, vector, outer)
 
     def _apply_rows(
         self, slot: int, state: ServerState, rows: Vector, delta: Vector
@@ -236,7 +236,7 @@ class Immediate(Policy):
         for vector, new_values in zip(copies, (new_rows, *outer), strict=True):
             vector[indices] = new_values
         moved[rows] = state.version + 1
-        return _ack(slot, state._replace(moved=moved), copies[0], tuple(copies[1:]))
+        return _acked(slot, state._replace(moved=moved), copies[0], tuple(copies[1:]))
 
     def _rows_since(self, version: int, state: ServerState) -> Message:
         """Returns the rows that moved since a version."""
@@ -320,7 +320,9 @@ class ElasticOwner(Policy):
         difference *= difference.dtype.type(min(self.alpha * weight, 0.5))
         encoded = encode(self.codec, difference)
         pull = decode(self.codec, encoded).astype(difference.dtype, copy=False)
-        (reply,), state = _ack(slot, _mix_buffers(message, weight, state), state.vector + pull, ())
+        (reply,), state = _acked(
+            slot, _mix_buffers(message, weight, state), state.vector + pull, ()
+        )
         answer = reply.message._replace(
             kind="agreed",
             vector=encoded,
@@ -343,7 +345,7 @@ def _mix_buffers(message: Message, weight: float, state: ServerState) -> ServerS
     return state._replace(floats=floats, integers=np.maximum(state.integers, message.integers))
 
 
-def _ack(
+def _acked(
     slot: int, state: ServerState, vector: Vector, outer: tuple[Vector, ...]
 ) -> tuple[list[Reply], ServerState]:
     state = state._replace(vector=vector, outer=outer, version=state.version + 1)

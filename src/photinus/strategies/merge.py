@@ -32,20 +32,20 @@ def coefficients(merge: str, works: Sequence[Clock]) -> list[float]:
         >>> coefficients("examples", [Clock(1, 10), Clock(3, 30)])
         [0.25, 0.75]
     """
-    busy = [work.steps > 0 and work.examples > 0 for work in works]
-    count = sum(busy)
+    has_work = [work.steps > 0 and work.examples > 0 for work in works]
+    count = sum(has_work)
     if count == 0:
         return [0.0] * len(works)
     if merge == "uniform":
-        return [1.0 / count if b else 0.0 for b in busy]
-    total = sum(work.examples for work, b in zip(works, busy, strict=True) if b)
-    shares = [work.examples / total if b else 0.0 for work, b in zip(works, busy, strict=True)]
+        return [1.0 / count if b else 0.0 for b in has_work]
+    total = sum(work.examples for work, b in zip(works, has_work, strict=True) if b)
+    shares = [work.examples / total if b else 0.0 for work, b in zip(works, has_work, strict=True)]
     if merge == "examples":
         return shares
     effective = sum(p * work.steps for p, work in zip(shares, works, strict=True))
     return [
         p * effective / work.steps if b else 0.0
-        for p, work, b in zip(shares, works, busy, strict=True)
+        for p, work, b in zip(shares, works, has_work, strict=True)
     ]
 
 
@@ -97,7 +97,7 @@ def combine_sent(
     Example:
         >>> out = np.empty(2, np.float32)
         >>> pushes = [("fp32", np.array(v, np.float32)) for v in ([1, 0], [-1, 0])]
-        >>> combine_sent(pushes, [0.75, 0.25], out, is_apart=True), out.tolist()
+        >>> combine_sent(pushes, [0.75, 0.25], out, should_measure_spread=True), out.tolist()
         (1.0, [0.5, 0.0])
     """
     vectors = [Decoded(codec, vector, out.dtype) for codec, vector in pushes]

@@ -54,7 +54,7 @@ def gradient_share(gradients_until: float | str, steps: int) -> float:
     return min(1.0, ENOUGH_STEPS / steps) if gradients_until == AUTO else float(gradients_until)
 
 
-def shortened(every: Trigger, phase: PhaseFacts, min_steps: int = 1) -> tuple[Trigger, str]:
+def shorten(every: Trigger, phase: PhaseFacts, min_steps: int = 1) -> tuple[Trigger, str]:
     """Returns a trigger in steps that leaves room for ten rounds, and a warning or "".
 
     With fewer rounds a worker's last parameters weigh more than what was agreed on.
@@ -66,7 +66,7 @@ def shortened(every: Trigger, phase: PhaseFacts, min_steps: int = 1) -> tuple[Tr
 
     Example:
         >>> from photinus.core.clock import Steps
-        >>> str(shortened(Steps(500), PhaseFacts(workers=4, steps=600))[0])
+        >>> str(shorten(Steps(500), PhaseFacts(workers=4, steps=600))[0])
         '60 steps'
     """
     if every.steps is None or phase.workers == 1 or phase.rounds(every) >= _FEW_ROUNDS:
@@ -80,7 +80,7 @@ def shortened(every: Trigger, phase: PhaseFacts, min_steps: int = 1) -> tuple[Tr
     return shorter, message(wrong, then=f"a round has {shorter}", do=do)
 
 
-def limit(every: Trigger, phase: PhaseFacts, *, is_immediate: bool) -> float:
+def gain_limit(every: Trigger, phase: PhaseFacts, *, is_immediate: bool) -> float:
     """Returns the largest gain lr/(1−momentum) that is taken as asked.
 
     Where each push is applied on arrival: 1, on top of the division by the workers. In rounds: 2
@@ -113,7 +113,7 @@ def clamp(
         >>> clamp(Nesterov(lr=0.7, momentum=0.9), Steps(10), s)[0]
         Nesterov(lr=0.7, momentum=0.65)
     """
-    max_gain = limit(every, phase, is_immediate=is_immediate)
+    max_gain = gain_limit(every, phase, is_immediate=is_immediate)
     if outer.gain is None or outer.gain <= max_gain * (1 + 1e-9):
         return outer, ""
     lr = min(outer.lr, max_gain)  # type: ignore[attr-defined]

@@ -73,7 +73,7 @@ def parts_of(recipe: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return parts
 
 
-def shown(outer: OuterOptimizer) -> str:
+def outer_text(outer: OuterOptimizer) -> str:
     """Returns an outer optimizer in words: `sgd(lr=1)`."""
     pairs = _settings_of(outer).items()
     texts = [f"{n}={v:g}" if isinstance(v, (int, float)) else f"{n}={v.__name__}" for n, v in pairs]

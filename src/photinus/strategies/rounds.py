@@ -269,7 +269,7 @@ class Rounds(Policy):
         if not pushes:
             return replies, state
         encoded, mean, state = self._mean(fragment, pushes, state)
-        state = self._apply_mean(fragment, mean, state)
+        state = self._moved(fragment, mean, state)
         floats, integers = _merge_buffers(pushes)
         state = state._replace(version=state.version + 1)
         if floats is not None and integers is not None:
@@ -321,12 +321,10 @@ class Rounds(Policy):
         matching = {slot: m for slot, m in pushes.items() if slot not in differing}
         return matching, [Reply(slot, rejoin) for slot in differing]
 
-    def _apply_mean(
-        self, fragment: tuple[int, int], mean: Vector, state: RoundsState
-    ) -> RoundsState:
+    def _moved(self, fragment: tuple[int, int], mean: Vector, state: RoundsState) -> RoundsState:
         if not self.keeps:
             return state
-        vector, outer = outer_step(self.outer, fragment, mean, state.vector, state.outer)
+        vector, outer = stepped(self.outer, fragment, mean, state.vector, state.outer)
         return state._replace(vector=vector, outer=outer)
 
     def agreed(self, state: RoundsState) -> Message:
@@ -342,7 +340,7 @@ class Rounds(Policy):
         )
 
 
-def outer_step(
+def stepped(
     outer: OuterOptimizer,
     fragment: tuple[int, int],
     mean: Vector,

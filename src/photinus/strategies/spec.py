@@ -34,8 +34,8 @@ from photinus.strategies.outer import (
     Sgd,
 )
 from photinus.strategies.peers import GRAPHS, Gossip, Meetings, Publish
-from photinus.strategies.phase_defaults import AUTO, PhaseFacts, clamp, shortened
-from photinus.strategies.recipe_settings import shown
+from photinus.strategies.phase_defaults import AUTO, PhaseFacts, clamp, shorten
+from photinus.strategies.recipe_settings import outer_text
 from photinus.strategies.rounds import QUORUM, AllReduce, Averaging, Rounds
 from photinus.strategies.row_codec import answer_codec
 from photinus.strategies.shards import READS, Sharded
@@ -203,14 +203,14 @@ class StrategySpec:
             "outer": isinstance(self.outer, (*_SPARSE_SAFE, RowAdagrad, RowAdam)),
             "codec_down": self.codec_down in (None, self.codec),
         }
-        if conflict := self._conflict(fits_by_name):
+        if conflict := self._conflicts(fits_by_name):
             wrong = (
                 "rows in rounds are for deltas, merge uniform or reads, sgd, adagrad, "
                 "row_adagrad or row_adam outside, no codec_down, and gradients_until 0"
             )
             raise UsageError(wrong, got=conflict, do="change it, or use rows=0")
 
-    def _conflict(self, fits_by_name: Mapping[str, bool]) -> str:
+    def _conflicts(self, fits_by_name: Mapping[str, bool]) -> str:
         """Returns those arguments that do not fit, as a user writes them; empty where all do."""
         unfit = (name for name, fits in fits_by_name.items() if not fits)
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in unfit)
@@ -223,7 +223,7 @@ class StrategySpec:
             "codec": self.is_sharded or self.codec in ("fp32", "bf16"),  # wherever a shard ends
             "codec_down": self.codec_down in (None, self.codec),
         }
-        if conflict := self._conflict(fits_by_name):
+        if conflict := self._conflicts(fits_by_name):
             wrong = "several owners are for rounds of whole vectors, in fp32 or bf16 both ways"
             raise UsageError(wrong, got=conflict, do="change it, or use owners=1")
         if self.payload == "delta" and self.quorum != 1:
@@ -239,7 +239,7 @@ class StrategySpec:
         every = "every step" if is_per_step else f"every {self.every}"
         if self.payload == "elastic":
             return f"{self.recipe} {every}, alpha {self.alpha:g}/K, {self._codecs}"
-        outer = "" if is_per_step else f", {shown(self.outer)}"
+        outer = "" if is_per_step else f", {outer_text(self.outer)}"
         if not self.is_immediate:
             every += f" in {self.fragments} fragments" if self.fragments else ""
             quorum = "" if self.quorum == 1 else f", quorum of {self.quorum:g}"
@@ -437,7 +437,7 @@ class StrategySpec:
         if "every" in self.usual:
             # a fragment arrives before the next is sent
             min_steps = self.fragments * self.delay + 1
-            every, warning = shortened(self.every, setting, min_steps)
+            every, warning = shorten(self.every, setting, min_steps)
             warnings += [f"{self.recipe}: {warning}"] if warning else []
         outer, codec = self.outer, self.codec
         if setting.workers == 1 and {"outer", "codec"} <= self.usual:  # plain training
