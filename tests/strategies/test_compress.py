@@ -14,6 +14,7 @@ from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.fragments import fragments
 from photinus.strategies.recipes import all_reduce, averaging, diloco
 from photinus.strategies.rounds import AllReduce, Averaging, Rounds
+from photinus.strategies.shards import Sharded
 from photinus.testing.strategies import check_strategy
 from photinus.training.strategy_state import keep, take_up
 
@@ -27,6 +28,11 @@ def test_what_a_strategy_says_of_itself_is_said_of_it_in_a_codec(strategy, codec
     for name in ("site", "takes", "meets", *type(strategy).__dataclass_fields__):
         if name not in ("alone", "codec"):
             assert getattr(sent, name) == getattr(strategy, name), name
+
+
+def test_a_sharded_table_encodes_its_rows_itself():
+    with pytest.raises(UsageError, match="compress does not encode rows of a sharded table"):
+        compress(Sharded(rows=2), "int8")
 
 
 def test_it_has_nothing_that_the_strategy_has_not():

@@ -68,6 +68,9 @@ def compress(
     if not hasattr(strategy, "offer"):
         wrong = "compress wraps a recipe, or the worker's half of a strategy"
         raise UsageError(wrong, got=repr(strategy), do='such as compress(averaging(), "int8")')
+    if getattr(strategy, "is_sharded", False):
+        wrong, do = "compress does not encode rows of a sharded table", f"set codec={codec!r} in it"
+        raise UsageError(wrong, got=type(strategy).__name__, do=do)
     if codec == "fp32":
         return strategy
     if error_feedback is None:

@@ -114,6 +114,9 @@ class StrategySpec:
     """Without an owner, how many publications of each there are between exact averages."""
     LIMITS = {  # noqa: RUF012
         "every": Limit("a trigger, such as Steps(10)", lambda v: isinstance(v, Trigger)),
+        "fetch": Limit.optional(
+            Limit("a trigger, such as Steps(10)", lambda v: isinstance(v, Trigger))
+        ),
         "outer": Limit(
             "an outer optimizer, such as Nesterov()", lambda v: isinstance(v, OuterOptimizer)
         ),
