@@ -17,8 +17,8 @@ def is_address(text: object) -> bool:
         >>> [is_address(text) for text in ("hdfs:///runs", "s3://bucket", "runs/a", "file:///a")]
         [True, True, False, False]
     """
-    scheme, found, _ = str(text).partition("://")
-    return bool(found) and scheme != "file"
+    scheme, separator, _ = str(text).partition("://")
+    return bool(separator) and scheme != "file"
 
 
 def cache_folder(name: str) -> Path:
@@ -57,7 +57,7 @@ def filesystem(address: str) -> tuple[Any, str]:
             f"{address} is reached through fsspec, which is not installed",
             do="pip install 'photinus[hdfs]'",
         ) from None
-    _find_settings()
+    _find_hadoop_settings()
     try:
         # fsspec drops the ones that it keeps when a process forks; HDFS's waits for ever there, and
         # pyspark forks to start Java
@@ -67,9 +67,9 @@ def filesystem(address: str) -> tuple[Any, str]:
     return fs, str(path).rstrip("/")
 
 
-def _find_settings() -> None:
+def _find_hadoop_settings() -> None:
     """Names the folder into which Spark unpacks Hadoop's settings in a container of YARN."""
     for root in (os.environ.get("PWD", ""), os.getcwd(), *sys.path[:1]):
-        shipped = os.path.join(root, "__spark_conf__", "__hadoop_conf__")
-        if root and os.path.isdir(shipped):
-            os.environ.setdefault("HADOOP_CONF_DIR", shipped)
+        folder = os.path.join(root, "__spark_conf__", "__hadoop_conf__")
+        if root and os.path.isdir(folder):
+            os.environ.setdefault("HADOOP_CONF_DIR", folder)

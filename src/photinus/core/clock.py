@@ -34,8 +34,8 @@ class Clock(NamedTuple):
 
     def after(self, examples: int, seconds: float, epochs: float) -> Clock:
         """Returns the clock one step of `examples` later; `seconds` and `epochs` are absolute."""
-        steps, done = self.steps + 1, self.examples + examples
-        return Clock(steps, done, epochs, seconds, progress=self.progress)
+        steps, total_examples = self.steps + 1, self.examples + examples
+        return Clock(steps, total_examples, epochs, seconds, progress=self.progress)
 
     def since(self, last: Clock) -> Clock:
         """Returns the work done since `last`: the weight of a delta."""
@@ -94,12 +94,12 @@ class Trigger:
         )
 
     def __str__(self) -> str:
-        named = [(f.name, getattr(self, f.name)) for f in fields(self)]
-        return " or ".join(f"{value:g} {name}" for name, value in named if value is not None)
+        limits = [(f.name, getattr(self, f.name)) for f in fields(self)]
+        return " or ".join(f"{value:g} {name}" for name, value in limits if value is not None)
 
     def __repr__(self) -> str:
-        named = [(f.name.capitalize(), getattr(self, f.name)) for f in fields(self)]
-        return " | ".join(f"{name}({value})" for name, value in named if value is not None)
+        limits = [(f.name.capitalize(), getattr(self, f.name)) for f in fields(self)]
+        return " | ".join(f"{name}({value})" for name, value in limits if value is not None)
 
     @property
     def is_deterministic(self) -> bool:
@@ -113,16 +113,16 @@ class Trigger:
 
     def fires(self, now: Clock, last: Clock) -> bool:
         """Returns whether a limit is reached at `now`, counted from `last`."""
-        since = now.since(last)
-        if since.steps == 0:
+        elapsed = now.since(last)
+        if elapsed.steps == 0:
             return False
         return any(
             limit is not None and done >= limit - tolerance
             for limit, done, tolerance in (
-                (self.steps, since.steps, 0),
-                (self.seconds, since.seconds, 0),
-                (self.examples, since.examples, 0),
-                (self.epochs, since.epochs, 1e-9),
+                (self.steps, elapsed.steps, 0),
+                (self.seconds, elapsed.seconds, 0),
+                (self.examples, elapsed.examples, 0),
+                (self.epochs, elapsed.epochs, 1e-9),
             )
         )
 

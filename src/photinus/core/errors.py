@@ -29,8 +29,8 @@ def message(wrong: str, *, got: object = None, then: str = "", do: str = "") -> 
         >>> message("worker 2 ended", got="exit code 1", then="its slot is started again")
         'worker 2 ended; got exit code 1; its slot is started again'
     """
-    given = "" if got is None else f"got {got}"
-    return "; ".join(part for part in (wrong, given, then, do) if part)
+    got_text = "" if got is None else f"got {got}"
+    return "; ".join(part for part in (wrong, got_text, then, do) if part)
 
 
 def reason_of(error: BaseException) -> str:
@@ -42,8 +42,8 @@ def reason_of(error: BaseException) -> str:
         >>> reason_of(ValueError("a wrong date"))
         'a wrong date'
     """
-    said = (isinstance(error, OSError) and error.strerror) or str(error)
-    return said or type(error).__name__
+    reason = (isinstance(error, OSError) and error.strerror) or str(error)
+    return reason or type(error).__name__
 
 
 class PhotinusError(Exception):
@@ -101,6 +101,6 @@ class RunFailedError(PhotinusError):
 
 def class_of(kind: str) -> type[PhotinusError] | None:
     """Returns the class of this tree that has the name `kind`; None for a name of another."""
-    found = globals().get(kind)
-    is_ours = isinstance(found, type) and issubclass(found, PhotinusError)
-    return found if is_ours else None
+    candidate = globals().get(kind)
+    is_photinus_error = isinstance(candidate, type) and issubclass(candidate, PhotinusError)
+    return candidate if is_photinus_error else None

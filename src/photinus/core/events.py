@@ -227,7 +227,7 @@ def event_from_dict(values: Mapping[str, Any]) -> Event:
     cls = _KINDS.get(str(values.get("kind")))
     if cls is None:
         raise UsageError("unknown kind of event", got=repr(values.get("kind")))
-    known = {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values}
-    if "slots" in known:
-        known["slots"] = tuple(known["slots"])
-    return cls(**known)
+    arguments = {f.name: values[f.name] for f in dataclasses.fields(cls) if f.name in values}
+    if "slots" in arguments:
+        arguments["slots"] = tuple(arguments["slots"])
+    return cls(**arguments)

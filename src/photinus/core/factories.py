@@ -26,8 +26,8 @@ _LIBRARIES = frozenset(
     """.split()  # noqa: SIM905 - a list, one a line, is a page
 )
 """Packages that are not the user's: photinus' requirements, theirs, and Python's installers."""
-_OURS = ("photinus.models.", "photinus.strategies.")
-_PLAIN_MODULES = ("torch.nn.functional",)
+_OPEN_PACKAGES = ("photinus.models.", "photinus.strategies.")
+_OPEN_MODULES = ("torch.nn.functional",)
 """Functions of arrays and nothing else."""
 
 
@@ -56,12 +56,14 @@ def by_value(function: Callable[..., Any]) -> str:
         photinus.core.errors.UsageError: only what a notebook or a script defines is sent by \
 value; got 'builtins:len'; give its name
     """
-    home, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
-    if home != "__main__" or not callable(function):
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if module != "__main__" or not callable(function):
         wrong = "only what a notebook or a script defines is sent by value"
-        raise UsageError(wrong, got=repr(f"{home}:{name}"), do="give its name")
-    plain = name if name.isidentifier() else "function"
-    path = f"__main__:{plain}_{secrets.token_hex(4)}"  # a cell that runs again makes another one
+        raise UsageError(wrong, got=repr(f"{module}:{name}"), do="give its name")
+    identifier = name if name.isidentifier() else "function"
+    path = (
+        f"__main__:{identifier}_{secrets.token_hex(4)}"  # a cell that runs again makes another one
+    )
     _by_value[path] = function
     return path
 
@@ -104,24 +106,28 @@ def imported(path: str, kind: str) -> Callable[..., Any]:
     """
     module, colon, name = path.partition(":")
     if not (module and colon and name):
-        raise _misnamed(path, kind)
+        raise _malformed_name_error(path, kind)
     if path in _by_value:
         return _by_value[path]
     if module == "__main__":
         do = "define it in a file that every process can import, and name that one"
         raise UsageError(f"the {kind} {path!r} was defined in another program", do=do)
     try:
-        found = importlib.import_module(module)
+        imported_module = importlib.import_module(module)
     except Exception as error:  # whatever the user's module raises while it is imported
         raise UsageError(
             f"the {kind} {path!r} cannot be imported",
             got=f"{type(error).__name__}: {error}",
             do="install its package on every worker, or ship the file with the job",
         ) from error
-    factory = getattr(found, name, None)
+    factory = getattr(imported_module, name, None)
     if factory is None:
-        near = difflib.get_close_matches(name, dir(found), n=1)
-        do = f"did you mean '{module}:{near[0]}'?" if near else "check the spelling"
+        close_matches = difflib.get_close_matches(name, dir(imported_module), n=1)
+        do = (
+            f"did you mean '{module}:{close_matches[0]}'?"
+            if close_matches
+            else "check the spelling"
+        )
         raise UsageError(f"{module} has no {name!r}", got=repr(path), do=do)
     if not callable(factory):
         raise UsageError(f"the {kind} {path!r} is not callable", got=type(factory).__name__)
@@ -151,26 +157,26 @@ def code_named(path: str, kind: str, *bases: type) -> Callable[..., Any]:
     """
     check_name(path, kind)
     if path.partition(":")[0].partition(".")[0] in sys.stdlib_module_names:  # not even imported
-        raise _refused(path, kind, "Python's library")
-    found = imported(path, kind)
-    if bases and isinstance(found, type):
-        if not issubclass(found, bases):
+        raise _foreign_code_error(path, kind, "Python's library")
+    code = imported(path, kind)
+    if bases and isinstance(code, type):
+        if not issubclass(code, bases):
             wanted = " or ".join(base.__name__ for base in bases)
             do = f"name a subclass of {wanted}, or a function that makes one"
             raise UsageError(
-                f"the {kind} {path!r} is a class of another kind", got=found.__name__, do=do
+                f"the {kind} {path!r} is a class of another kind", got=code.__name__, do=do
             )
-        return found
-    if bases and isinstance(found, bases):
-        return found
-    home = _home(found)
-    root = home.partition(".")[0]
-    if root in sys.stdlib_module_names or not root:
-        raise _refused(path, kind, "Python's library")
-    is_ours = root == "photinus" and not f"{home}.".startswith(_OURS)
-    if is_ours or (root in _LIBRARIES and home not in _PLAIN_MODULES):
-        raise _refused(path, kind, root)
-    return found
+        return code
+    if bases and isinstance(code, bases):
+        return code
+    module = _defining_module(code)
+    package = module.partition(".")[0]
+    if package in sys.stdlib_module_names or not package:
+        raise _foreign_code_error(path, kind, "Python's library")
+    is_internal = package == "photinus" and not f"{module}.".startswith(_OPEN_PACKAGES)
+    if is_internal or (package in _LIBRARIES and module not in _OPEN_MODULES):
+        raise _foreign_code_error(path, kind, package)
+    return code
 
 
 def check_name(path: str, kind: str) -> None:
@@ -186,26 +192,26 @@ def check_name(path: str, kind: str) -> None:
 'mynets.MLP'; did you mean 'mynets:MLP'?
     """
     if not _NAME.fullmatch(path):
-        raise _misnamed(path, kind)
+        raise _malformed_name_error(path, kind)
 
 
-def _misnamed(path: str, kind: str) -> UsageError:
-    home, dot, name = path.rpartition(".")
-    is_dotted = dot and _NAME.fullmatch(f"{home}:{name}")
-    do = f"did you mean '{home}:{name}'?" if is_dotted else f"e.g. {kind}='mynets:Net'"
+def _malformed_name_error(path: str, kind: str) -> UsageError:
+    module, dot, name = path.rpartition(".")
+    is_dotted = dot and _NAME.fullmatch(f"{module}:{name}")
+    do = f"did you mean '{module}:{name}'?" if is_dotted else f"e.g. {kind}='mynets:Net'"
     return UsageError(f"a {kind} is named package.module:name", got=repr(path), do=do)
 
 
-def _refused(path: str, kind: str, owner: str) -> UsageError:
+def _foreign_code_error(path: str, kind: str, owner: str) -> UsageError:
     do = "name a function of your own package"
     return UsageError(f"a {kind} must be the user's own code", got=f"{path!r} of {owner}", do=do)
 
 
-def _home(found: Any) -> str:  # noqa: ANN401 - any callable
+def _defining_module(code: Any) -> str:  # noqa: ANN401 - any callable
     """Returns the module in which a callable was made, whatever name leads to it."""
-    while isinstance(found, functools.partial):
-        found = found.func
-    return str(getattr(inspect.unwrap(found), "__module__", None) or "")
+    while isinstance(code, functools.partial):
+        code = code.func
+    return str(getattr(inspect.unwrap(code), "__module__", None) or "")
 
 
 def code_names(plain: object) -> list[str]:
@@ -215,20 +221,20 @@ def code_names(plain: object) -> list[str]:
         >>> code_names({"module": "mine:net", "every": {"steps": 3}, "strategy": '{"a": "b.c:d"}'})
         ['b.c:d', 'mine:net']
     """
-    return sorted({name for name in _texts(plain) if not name.startswith("photinus.")})
+    return sorted({name for name in _iter_names(plain) if not name.startswith("photinus.")})
 
 
-def _texts(plain: object) -> Iterator[str]:
+def _iter_names(plain: object) -> Iterator[str]:
     if isinstance(plain, str):
-        yield from _texts(_json(plain))
+        yield from _iter_names(_parse_json(plain))
         if _NAME.fullmatch(plain):
             yield plain
     elif isinstance(plain, (Mapping, list, tuple)):
         for value in plain.values() if isinstance(plain, Mapping) else plain:
-            yield from _texts(value)
+            yield from _iter_names(value)
 
 
-def _json(text: str) -> object:
+def _parse_json(text: str) -> object:
     """Returns the value of JSON within JSON, as of a strategy; None of any other text."""
     try:
         return json.loads(text) if text.lstrip()[:1] in ("{", "[") else None

@@ -33,15 +33,15 @@ def allow_descriptors(files: int, who: str) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return
-    now = _count(soft)
-    wanted = now + files
-    if soft >= wanted:
+    open_files = _count(soft)
+    needed = open_files + files
+    if soft >= needed:
         return
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        got = f"at most {hard}, {now} of them open already"
-        do = f"allow {wanted}: ulimit -n {wanted}, or LimitNOFILE of the service"
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        got = f"at most {hard}, {open_files} of them open already"
+        do = f"allow {needed}: ulimit -n {needed}, or LimitNOFILE of the service"
         raise NotReadyError(f"{who} may not open enough files and connections", got=got, do=do)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def _count(limit: int) -> int:

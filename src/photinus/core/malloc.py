@@ -8,10 +8,10 @@ import sys
 from functools import cache
 
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
-_LARGEST_BYTES = (256 << 20, 32 << 20)
+_MMAP_BYTES = (256 << 20, 32 << 20)
 """Of one array; an older library takes no more than the second."""
-_KEPT_BYTES = 512 << 20
-_OWN = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+_TRIM_BYTES = 512 << 20
+_USER_VARIABLES = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 @cache
@@ -23,13 +23,13 @@ def keep_freed_memory() -> bool:
     processor's time in a convolutional network. Who set the library's own variables is obeyed, and
     other libraries are left as they are.
     """
-    if any(name in os.environ for name in _OWN):
+    if any(name in os.environ for name in _USER_VARIABLES):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    is_large = any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST_BYTES)
-    return is_large and bool(mallopt(_TRIM_THRESHOLD, _KEPT_BYTES))
+    is_set = any(mallopt(_MMAP_THRESHOLD, size) for size in _MMAP_BYTES)
+    return is_set and bool(mallopt(_TRIM_THRESHOLD, _TRIM_BYTES))
 
 
 def release_freed_memory() -> None:

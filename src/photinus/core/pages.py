@@ -14,7 +14,7 @@ from photinus.core.parameters import Vector
 _IS_LINUX = sys.platform == "linux"
 _NO_RESERVE = 0x4000 if _IS_LINUX else 0
 """MAP_NORESERVE: what is not touched is not counted."""
-_FREED_BYTES = 1 << 26
+_FREE_CHUNK_BYTES = 1 << 26
 
 
 class Pages:
@@ -70,9 +70,9 @@ def read_at_random(array: Vector) -> None:
 
     Else it reads up to some megabytes around each of them.
     """
-    held = map_of(array)
-    if held is not None and hasattr(mmap, "MADV_RANDOM"):
-        held.madvise(mmap.MADV_RANDOM)
+    mapping = map_of(array)
+    if mapping is not None and hasattr(mmap, "MADV_RANDOM"):
+        mapping.madvise(mmap.MADV_RANDOM)
 
 
 def give_back(array: Vector) -> None:
@@ -80,9 +80,9 @@ def give_back(array: Vector) -> None:
 
     Some pages at a time: other threads of its process go on meanwhile.
     """
-    held = map_of(array)
-    if held is None or not hasattr(mmap, "MADV_REMOVE"):
+    mapping = map_of(array)
+    if mapping is None or not hasattr(mmap, "MADV_REMOVE"):
         return
     with contextlib.suppress(OSError):  # it lies in memory, or its file system cannot
-        for start in range(0, len(held), _FREED_BYTES):
-            held.madvise(mmap.MADV_REMOVE, start, min(_FREED_BYTES, len(held) - start))
+        for start in range(0, len(mapping), _FREE_CHUNK_BYTES):
+            mapping.madvise(mmap.MADV_REMOVE, start, min(_FREE_CHUNK_BYTES, len(mapping) - start))

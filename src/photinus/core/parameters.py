@@ -164,9 +164,9 @@ class Parameters:
         return {e.name: self.view(e.name) for e in self.layout.entries}
 
 
-def _buffer(layout: Layout, section: str, dtype: str, given: Vector | None) -> Vector:
+def _buffer(layout: Layout, section: str, dtype: str, values: Vector | None) -> Vector:
     size = layout.size(section)
-    if given is None:
+    if values is None:
         try:
             return np.zeros(size, dtype)
         except (MemoryError, ValueError) as error:  # ValueError: more than any array may hold
@@ -175,11 +175,12 @@ def _buffer(layout: Layout, section: str, dtype: str, given: Vector | None) -> V
                 got=f"{size * np.dtype(dtype).itemsize >> 20} MiB",
                 do="use a smaller model, or sharded tables",
             ) from error
-    if given.shape != (size,) or given.dtype != np.dtype(dtype):
+    if values.shape != (size,) or values.dtype != np.dtype(dtype):
         raise UsageError(
-            f"the {section} buffer must be {dtype}[{size}]", got=f"{given.dtype}{list(given.shape)}"
+            f"the {section} buffer must be {dtype}[{size}]",
+            got=f"{values.dtype}{list(values.shape)}",
         )
-    return np.ascontiguousarray(given)
+    return np.ascontiguousarray(values)
 
 
 def is_finite(vector: Vector) -> bool:

@@ -23,11 +23,11 @@ def pretrained_folder(base: str) -> Path:
         photinus.core.errors.NotReadyError: there is no pre-trained model 'no_such_model' here; \
 install its package on every worker, or name a folder with tokenizer.json
     """
-    found = Path(base)
-    if not found.is_dir() and base.isidentifier():
+    folder = Path(base)
+    if not folder.is_dir() and base.isidentifier():
         spec = importlib.util.find_spec(base)
-        found = Path(spec.origin).parent / "model" if spec and spec.origin else found
-    if not (found / "tokenizer.json").is_file():
+        folder = Path(spec.origin).parent / "model" if spec and spec.origin else folder
+    if not (folder / "tokenizer.json").is_file():
         do = "install its package on every worker, or name a folder with tokenizer.json"
         raise NotReadyError(f"there is no pre-trained model {base!r} here", do=do)
-    return found
+    return folder

@@ -30,13 +30,13 @@ def backoff(tries: int, who: int | str = 0, most: int = 2) -> float:
         >>> [round(backoff(tries, 3), 1) for tries in range(4)]
         [1.3, 1.2, 1.5, 2.9]
     """
-    share = derive(tries, "backoff", who) / (1 << 63)
-    return float(min(most, 1 << min(tries, 16)) * (0.5 + share))
+    jitter = derive(tries, "backoff", who) / (1 << 63)
+    return float(min(most, 1 << min(tries, 16)) * (0.5 + jitter))
 
 
 def reordered(who: Iterable[int], tries: int) -> list[int]:
     """Returns them in a different order for every try: the same one is not always the last."""
-    return sorted(who, key=lambda one: derive(tries, "order", one))
+    return sorted(who, key=lambda number: derive(tries, "order", number))
 
 
 def generator(seed: int, *purpose: int | str) -> np.random.Generator:

@@ -73,8 +73,8 @@ def between(least: float, most: float) -> Limit:
 
 def one_of(*choices: object) -> Limit:
     """One of the values named."""
-    named = ", ".join(repr(c) for c in choices)
-    return Limit(f"one of {named}", lambda v: v in choices)
+    choices_text = ", ".join(repr(c) for c in choices)
+    return Limit(f"one of {choices_text}", lambda v: v in choices)
 
 
 def validate(instance: object, of: str = "") -> None:
@@ -87,23 +87,27 @@ def validate(instance: object, of: str = "") -> None:
     Raises:
         UsageError: `every of Averaging must be a whole number of at least 1; got 0`.
     """
-    kind: Any = type(instance)
-    for name, limit in _limits(kind).items():
+    cls: Any = type(instance)
+    for name, limit in _limits_of(cls).items():
         value = getattr(instance, name)
         try:
             holds = limit.holds(value)
         except (TypeError, ValueError):  # compared with what is no number
             holds = False
         if not holds:
-            wrong = f"{name} of {of or kind.__name__} must be {limit.text}"
+            wrong = f"{name} of {of or cls.__name__} must be {limit.text}"
             is_numpy = type(value).__module__ == "numpy"
             do = "make it plain: int(...), float(...) or .tolist()" if is_numpy else ""
-            is_names = limit is _PLAIN[tuple] and isinstance(value, str) and _is_names(kind, name)
-            do = _as_list(value) if is_names else do
+            is_list_of_texts = (
+                limit is _TYPE_LIMITS[tuple]
+                and isinstance(value, str)
+                and _is_list_of_texts(cls, name)
+            )
+            do = _list_hint(value) if is_list_of_texts else do
             raise UsageError(wrong, got=repr(value), do=do)
 
 
-_PLAIN: Mapping[Any, Limit] = {
+_TYPE_LIMITS: Mapping[Any, Limit] = {
     str: Limit("a string", lambda v: isinstance(v, str)),
     bool: Limit("True or False", lambda v: isinstance(v, bool)),
     int: Limit("a whole number", lambda v: isinstance(v, int) and not isinstance(v, bool)),
@@ -114,29 +118,29 @@ _PLAIN: Mapping[Any, Limit] = {
 
 
 @functools.cache
-def _limits(cls: Any) -> Mapping[str, Limit]:  # noqa: ANN401 - any dataclass
+def _limits_of(cls: Any) -> Mapping[str, Limit]:  # noqa: ANN401 - any dataclass
     """Returns a class's limits, and for each field without one the limit of its type."""
     limits = dict(getattr(cls, "LIMITS", {}))
     hints = typing.get_type_hints(cls)
     for name in [f.name for f in dataclasses.fields(cls) if f.name not in limits]:
         kind = typing.get_origin(hints[name]) or hints[name]
-        if kind in _PLAIN:
-            limits[name] = _PLAIN[kind]
+        if kind in _TYPE_LIMITS:
+            limits[name] = _TYPE_LIMITS[kind]
         elif dataclasses.is_dataclass(kind):
-            limits[name] = _made_of(typing.cast(type, kind))
+            limits[name] = _instance_limit(typing.cast(type, kind))
     return limits
 
 
-def _made_of(cls: type) -> Limit:
+def _instance_limit(cls: type) -> Limit:
     return Limit(f"of type {cls.__name__}", lambda v: isinstance(v, cls))
 
 
-def _is_names(cls: Any, field: str) -> bool:  # noqa: ANN401 - any dataclass
+def _is_list_of_texts(cls: Any, field: str) -> bool:  # noqa: ANN401 - any dataclass
     """Returns whether a field holds a list of texts."""
     return typing.get_args(typing.get_type_hints(cls)[field])[:1] == (str,)
 
 
-def _as_list(text: str) -> str:
+def _list_hint(text: str) -> str:
     """Returns how names are written that were given in one text."""
     return f"write {[part.strip() for part in text.split(',')]}"
 
@@ -150,20 +154,20 @@ def unknown_column(name: str, known: typing.Iterable[str]) -> UsageError:
     """
     columns = set(known)
     if "," in name and {part.strip() for part in name.split(",")} <= columns:
-        do = f"one name is one column: {_as_list(name)}"
+        do = f"one name is one column: {_list_hint(name)}"
         return UsageError("unknown column", got=repr(name), do=do)
     return unknown_name("column", name, columns)
 
 
-_NEAR = 0.65
+_MIN_SIMILARITY = 0.65
 """How similar a name must be to be suggested: below it 'auroc' would be 'accuracy'."""
 
 
 def unknown_name(kind: str, name: str, known: typing.Iterable[str]) -> UsageError:
     """Returns the error for a name that is none of `known`, with the nearest one as a hint."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=_MIN_SIMILARITY)
+    hint = f"did you mean {matches[0]!r}?" if matches else f"known: {', '.join(names)}"
     return UsageError(f"unknown {kind}", got=repr(name), do=hint)
 
 
@@ -179,22 +183,22 @@ def named_settings(cls: type[S]) -> type[S]:
         Traceback (most recent call last):
         photinus.core.errors.UsageError: unknown setting of Net; got 'hiden'; did you mean 'hidden'?
     """
-    make = cls.__init__
+    plain_init = cls.__init__
     fields = [f for f in dataclasses.fields(cls) if f.init]  # type: ignore[arg-type]
     known = [f.name for f in fields]
-    absent = dataclasses.MISSING
-    needed = [f.name for f in fields if f.default is absent and f.default_factory is absent]
+    missing = dataclasses.MISSING
+    required = [f.name for f in fields if f.default is missing and f.default_factory is missing]
 
-    @functools.wraps(make)
-    def made(self: Any, *args: Any, **values: Any) -> None:  # noqa: ANN401 - any settings
+    @functools.wraps(plain_init)
+    def checked_init(self: Any, *args: Any, **values: Any) -> None:  # noqa: ANN401 - any settings
         for name in values:
             if name not in known:
                 raise unknown_name(f"setting of {cls.__name__}", name, known)
-        if missing := [name for name in needed[len(args) :] if name not in values]:
-            raise UsageError(f"{cls.__name__} needs {missing[0]}", do=f"{missing[0]}=...")
-        make(self, *args, **values)
+        if absent := [name for name in required[len(args) :] if name not in values]:
+            raise UsageError(f"{cls.__name__} needs {absent[0]}", do=f"{absent[0]}=...")
+        plain_init(self, *args, **values)
 
-    cls.__init__ = made  # type: ignore[method-assign]
+    cls.__init__ = checked_init  # type: ignore[method-assign]
     return cls
 
 
@@ -206,28 +210,28 @@ def paths_to(name: str, cls: Any, within: str = "") -> list[str]:  # noqa: ANN40
         cls: a dataclass whose fields may be of other ones.
         within: the path to `cls`.
     """
-    hints, found = typing.get_type_hints(cls), []
+    hints, paths = typing.get_type_hints(cls), []
     for field in (f for f in dataclasses.fields(cls) if f.init):
-        place = f"{within}{field.name}"
-        found += [place] if field.name == name else []
+        path = f"{within}{field.name}"
+        paths += [path] if field.name == name else []
         if dataclasses.is_dataclass(hints[field.name]):
-            found += paths_to(name, hints[field.name], f"{place}.")
-    return found
+            paths += paths_to(name, hints[field.name], f"{path}.")
+    return paths
 
 
 def to_dict(instance: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
     """Returns a settings object as plain values; what is None is left out (TOML has no null)."""
     pairs = {f.name: getattr(instance, f.name) for f in dataclasses.fields(instance) if f.init}
-    return {name: _plain(value) for name, value in pairs.items() if value is not None}
+    return {name: _to_plain(value) for name, value in pairs.items() if value is not None}
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - any field's value
+def _to_plain(value: Any) -> Any:  # noqa: ANN401 - any field's value
     if dataclasses.is_dataclass(value):
         return to_dict(value)
     if isinstance(value, (tuple, list)):
-        return [_plain(v) for v in value]
+        return [_to_plain(v) for v in value]
     if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items() if v is not None}
+        return {k: _to_plain(v) for k, v in value.items() if v is not None}
     return value
 
 
@@ -245,39 +249,42 @@ def from_dict(cls: type[S], values: Mapping[str, Any]) -> S:
     for key in values:
         if key not in known:
             raise unknown_name(f"setting of {cls.__name__}", key, known)
-    built = {
-        key: _shaped(f"{key} of {cls.__name__}", hints[key], value) for key, value in values.items()
+    converted = {
+        key: _convert(f"{key} of {cls.__name__}", hints[key], value)
+        for key, value in values.items()
     }
     try:
-        return cls(**built)
+        return cls(**converted)
     except TypeError as error:
         raise UsageError(
             f"{cls.__name__} cannot be made", got=dict(values), do=str(error)
         ) from error
 
 
-def _shaped(name: str, hint: Any, value: Any) -> Any:  # noqa: ANN401 - any field's type
+def _convert(name: str, hint: Any, value: Any) -> Any:  # noqa: ANN401 - any field's type
     """Returns a plain value in the shape that the field's type names: dataclass or tuple."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        inner = [a for a in typing.get_args(hint) if a is not type(None)]
-        structured = [a for a in inner if dataclasses.is_dataclass(a) or typing.get_origin(a)]
-        if value is None or not structured or type(value) in inner:
+        member_types = [a for a in typing.get_args(hint) if a is not type(None)]
+        structured_types = [
+            a for a in member_types if dataclasses.is_dataclass(a) or typing.get_origin(a)
+        ]
+        if value is None or not structured_types or type(value) in member_types:
             return value
-        return _shaped(name, structured[0], value)
+        return _convert(name, structured_types[0], value)
     if dataclasses.is_dataclass(hint) and not isinstance(value, typing.cast(type, hint)):
-        return _settings(name, typing.cast(type, hint), value)
+        return _nested_settings(name, typing.cast(type, hint), value)
     if typing.get_origin(hint) is tuple:
         if not isinstance(value, (list, tuple)):
-            is_names = isinstance(value, str) and typing.get_args(hint)[0] is str
-            do = _as_list(value) if is_names else ""
+            is_list_of_texts = isinstance(value, str) and typing.get_args(hint)[0] is str
+            do = _list_hint(value) if is_list_of_texts else ""
             raise UsageError(f"{name} must be a list", got=repr(value), do=do)
-        return tuple(_shaped(name, typing.get_args(hint)[0], v) for v in value)
+        return tuple(_convert(name, typing.get_args(hint)[0], v) for v in value)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     return value
 
 
-def _settings(name: str, cls: Any, value: Any) -> Any:  # noqa: ANN401 - any dataclass
+def _nested_settings(name: str, cls: Any, value: Any) -> Any:  # noqa: ANN401 - any dataclass
     if _is_number(value) and hasattr(cls, "constant"):  # a schedule that stays as it is
         return cls.constant(float(value))
     if not isinstance(value, Mapping):

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-_BOTH = (signal.SIGINT, signal.SIGTERM)
-_deferred: list[list[tuple[str, ...]]] = []
+_DEFAULT_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_deferred_blocks: list[list[tuple[str, ...]]] = []
 """The signals that arrived in each block of `deferred` that the main thread is in."""
 
 
@@ -37,29 +37,35 @@ def interruptible(*signals: signal.Signals) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[tuple[str, ...]] = []
+    received: list[tuple[str, ...]] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as Python calls
-        came.append(() if number == signal.SIGINT else (signal.Signals(number).name,))
-        if _deferred:
-            _deferred[-1].append(came[-1])
+        received.append(() if number == signal.SIGINT else (signal.Signals(number).name,))
+        if _deferred_blocks:
+            _deferred_blocks[-1].append(received[-1])
         else:
-            raise KeyboardInterrupt(*came[-1])
+            raise KeyboardInterrupt(*received[-1])
 
-    handlers = {sign: signal.getsignal(sign) for sign in signals or _BOTH}
+    handlers = {signum: signal.getsignal(signum) for signum in signals or _DEFAULT_SIGNALS}
     # None: of another language's, which Python can neither call nor restore
-    handlers = {sign: old for sign, old in handlers.items() if old not in (None, signal.SIG_IGN)}
-    for sign in handlers:
-        signal.signal(sign, interrupt)
+    handlers = {
+        signum: handler
+        for signum, handler in handlers.items()
+        if handler not in (None, signal.SIG_IGN)
+    }
+    for signum in handlers:
+        signal.signal(signum, interrupt)
     try:
         yield
     except Exception as error:
-        if came and not isinstance(error.__cause__, KeyboardInterrupt):
-            raise KeyboardInterrupt(*came[0]) from error  # what a call that was cut short raises
+        if received and not isinstance(error.__cause__, KeyboardInterrupt):
+            raise KeyboardInterrupt(
+                *received[0]
+            ) from error  # what a call that was cut short raises
         raise
     finally:
-        for sign, old in handlers.items():
-            signal.signal(sign, old)
+        for signum, handler in handlers.items():
+            signal.signal(signum, handler)
 
 
 @contextlib.contextmanager
@@ -84,16 +90,16 @@ def deferred() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    held: list[tuple[str, ...]] = []
-    _deferred.append(held)
+    arrived: list[tuple[str, ...]] = []
+    _deferred_blocks.append(arrived)
     try:
         yield
     finally:
-        _deferred.remove(held)
-    if held and _deferred:
-        _deferred[-1] += held
-    elif held:
-        raise KeyboardInterrupt(*held[0])
+        _deferred_blocks.remove(arrived)
+    if arrived and _deferred_blocks:
+        _deferred_blocks[-1] += arrived
+    elif arrived:
+        raise KeyboardInterrupt(*arrived[0])
 
 
 def stopped_by(error: KeyboardInterrupt) -> str:

@@ -67,10 +67,10 @@ def choose_kernels() -> None:
     """
     import torch
 
-    for number in (torch.float32, torch.float64):
-        one = torch.full((1,), 0.5, dtype=number)  # of one number: no second thread takes part
+    for dtype in (torch.float32, torch.float64):
+        argument = torch.full((1,), 0.5, dtype=dtype)  # of one number: no second thread takes part
         for name in _FUNCTIONS_OF_MKL:
-            getattr(torch, name)(one)
+            getattr(torch, name)(argument)
 
 
 @contextmanager
@@ -89,12 +89,12 @@ def threads_held(threads: int) -> Iterator[None]:
         >>> torch.get_num_threads() == before
         True
     """
-    hold = _ThreadLimit(threads)
-    _enter(hold)
+    limit = _ThreadLimit(threads)
+    _apply(limit)
     try:
         yield
     finally:
-        _leave(hold)
+        _release(limit)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -103,7 +103,7 @@ class _ThreadLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Before:
+class _ThreadSettings:
     """What the process was set to."""
 
     libraries: tuple[tuple[str, int | None], ...]
@@ -112,7 +112,7 @@ class _Before:
     environment: dict[str, str | None]
 
     @classmethod
-    def now(cls) -> _Before:
+    def current(cls) -> _ThreadSettings:
         import torch
 
         libraries = ThreadpoolController().lib_controllers
@@ -126,9 +126,9 @@ class _Before:
         import torch
 
         torch.set_num_threads(self.torch)
-        known = dict(self.libraries)
+        threads_by_path = dict(self.libraries)
         for library in ThreadpoolController().lib_controllers:
-            if threads := known.get(library.filepath):
+            if threads := threads_by_path.get(library.filepath):
                 library.set_num_threads(threads)
         for name, value in self.environment.items():
             if value is None:
@@ -138,22 +138,22 @@ class _Before:
 
 
 _lock = threading.Lock()
-_holds: list[_ThreadLimit] = []
-_before: list[_Before] = []
+_active_limits: list[_ThreadLimit] = []
+_saved_settings: list[_ThreadSettings] = []
 
 
-def _enter(hold: _ThreadLimit) -> None:
+def _apply(limit: _ThreadLimit) -> None:
     with _lock:
-        if not _holds:
-            _before[:] = [_Before.now()]
-        _holds.append(hold)
-        use_threads(hold.threads)
+        if not _active_limits:
+            _saved_settings[:] = [_ThreadSettings.current()]
+        _active_limits.append(limit)
+        use_threads(limit.threads)
 
 
-def _leave(hold: _ThreadLimit) -> None:
+def _release(limit: _ThreadLimit) -> None:
     with _lock:
-        _holds.remove(hold)
-        if _holds:
-            use_threads(_holds[-1].threads)
+        _active_limits.remove(limit)
+        if _active_limits:
+            use_threads(_active_limits[-1].threads)
         else:
-            _before.pop().restore()
+            _saved_settings.pop().restore()
