@@ -55,7 +55,7 @@ def test_files_are_sealed_for_their_owner_alone_and_gone_once_read(echo, tmp_pat
 
 def test_what_lies_in_the_folder_tells_nothing(tmp_path):
     place = place_of(str(tmp_path))
-    line = folder._Line(place, Seal(KEYS.worker()), "up/link-")
+    line = folder._FileQueue(place, Seal(KEYS.worker()), "up/link-")
     line.put(Frame("push", header={"secret": "plain words"}))
     [name] = place.names("up")
     assert b"plain words" not in (tmp_path / "up" / name).read_bytes()
@@ -168,7 +168,7 @@ def test_a_listener_that_died_is_noticed_by_its_sign(echo, monkeypatch):
             link.exchange(None, 20.0)
     with pytest.raises(LinkLostError, match="nobody of this run signs"):
         FolderLink(echo.address, KEYS.worker(), connect_seconds=0.0)
-    echo._sign()
+    echo._write_sign()
     link_to(echo).close()
 
 

@@ -75,14 +75,14 @@ def test_the_fast_path_equals_the_plain_path(frame, piece_bytes, most):
     data = wire(frame, piece_bytes=piece_bytes) * 2
     decoder, got = Decoder(), []
     while data:
-        target = decoder.wanted()
+        target = decoder.payload_target()
         if target is None:
             n = min(most, 9)
             got += decoder.feed(data[:n])
         else:
             n = min(most, len(target), len(data))
             target[:n] = data[:n]
-            got += decoder.filled(n)
+            got += decoder.payload_received(n)
         data = data[n:]
     assert len(got) == 2
     for copy in got:
@@ -212,7 +212,7 @@ def test_bytes_that_lie_are_refused_by_name(data, words):
         decoder.feed(data)
     with pytest.raises(FrameError, match="nothing is read after"):
         decoder.feed(b"x" * 22)
-    assert decoder.wanted() is None
+    assert decoder.payload_target() is None
 
 
 def test_a_payload_piece_longer_than_its_array_is_refused():

@@ -22,8 +22,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from photinus.core.errors import AuthenticationError, UsageError
 
-_BEFORE = timedelta(days=1)
-_AFTER = timedelta(days=90)
+_VALID_BEFORE = timedelta(days=1)
+_VALID_AFTER = timedelta(days=90)
 _NO_CHECK_TIME = ssl.VerifyFlags(0x200000)
 """OpenSSL's X509_V_FLAG_NO_CHECK_TIME, which Python has no name for."""
 
@@ -60,7 +60,7 @@ class WorkerKey:
         Raises:
             AuthenticationError: the key is damaged.
         """
-        return _context(ssl.PROTOCOL_TLS_CLIENT, self) if self.secret else None
+        return _tls_context(ssl.PROTOCOL_TLS_CLIENT, self) if self.secret else None
 
     def server_context(self) -> ssl.SSLContext | None:
         """Returns the listening side of mutual TLS 1.3, or None without security.
@@ -70,7 +70,7 @@ class WorkerKey:
         Raises:
             AuthenticationError: the key is damaged.
         """
-        return _context(ssl.PROTOCOL_TLS_SERVER, self) if self.secret else None
+        return _tls_context(ssl.PROTOCOL_TLS_SERVER, self) if self.secret else None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -98,27 +98,31 @@ class Credentials:
             UsageError: `run` has another length.
         """
         _check_run(run)
-        secret = ec.generate_private_key(ec.SECP256R1())
-        name = _name("photinus run " + run.hex())
+        authority_key = ec.generate_private_key(ec.SECP256R1())
+        name = _common_name("photinus run " + run.hex())
         # a path length of 0: no certificate of this run can make another one
         authority = (
-            _builder(name, name, secret.public_key())
+            _certificate_builder(name, name, authority_key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(is_authority=True), critical=True)
-            .sign(secret, hashes.SHA256())
+            .add_extension(_key_usage(is_authority=True), critical=True)
+            .sign(authority_key, hashes.SHA256())
         )
 
         seal = secrets.token_bytes(32)
 
         def issue(title: str, *roles: x509.ObjectIdentifier) -> WorkerKey:
-            return replace(_issue(run, authority, secret, roles, title), seal=seal)
+            return replace(_issue(run, authority, authority_key, roles, title), seal=seal)
 
-        speaks, listens = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
+        client_role, server_role = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
 
         def worker(is_peer: bool) -> WorkerKey:
-            return issue("worker", speaks, listens) if is_peer else issue("worker", speaks)
+            return (
+                issue("worker", client_role, server_role)
+                if is_peer
+                else issue("worker", client_role)
+            )
 
-        return cls(run, issue("server", listens), worker)
+        return cls(run, issue("server", server_role), worker)
 
     @classmethod
     def none(cls, run: bytes) -> Credentials:
@@ -150,7 +154,7 @@ class Credentials:
 
     def server_context(self) -> ssl.SSLContext | None:
         """Returns the server's side of mutual TLS 1.3, or None without security."""
-        return _context(ssl.PROTOCOL_TLS_SERVER, self._server) if self._server.secret else None
+        return _tls_context(ssl.PROTOCOL_TLS_SERVER, self._server) if self._server.secret else None
 
 
 def _check_run(run: bytes) -> None:
@@ -158,11 +162,11 @@ def _check_run(run: bytes) -> None:
         raise UsageError("a run is named by 16 bytes", got=repr(run))
 
 
-def _name(title: str) -> x509.Name:
+def _common_name(title: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, title)])
 
 
-def _builder(
+def _certificate_builder(
     subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
@@ -173,12 +177,12 @@ def _builder(
         .issuer_name(issuer)
         .public_key(public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _BEFORE)
-        .not_valid_after(now + _AFTER)
+        .not_valid_before(now - _VALID_BEFORE)
+        .not_valid_after(now + _VALID_AFTER)
     )
 
 
-def _usage(*, is_authority: bool) -> x509.KeyUsage:
+def _key_usage(*, is_authority: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not is_authority,
         key_cert_sign=is_authority,
@@ -199,29 +203,31 @@ def _issue(
     roles: Iterable[x509.ObjectIdentifier],
     title: str,
 ) -> WorkerKey:
-    secret = ec.generate_private_key(ec.SECP256R1())
+    private_key = ec.generate_private_key(ec.SECP256R1())
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     certificate = (
-        _builder(_name(f"photinus {title}"), authority.subject, secret.public_key())
+        _certificate_builder(
+            _common_name(f"photinus {title}"), authority.subject, private_key.public_key()
+        )
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(is_authority=False), critical=True)
+        .add_extension(_key_usage(is_authority=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(roles), critical=True)
         .add_extension(identifier, critical=False)
         .sign(signer, hashes.SHA256())
     )
     password = secrets.token_hex(16).encode()
     pem = serialization.Encoding.PEM
-    locked = secret.private_bytes(
+    encrypted_key = private_key.private_bytes(
         pem,
         serialization.PrivateFormat.PKCS8,
         serialization.BestAvailableEncryption(password),
     )
     return WorkerKey(
-        run, authority.public_bytes(pem), certificate.public_bytes(pem), locked, password
+        run, authority.public_bytes(pem), certificate.public_bytes(pem), encrypted_key, password
     )
 
 
-def _context(protocol: int, key: WorkerKey) -> ssl.SSLContext:
+def _tls_context(protocol: int, key: WorkerKey) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     # the authority of this one run is pinned; names and addresses of machines are not checked,
@@ -230,7 +236,7 @@ def _context(protocol: int, key: WorkerKey) -> ssl.SSLContext:
     context.verify_mode = ssl.CERT_REQUIRED
     try:
         context.load_verify_locations(cadata=key.authority.decode("ascii"))
-        _load(context, key)
+        _load_certificate(context, key)
     except (ssl.SSLError, ValueError) as error:
         raise AuthenticationError("the run's key is damaged", got=error) from error
     # the authority is valid as long as the run: no clock, of a day or of another machine, ends a
@@ -241,7 +247,7 @@ def _context(protocol: int, key: WorkerKey) -> ssl.SSLContext:
     return context
 
 
-def _load(context: ssl.SSLContext, key: WorkerKey) -> None:
+def _load_certificate(context: ssl.SSLContext, key: WorkerKey) -> None:
     # ssl reads certificates from files only: one in memory, without a name in any folder
     if sys.platform == "linux" and os.path.isdir("/proc/self/fd"):
         with open(os.memfd_create("photinus"), "wb", buffering=0) as memory:

@@ -1,4 +1,4 @@
-"""File systems that a folder road can use: local directories, or any that fsspec reaches.
+"""File systems that links through a folder use: local directories, or any that fsspec reaches.
 
 A file appears whole or not at all; a listing of a directory never has one that is half written.
 """
@@ -19,7 +19,7 @@ from photinus.core.addresses import filesystem, is_address
 from photinus.core.errors import LinkLostError, NotReadyError, UsageError
 
 _HIDDEN = "."
-_REACH_SECONDS = 10.0
+_CONNECT_SECONDS = 10.0
 
 
 class Filesystem(ABC):
@@ -31,7 +31,7 @@ class Filesystem(ABC):
 
     @abstractmethod
     def make(self) -> None:
-        """Makes the place, empty.
+        """Makes the root folder, empty.
 
         Raises:
             LinkLostError: it cannot be made.
@@ -42,7 +42,7 @@ class Filesystem(ABC):
         """Writes a new file: aside, then renamed.
 
         Raises:
-            LinkLostError: the place cannot be written to.
+            LinkLostError: the folder cannot be written to.
         """
 
     @abstractmethod
@@ -55,7 +55,7 @@ class Filesystem(ABC):
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """Removes a file or a directory with all that is in it; "" is the whole place."""
+        """Removes a file or a directory with all that is in it; "" is the root folder."""
 
 
 class LocalFilesystem(Filesystem):
@@ -72,26 +72,28 @@ class LocalFilesystem(Filesystem):
         try:
             self._path.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise _unwritable(self.address, error) from error
+            raise _unwritable_error(self.address, error) from error
 
     def put(self, name: str, data: bytes) -> None:
-        """See `Place.put`; a place that was removed is not made again."""
+        """See `Filesystem.put`; a folder that was removed is not made again."""
         target = self._path / name
-        aside = target.with_name(_HIDDEN + uuid.uuid4().hex)
+        temporary = target.with_name(_HIDDEN + uuid.uuid4().hex)
         try:
             target.parent.mkdir(exist_ok=True, mode=0o700)
-            with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            with open(
+                os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
+            ) as file:
                 file.write(data)
-            aside.rename(target)
+            temporary.rename(target)
         except OSError as error:
-            raise _unwritable(self.address, error) from error
+            raise _unwritable_error(self.address, error) from error
 
     def names(self, directory: str) -> list[str] | None:
         try:
-            found = os.listdir(self._path / directory)
+            entries = os.listdir(self._path / directory)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return sorted(name for name in found if not name.startswith(_HIDDEN))
+        return sorted(name for name in entries if not name.startswith(_HIDDEN))
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
         try:
@@ -121,28 +123,28 @@ class RemoteFilesystem(Filesystem):
         self.address = address
 
     def make(self) -> None:
-        """See `Place.make`; a directory appears with its first file."""
+        """See `Filesystem.make`; a directory appears with its first file."""
         self.remove("")
 
     def put(self, name: str, data: bytes) -> None:
         directory, _, file = name.rpartition("/")
-        aside = f"{self._path}/{directory}/{_HIDDEN}{uuid.uuid4().hex}"
+        temporary = f"{self._path}/{directory}/{_HIDDEN}{uuid.uuid4().hex}"
         try:
             self._fs.makedirs(f"{self._path}/{directory}", exist_ok=True)
-            self._fs.pipe_file(aside, data)
-            self._fs.mv(aside, f"{self._path}/{directory}/{file}")
+            self._fs.pipe_file(temporary, data)
+            self._fs.mv(temporary, f"{self._path}/{directory}/{file}")
         except Exception as error:  # a file system of any maker, each with errors of its own
-            raise _unwritable(self.address, error) from error
+            raise _unwritable_error(self.address, error) from error
 
     def names(self, directory: str) -> list[str] | None:
         try:
             self._fs.invalidate_cache()  # a listing of a minute ago hides what has just arrived
-            found = self._fs.ls(f"{self._path}/{directory}", detail=False)
+            paths = self._fs.ls(f"{self._path}/{directory}", detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except Exception as error:
             raise LinkLostError(f"{self.address} cannot be listed", got=error) from error
-        names = (str(path).rstrip("/").rpartition("/")[2] for path in found)
+        names = (str(path).rstrip("/").rpartition("/")[2] for path in paths)
         return sorted(name for name in names if not name.startswith(_HIDDEN))
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
@@ -156,11 +158,11 @@ class RemoteFilesystem(Filesystem):
         return data
 
     def remove(self, name: str) -> None:
-        with suppress(Exception):  # it may be gone, and what is left is removed with the place
+        with suppress(Exception):  # it may be gone, and what is left is removed with the root
             self._fs.rm(f"{self._path}/{name}".rstrip("/"), recursive=True)
 
 
-def _unwritable(address: str, error: Exception) -> LinkLostError:
+def _unwritable_error(address: str, error: Exception) -> LinkLostError:
     reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
     do = "name a folder that the driver and all workers may write to"
     return LinkLostError(f"the folder {address} cannot be written to", got=reason, do=do)
@@ -184,7 +186,7 @@ def check_reached(address: str) -> None:
     if not host or port is None:
         return
     try:
-        socket.create_connection((host, port), _REACH_SECONDS).close()
+        socket.create_connection((host, port), _CONNECT_SECONDS).close()
     except OSError as error:
         raise NotReadyError(
             f"nothing answers at {address}",
@@ -194,7 +196,7 @@ def check_reached(address: str) -> None:
 
 
 def place_of(address: str) -> Filesystem:
-    """Returns the place of a path or an address such as `hdfs://host:port/runs`.
+    """Returns the file system of a path or an address such as `hdfs://host:port/runs`.
 
     Raises:
         NotReadyError: nothing installed opens the address, or nothing answers there.

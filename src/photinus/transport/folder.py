@@ -1,11 +1,11 @@
 """Links through a shared folder, for clusters whose executors may not open ports.
 
-    FOLDER/RUN/signs/LIFE-N     the listener named LIFE is alive: a new N every few seconds
-    FOLDER/RUN/up/LINK-N        frames of a link to the listener, in the order of N
-    FOLDER/RUN/LINK/N           frames to that link
+    FOLDER/RUN/signs/LISTENER-N     that listener is alive: a new N every few seconds
+    FOLDER/RUN/up/LINK-N            frames of a link to the listener, in the order of N
+    FOLDER/RUN/LINK/N               frames to that link
 
 Every file is written once, appears whole, is sealed with the run's key under its own name (so none
-can be forged, changed or moved), and is removed by its reader. An empty one ends a line.
+can be forged, changed or moved), and is removed by its reader. An empty one ends its direction.
 """
 
 from __future__ import annotations
@@ -28,49 +28,49 @@ from photinus.transport.seal import Seal
 SCHEME = "folder:"
 
 _FILE_BYTES = 32 << 20
-_MOST_BYTES = 2 * _FILE_BYTES + (1 << 20)
+_MAX_READ_BYTES = 2 * _FILE_BYTES + (1 << 20)
 _SIGN_SECONDS = 5.0
 _LOST_SECONDS = 60.0
 _FLUSH_SECONDS = 2.0
 _MOST_UNREAD = 64
-"""Files that one line may have in the folder at a time."""
+"""Unread files of one link, at most."""
 _DEAD_SIGNS: dict[str, str] = {}
-"""Place -> the last sign of a listener that died: it stays in the folder for ever."""
+"""Address of a folder -> the last sign of a listener that died: it stays there for ever."""
 
 
-def _nothing() -> None:
+def _ignore_progress() -> None:
     pass
 
 
-class _Line:
+class _FileQueue:
     """One direction of a link: numbered files under a prefix."""
 
-    def __init__(self, place: Filesystem, seal: Seal, prefix: str) -> None:
-        self._place, self._seal, self._prefix = place, seal, prefix
+    def __init__(self, filesystem: Filesystem, seal: Seal, prefix: str) -> None:
+        self._filesystem, self._seal, self._prefix = filesystem, seal, prefix
         self._next = 0
         self.bytes = 0
-        self.moved = _nothing
+        self.on_progress = _ignore_progress
         """Called whenever bytes moved, also within a frame."""
 
     def put(self, frame: Frame | None) -> None:
-        """Writes a frame as one file or several; None ends the line."""
+        """Writes a frame as one file or several; None ends the direction."""
         pieces = encode_frame(frame) if frame is not None else [b""]
-        held: list[bytes | memoryview] = []
+        batch: list[bytes | memoryview] = []
         for piece in pieces:
-            held.append(piece)
-            if sum(map(len, held)) >= _FILE_BYTES:
-                self._write(held)
-                held = []
-        if held:
-            self._write(held)
+            batch.append(piece)
+            if sum(map(len, batch)) >= _FILE_BYTES:
+                self._write(batch)
+                batch = []
+        if batch:
+            self._write(batch)
 
     def _write(self, pieces: list[bytes | memoryview]) -> None:
         name = f"{self._prefix}{self._next:012d}"
         data = b"".join(pieces)
-        self._place.put(name, self._seal.close(name, data))
+        self._filesystem.put(name, self._seal.close(name, data))
         self._next += 1
         self.bytes += len(data)
-        self.moved()
+        self.on_progress()
 
     def take(self) -> bytes | None:
         """Returns the next file's bytes and removes it; None when it is not there (yet).
@@ -79,18 +79,18 @@ class _Line:
             AuthenticationError: it was not sealed by this run.
         """
         name = f"{self._prefix}{self._next:012d}"
-        sealed = self._place.read(name, _MOST_BYTES)
+        sealed = self._filesystem.read(name, _MAX_READ_BYTES)
         if sealed is None:
             return None
         data = self._seal.open(name, sealed)
-        self._place.remove(name)
+        self._filesystem.remove(name)
         self._next += 1
         self.bytes += len(data)
-        self.moved()
+        self.on_progress()
         return data
 
     def unread(self, names: list[str]) -> int:
-        """Counts this line's files among the names of its directory."""
+        """Counts this queue's files among the names of its directory."""
         start = self._prefix.rpartition("/")[2]
         return sum(name.startswith(start) for name in names)
 
@@ -109,63 +109,63 @@ class FolderLink(Link):
     """
 
     def __init__(self, address: str, key: WorkerKey, *, connect_seconds: float = 30.0) -> None:
-        self._place, self._seal = place_of(address.removeprefix(SCHEME)), Seal(key)
-        self._signed, self._sign = monotonic(), ""
+        self._filesystem, self._seal = place_of(address.removeprefix(SCHEME)), Seal(key)
+        self._signed_at, self._last_sign = monotonic(), ""
         self.address, self._name = address, os.urandom(8).hex()
         self._await_sign(connect_seconds)
-        self._out = _Line(self._place, self._seal, f"up/{self._name}-")
-        self._in = _Line(self._place, self._seal, f"{self._name}/")
-        self._out.moved = self._in.moved = self._count
+        self._out = _FileQueue(self._filesystem, self._seal, f"up/{self._name}-")
+        self._in = _FileQueue(self._filesystem, self._seal, f"{self._name}/")
+        self._out.on_progress = self._in.on_progress = self._update_counts
         self._decoder = Decoder()
         self._lock, self._closing = threading.Lock(), threading.Event()
         self._is_lost = False
 
     def _await_sign(self, connect_seconds: float) -> None:
         deadline = monotonic() + connect_seconds
-        while not self._is_signed():
+        while not self._has_live_sign():
             if monotonic() >= deadline:
                 raise LinkLostError(
-                    f"nobody of this run signs in {self._place.address}",
+                    f"nobody of this run signs in {self._filesystem.address}",
                     got=f"no new file in it for {connect_seconds:g} seconds",
                     do="check that the driver lives and that every worker sees the same folder",
                 )
-            threading.Event().wait(self._place.pause_seconds[1])
-        name = f"signs/{self._sign}"
-        sealed = self._place.read(name, _MOST_BYTES)
+            threading.Event().wait(self._filesystem.pause_seconds[1])
+        name = f"signs/{self._last_sign}"
+        sealed = self._filesystem.read(name, _MAX_READ_BYTES)
         if sealed is not None:
             self._seal.open(name, sealed)
 
-    def _is_signed(self) -> bool:
+    def _has_live_sign(self) -> bool:
         """Looks for the listener's newest sign, and notes when it changed."""
-        signs = self._place.names("signs")
-        if signs and signs[-1] != self._sign:
-            self._sign, self._signed = signs[-1], monotonic()
-        return bool(signs) and self._sign != _DEAD_SIGNS.get(self._place.address)
+        signs = self._filesystem.names("signs")
+        if signs and signs[-1] != self._last_sign:
+            self._last_sign, self._signed_at = signs[-1], monotonic()
+        return bool(signs) and self._last_sign != _DEAD_SIGNS.get(self._filesystem.address)
 
     def exchange(self, frame: Frame | None, seconds: float) -> list[Frame]:
         with self._lock:
             if self._is_lost:
                 raise LinkLostError("this link is over", do="make a new link")
             if frame is not None:
-                self._await_room()
+                self._await_capacity()
                 self._out.put(frame)
-            return self._listen(seconds)
+            return self._receive(seconds)
 
-    def _count(self) -> None:
+    def _update_counts(self) -> None:
         self.bytes_sent, self.bytes_received = self._out.bytes, self._in.bytes
 
-    def _await_room(self) -> None:
+    def _await_capacity(self) -> None:
         """Lets the listener read first: the number of files stays bounded."""
         deadline = monotonic() + _LOST_SECONDS
-        while self._out.unread(self._place.names("up") or []) >= _MOST_UNREAD:
+        while self._out.unread(self._filesystem.names("up") or []) >= _MOST_UNREAD:
             if monotonic() > deadline:
                 self._is_lost = True
                 raise LinkLostError("nobody reads what is put into the folder")
-            threading.Event().wait(self._place.pause_seconds[1])
+            threading.Event().wait(self._filesystem.pause_seconds[1])
 
-    def _listen(self, seconds: float) -> list[Frame]:
-        deadline, looked = monotonic() + seconds, 0.0
-        pause, longest = self._place.pause_seconds
+    def _receive(self, seconds: float) -> list[Frame]:
+        deadline, last_check = monotonic() + seconds, 0.0
+        pause, longest = self._filesystem.pause_seconds
         frames: list[Frame] = []
         while not self._is_lost and not self._closing.is_set():
             data = self._in.take()
@@ -176,8 +176,8 @@ class FolderLink(Link):
             now = monotonic()
             if frames or self._is_lost:
                 break
-            if now - looked >= 1.0:
-                looked = now
+            if now - last_check >= 1.0:
+                last_check = now
                 self._check_sign(now)
             if now >= deadline:
                 break
@@ -188,13 +188,13 @@ class FolderLink(Link):
         return frames
 
     def _check_sign(self, now: float) -> None:
-        if not self._is_signed() or now - self._signed > _LOST_SECONDS:
-            self._is_lost, _DEAD_SIGNS[self._place.address] = True, self._sign
+        if not self._has_live_sign() or now - self._signed_at > _LOST_SECONDS:
+            self._is_lost, _DEAD_SIGNS[self._filesystem.address] = True, self._last_sign
 
     def close(self) -> None:
         self._closing.set()
         with self._lock, suppress(LinkError):  # a folder that is gone has no reader
-            if not self._is_lost and self._place.names("signs"):
+            if not self._is_lost and self._filesystem.names("signs"):
                 self._out.put(None)
             self._is_lost = True
 
@@ -204,12 +204,12 @@ class FolderPeer(Peer):
 
     is_signed = True
 
-    def __init__(self, name: str, seal: Seal, place: Filesystem, queue_: _Queue) -> None:
+    def __init__(self, name: str, seal: Seal, filesystem: Filesystem, queue_: _Queue) -> None:
         super().__init__()
         self.name = f"folder-{name}"
-        self.incoming = _Line(place, seal, f"up/{name}-")
-        self.outgoing = _Line(place, seal, f"{name}/")
-        self.incoming.moved = self.outgoing.moved = self._count
+        self.incoming = _FileQueue(filesystem, seal, f"up/{name}-")
+        self.outgoing = _FileQueue(filesystem, seal, f"{name}/")
+        self.incoming.on_progress = self.outgoing.on_progress = self._update_counts
         self.decoder = Decoder()
         self.is_closed = False
         """True once nothing more is read."""
@@ -221,7 +221,7 @@ class FolderPeer(Peer):
             self.waiting.add(frame)
             self._queue.put((self, frame))
 
-    def _count(self) -> None:
+    def _update_counts(self) -> None:
         """Counts bytes also within a frame, which may be many files."""
         self.bytes_sent, self.bytes_received = self.outgoing.bytes, self.incoming.bytes
 
@@ -259,21 +259,23 @@ class FolderListener(Listener):
     ) -> None:
         self._refusals = Refusals(on_refused)
         self.refused = self._refusals.counts
-        self._place = place_of(f"{folder.rstrip('/')}/{keys.run.hex()}")
+        self._filesystem = place_of(f"{folder.rstrip('/')}/{keys.run.hex()}")
         self._seal = Seal(keys if isinstance(keys, WorkerKey) else keys.worker())
-        self._hear, self._gone = hear, gone
-        self.address = SCHEME + self._place.address
+        self._on_frame, self._on_disconnect = hear, gone
+        self.address = SCHEME + self._filesystem.address
         self._peers, self._refused_names = dict[str, FolderPeer](), set[str]()
-        self._ended: set[str] = set()
+        self._ended_links: set[str] = set()
         """Links that have ended: files of theirs that are put back are not read again."""
         self._queue: _Queue = queue.SimpleQueue()
-        self._closing, self._signs = threading.Event(), 0
-        self._life = os.urandom(8).hex()  # its first sign must not be the last of one that died
-        self._place.make()  # without what a driver that died left of this run
-        self._sign()
+        self._closing, self._sign_count = threading.Event(), 0
+        self._listener_id = os.urandom(
+            8
+        ).hex()  # its first sign must not be the last of one that died
+        self._filesystem.make()  # without what a driver that died left of this run
+        self._write_sign()
         self._threads = [
             threading.Thread(target=target, name="photinus-folder", daemon=True)
-            for target in (self._read_always, self._write_always, self._sign_always)
+            for target in (self._read_loop, self._write_loop, self._sign_loop)
         ]
         for thread in self._threads:
             thread.start()
@@ -281,76 +283,76 @@ class FolderListener(Listener):
     def peers(self) -> list[Peer]:
         return list(self._peers.values())
 
-    def _sign(self) -> None:
-        name = f"signs/{self._life}-{self._signs:012d}"
-        self._place.put(name, self._seal.close(name, b""))
-        if self._signs:
-            self._place.remove(f"signs/{self._life}-{self._signs - 1:012d}")
-        self._signs += 1
+    def _write_sign(self) -> None:
+        name = f"signs/{self._listener_id}-{self._sign_count:012d}"
+        self._filesystem.put(name, self._seal.close(name, b""))
+        if self._sign_count:
+            self._filesystem.remove(f"signs/{self._listener_id}-{self._sign_count - 1:012d}")
+        self._sign_count += 1
 
-    def _sign_always(self) -> None:
+    def _sign_loop(self) -> None:
         while not self._closing.wait(_SIGN_SECONDS):
             try:
-                self._sign()
+                self._write_sign()
             except LinkError:
                 continue  # the next one may succeed; after a minute the workers give up
 
-    def _read_always(self) -> None:
-        pause, longest = self._place.pause_seconds
+    def _read_loop(self) -> None:
+        pause, longest = self._filesystem.pause_seconds
         wait, is_last = pause, False
         while not is_last:
             is_last = self._closing.wait(wait)  # and one more look, for links that ended before
             try:
-                has_heard = self._look(math.inf if is_last else _FILE_BYTES)
+                has_read = self._poll(math.inf if is_last else _FILE_BYTES)
             except LinkError:
-                has_heard = False
-            wait = pause if has_heard else min(2 * wait, longest)
+                has_read = False
+            wait = pause if has_read else min(2 * wait, longest)
 
-    def _look(self, most_bytes: float) -> bool:
+    def _poll(self, most_bytes: float) -> bool:
         """Reads what has arrived; returns whether anything has.
 
         Args:
             most_bytes: to read of one link, before the others, whose signs of life wait.
         """
-        names = self._place.names("up") or []
+        names = self._filesystem.names("up") or []
         links = dict.fromkeys(name.partition("-")[0] for name in names)
-        heard = False
+        has_read = False
         for link in links:
             peer = self._peers.get(link)
-            if link in self._ended:
+            if link in self._ended_links:
                 continue
             if peer is None:
-                peer = FolderPeer(link, self._seal, self._place, self._queue)
-            heard |= self._read(link, peer, most_bytes)
+                peer = FolderPeer(link, self._seal, self._filesystem, self._queue)
+            has_read |= self._read(link, peer, most_bytes)
         for link, peer in list(self._peers.items()):
             if peer.is_closed:
                 self._drop(link)
-        return heard
+        return has_read
 
     def _read(self, link: str, peer: FolderPeer, most_bytes: float) -> bool:
-        heard, most = False, peer.incoming.bytes + most_bytes
-        while not peer.is_closed and peer.incoming.bytes < most:
+        has_read, limit = False, peer.incoming.bytes + most_bytes
+        while not peer.is_closed and peer.incoming.bytes < limit:
             try:
                 data = peer.incoming.take()
                 frames = peer.decoder.feed(data) if data else []
             except AuthenticationError as error:
                 self._refuse(str(error))
-                return heard
+                return has_read
             except FrameError:
                 self._refusals.add("frame")
                 self._drop(link)
-                return heard
+                return has_read
             if data is None:
-                return heard
-            heard = True
+                return has_read
+            has_read = True
             self._peers.setdefault(link, peer)
             peer.arriving = peer.decoder.arriving
             for frame in frames:
-                self._hear(peer, frame)
+                self._on_frame(peer, frame)
             if not data:
                 self._drop(link)
-                return heard
-        return heard
+                return has_read
+        return has_read
 
     def _refuse(self, text: str) -> None:
         if text not in self._refused_names and len(self._refused_names) < 1000:
@@ -360,11 +362,11 @@ class FolderListener(Listener):
     def _drop(self, link: str) -> None:
         peer = self._peers.pop(link, None)
         if peer is not None:
-            self._ended.add(link)
+            self._ended_links.add(link)
             peer.close()
-            self._gone(peer)
+            self._on_disconnect(peer)
 
-    def _write_always(self) -> None:
+    def _write_loop(self) -> None:
         while (item := self._queue.get()) is not None:
             self._write_one(*item)
             item = None  # its arrays are not kept in memory until the next one comes
@@ -391,6 +393,6 @@ class FolderListener(Listener):
         writing.join(_FLUSH_SECONDS)
         signing.join()
         deadline = monotonic() + _FLUSH_SECONDS
-        while any(self._place.names(link) for link in peers) and monotonic() < deadline:
-            threading.Event().wait(self._place.pause_seconds[1])
-        self._place.remove("")
+        while any(self._filesystem.names(link) for link in peers) and monotonic() < deadline:
+            threading.Event().wait(self._filesystem.pause_seconds[1])
+        self._filesystem.remove("")

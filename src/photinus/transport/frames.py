@@ -51,7 +51,7 @@ _HEAD = struct.Struct("<B16s5qIB")
 # type, numbers, length of the name; then the name
 _ARRAY = struct.Struct("<BQB")
 _MAX_HEAD_BYTES = _HEAD.size + MAX_HEADER_BYTES + MAX_ARRAYS * (_ARRAY.size + MAX_NAME_BYTES)
-_MOST = 1 << 63
+_MAX_NUMBER = 1 << 63
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,21 +98,21 @@ def encode_frame(
     Raises:
         FrameError: a field is out of its limits.
     """
-    vectors = [_little(array) for array in frame.arrays.values()]
-    head = _head(frame, vectors)
+    vectors = [_little_endian(array) for array in frame.arrays.values()]
+    head = _encode_head(frame, vectors)
     payload = [
         view[start : start + piece_bytes]
         for view in (v.view(np.uint8).data for v in vectors if v.size)
         for start in range(0, len(view), piece_bytes)
     ]
     parts = 1 + len(payload)
-    pieces: list[bytes | memoryview] = [_header(0, parts, head, is_checked=True) + head]
+    pieces: list[bytes | memoryview] = [_piece_header(0, parts, head, is_checked=True) + head]
     for part, view in enumerate(payload, 1):
-        pieces += (_header(part, parts, view, is_checked=checksums), view)
+        pieces += (_piece_header(part, parts, view, is_checked=checksums), view)
     return pieces
 
 
-def _header(part: int, parts: int, body: bytes | memoryview, *, is_checked: bool) -> bytes:
+def _piece_header(part: int, parts: int, body: bytes | memoryview, *, is_checked: bool) -> bytes:
     if parts >= 1 << 32 or len(body) >= 1 << 32:
         raise FrameError("a frame has too many pieces or too long ones", got=f"{parts} pieces")
     header = _PIECE.pack(_MAGIC, _VERSION, is_checked, part, parts, len(body))
@@ -120,23 +120,23 @@ def _header(part: int, parts: int, body: bytes | memoryview, *, is_checked: bool
     return header + _CHECKSUM.pack(_checksum(body, checksum) if is_checked else checksum)
 
 
-def _checksum(body: bytes | memoryview, start: int) -> int:
+def _checksum(body: bytes | memoryview, crc: int) -> int:
     end = len(body) - len(body) % _BLOCK_BYTES
     if end:
         words = np.frombuffer(body, "<u4", end // 4).reshape(-1, _BLOCK_BYTES // 4)
-        start = zlib.crc32(words.sum(1, "<u4").data, start)
-    return zlib.crc32(memoryview(body)[end:], start)
+        crc = zlib.crc32(words.sum(1, "<u4").data, crc)
+    return zlib.crc32(memoryview(body)[end:], crc)
 
 
-def _little(array: Vector) -> Vector:
+def _little_endian(array: Vector) -> Vector:
     if not isinstance(array, np.ndarray) or array.ndim != 1 or array.dtype.str[1:] not in DTYPES:
         got = f"{array.dtype}{list(array.shape)}" if isinstance(array, np.ndarray) else type(array)
         raise FrameError(f"an array of a frame must be a vector of {', '.join(DTYPES)}", got=got)
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
 
 
-def _head(frame: Frame, vectors: list[Vector]) -> bytes:
-    _check(frame)
+def _encode_head(frame: Frame, vectors: list[Vector]) -> bytes:
+    _check_frame(frame)
     try:
         header = json.dumps(dict(frame.header), separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -149,10 +149,13 @@ def _head(frame: Frame, vectors: list[Vector]) -> bytes:
     )
     table = []
     for name, vector in zip(frame.arrays, vectors, strict=True):
-        told = name.encode()
-        if len(told) > MAX_NAME_BYTES:
-            raise FrameError(f"a name takes at most {MAX_NAME_BYTES} bytes", got=len(told))
-        table += [_ARRAY.pack(DTYPES.index(vector.dtype.str[1:]), vector.size, len(told)), told]
+        encoded_name = name.encode()
+        if len(encoded_name) > MAX_NAME_BYTES:
+            raise FrameError(f"a name takes at most {MAX_NAME_BYTES} bytes", got=len(encoded_name))
+        table += [
+            _ARRAY.pack(DTYPES.index(vector.dtype.str[1:]), vector.size, len(encoded_name)),
+            encoded_name,
+        ]
     return b"".join((fixed, header, *table))
 
 
@@ -160,13 +163,13 @@ def _numbers(frame: Frame) -> tuple[int, ...]:
     return frame.term, frame.phase, frame.slot, frame.lease, frame.sequence
 
 
-def _check(frame: Frame) -> None:
+def _check_frame(frame: Frame) -> None:
     """Refuses a frame with a field out of its limits, on both sides of the wire."""
     limits = {
         f"kind must be one of {', '.join(KINDS)}": frame.kind in KINDS,
         "run must be 16 bytes": isinstance(frame.run, bytes) and len(frame.run) == 16,
         "whole numbers must be from -1 to 2^63": all(
-            isinstance(n, (int, np.integer)) and -1 <= n < _MOST for n in _numbers(frame)
+            isinstance(n, (int, np.integer)) and -1 <= n < _MAX_NUMBER for n in _numbers(frame)
         ),
         f"arrays must be at most {MAX_ARRAYS}": len(frame.arrays) <= MAX_ARRAYS,
     }
@@ -180,8 +183,8 @@ def _check(frame: Frame) -> None:
 class Decoder:
     """Turns bytes, however they are cut, back into frames.
 
-    A reader with a big payload ahead fills `wanted()` itself and calls `filled(n)`: the bytes then
-    pass from the socket straight into the array.
+    A reader with a big payload ahead fills `payload_target()` itself and then calls
+    `payload_received(n)`: the bytes pass from the socket straight into the array.
 
     Args:
         max_frame_bytes: the most one piece may hold.
@@ -199,12 +202,12 @@ class Decoder:
         self._max_frame_bytes = max_frame_bytes
         self._max_vector_bytes = max_vector_bytes
         self._checksums = checksums
-        self._broken = ""
+        self._error_text = ""
         self._frames: list[Frame] = []
-        self._part, self._parts, self._checksum, self._stated = 0, 0, 0, 0
+        self._part, self._parts, self._checksum, self._expected_checksum = 0, 0, 0, 0
         self._is_checked = True
         self._frame: Frame | None = None
-        self._left: list[memoryview] = []
+        self._unfilled_views: list[memoryview] = []
         self._body: memoryview | None = None
         self._header = bytearray()
         self._target = memoryview(self._header)
@@ -218,8 +221,8 @@ class Decoder:
         Raises:
             FrameError: these bytes are no frame; the decoder takes no more after that.
         """
-        if self._broken:
-            raise FrameError("nothing is read after a broken frame", got=self._broken)
+        if self._error_text:
+            raise FrameError("nothing is read after a broken frame", got=self._error_text)
         view = memoryview(data)
         while len(view):
             n = min(len(view), len(self._target))
@@ -231,38 +234,38 @@ class Decoder:
                 if not self._frames:
                     raise
                 break
-        return self._taken()
+        return self._take_frames()
 
     @property
     def is_broken(self) -> bool:
         """Returns whether bad bytes arrived: then `feed` raises."""
-        return bool(self._broken)
+        return bool(self._error_text)
 
     @property
     def arriving(self) -> Frame | None:
         """The head of the frame whose arrays are arriving; they must not be read yet."""
         return self._frame
 
-    def wanted(self) -> memoryview | None:
+    def payload_target(self) -> memoryview | None:
         """Returns the part of an array that the next bytes belong to, or None outside of one."""
         return self._target if self._in_payload else None
 
-    def filled(self, n: int) -> list[Frame]:
-        """Takes in the first `n` bytes of `wanted()`, which are filled; returns frames like `feed`.
+    def payload_received(self, n: int) -> list[Frame]:
+        """Takes in the first `n` bytes of `payload_target()`, now filled; returns frames as `feed`.
 
         Raises:
             FrameError: a checksum does not hold.
         """
         self._advance(n)
-        return self._taken()
+        return self._take_frames()
 
     @property
     def _in_payload(self) -> bool:
         return self._body is not None and self._frame is not None
 
-    def _taken(self) -> list[Frame]:
-        taken, self._frames = self._frames, []
-        return taken
+    def _take_frames(self) -> list[Frame]:
+        frames, self._frames = self._frames, []
+        return frames
 
     def _advance(self, n: int) -> None:
         self._target = self._target[n:]
@@ -274,7 +277,7 @@ class Decoder:
             else:
                 self._close_piece(self._body)
         except FrameError as error:
-            self._broken, self._left, self._frame = str(error), [], None
+            self._error_text, self._unfilled_views, self._frame = str(error), [], None
             raise
 
     def _await_header(self) -> None:
@@ -284,7 +287,7 @@ class Decoder:
 
     def _open_piece(self) -> None:
         magic, version, checked, part, parts, length = _PIECE.unpack_from(self._header)
-        (self._stated,) = _CHECKSUM.unpack_from(self._header, _PIECE.size)
+        (self._expected_checksum,) = _CHECKSUM.unpack_from(self._header, _PIECE.size)
         if magic != _MAGIC or checked > 1:
             got = f"{magic!r} version {version}"
             raise FrameError("these bytes are no frame of ours", got=got)
@@ -296,7 +299,9 @@ class Decoder:
         expected = parts if is_head else self._parts
         if part != self._part or part >= parts or parts != expected:
             raise FrameError("pieces out of order", got=f"{part} of {parts} for {self._part}")
-        least, most = (_HEAD.size, _MAX_HEAD_BYTES) if is_head else (1, len(self._left[0]))
+        least, most = (
+            (_HEAD.size, _MAX_HEAD_BYTES) if is_head else (1, len(self._unfilled_views[0]))
+        )
         if not least <= length <= (most := min(most, self._max_frame_bytes)):
             raise FrameError(f"a piece must hold {least} to {most} bytes", got=length)
         self._is_checked = checked == 1
@@ -304,24 +309,24 @@ class Decoder:
             raise FrameError("a piece without a checksum is not taken on this link")
         self._parts = parts
         self._checksum = zlib.crc32(memoryview(self._header)[: _PIECE.size])
-        body = memoryview(bytearray(length)) if is_head else self._left[0][:length]
+        body = memoryview(bytearray(length)) if is_head else self._unfilled_views[0][:length]
         self._body = self._target = body
 
     def _close_piece(self, body: memoryview) -> None:
         checksum = _checksum(body, self._checksum) if self._is_checked else self._checksum
-        if checksum != self._stated:
+        if checksum != self._expected_checksum:
             raise FrameError("the checksum does not hold", got=f"{checksum:08x}")
         if self._frame is None:
             self._read_head(body)
-        elif len(body) == len(self._left[0]):
-            del self._left[0]
+        elif len(body) == len(self._unfilled_views[0]):
+            del self._unfilled_views[0]
         else:
-            self._left[0] = self._left[0][len(body) :]
+            self._unfilled_views[0] = self._unfilled_views[0][len(body) :]
         self._part += 1
         self._await_header()
-        if bool(self._left) != (self._part < self._parts):
+        if bool(self._unfilled_views) != (self._part < self._parts):
             raise FrameError("the pieces do not add up to the arrays", got=f"{self._parts} pieces")
-        if not self._left and self._frame is not None:
+        if not self._unfilled_views and self._frame is not None:
             self._frames.append(self._frame)
             self._frame, self._part, self._parts = None, 0, 0
 
@@ -331,14 +336,14 @@ class Decoder:
         if kind >= len(KINDS) or count > MAX_ARRAYS or table > len(body):
             raise FrameError("the head of a frame does not hold together", got=f"{len(body)} bytes")
         header = _read_header(bytes(body[_HEAD.size : table]))
-        kinds = _read_table(bytes(body[table:]), count)
-        _check_sizes(kinds, self._max_vector_bytes)
+        array_types = _read_table(bytes(body[table:]), count)
+        _check_sizes(array_types, self._max_vector_bytes)
         term, phase, slot, lease, sequence = numbers
-        arrays = _room(kinds)
+        arrays = _allocate(array_types)
         frame = Frame(KINDS[kind], run, term, phase, slot, lease, sequence, header, arrays)
-        _check(frame)
+        _check_frame(frame)
         self._frame = frame
-        self._left = [a.view(np.uint8).data for a in frame.arrays.values() if a.size]
+        self._unfilled_views = [a.view(np.uint8).data for a in frame.arrays.values() if a.size]
 
 
 def _read_header(text: bytes) -> Mapping[str, Any]:
@@ -353,31 +358,33 @@ def _read_header(text: bytes) -> Mapping[str, Any]:
 
 def _read_table(table: bytes, count: int) -> dict[str, tuple[int, int]]:
     """Returns the type and the size of each array by its name."""
-    kinds: dict[str, tuple[int, int]] = {}
-    at = 0
+    array_types: dict[str, tuple[int, int]] = {}
+    offset = 0
     for _ in range(count):
         try:
-            dtype, size, length = _ARRAY.unpack_from(table, at)
-            at += _ARRAY.size + length
-            kinds[table[at - length : at].decode()] = dtype, size
+            dtype, size, length = _ARRAY.unpack_from(table, offset)
+            offset += _ARRAY.size + length
+            array_types[table[offset - length : offset].decode()] = dtype, size
         except (struct.error, ValueError) as error:
             raise FrameError("the arrays of a frame have no names", got=error) from error
-    if at != len(table) or len(kinds) != count:
-        got = f"{len(table)} bytes, {len(kinds)} names of {count}"
+    if offset != len(table) or len(array_types) != count:
+        got = f"{len(table)} bytes, {len(array_types)} names of {count}"
         raise FrameError("the head of a frame does not hold together", got=got)
-    return kinds
+    return array_types
 
 
-def _check_sizes(kinds: Mapping[str, tuple[int, int]], max_vector_bytes: int) -> None:
-    if any(dtype >= len(DTYPES) for dtype, _ in kinds.values()):
-        raise FrameError("an array of a frame has an unknown type", got=dict(kinds))
-    total = sum(size * np.dtype(DTYPES[dtype]).itemsize for dtype, size in kinds.values())
+def _check_sizes(array_types: Mapping[str, tuple[int, int]], max_vector_bytes: int) -> None:
+    if any(dtype >= len(DTYPES) for dtype, _ in array_types.values()):
+        raise FrameError("an array of a frame has an unknown type", got=dict(array_types))
+    total = sum(size * np.dtype(DTYPES[dtype]).itemsize for dtype, size in array_types.values())
     if total > max_vector_bytes:
         raise FrameError(f"arrays hold at most {max_vector_bytes} bytes", got=total)
 
 
-def _room(kinds: Mapping[str, tuple[int, int]]) -> dict[str, Vector]:
+def _allocate(array_types: Mapping[str, tuple[int, int]]) -> dict[str, Vector]:
     try:
-        return {name: np.empty(size, "<" + DTYPES[dtype]) for name, (dtype, size) in kinds.items()}
+        return {
+            name: np.empty(size, "<" + DTYPES[dtype]) for name, (dtype, size) in array_types.items()
+        }
     except MemoryError as error:
         raise FrameError("no memory for the arrays of a frame", got=error) from error

@@ -10,7 +10,7 @@ from photinus.core.errors import LinkError
 from photinus.transport.frames import Frame
 from photinus.transport.link import Link
 
-_MOST = 10
+_MAX_COUNTED_BEATS = 10
 """Beats."""
 
 
@@ -68,7 +68,7 @@ class HeartbeatSender:
 
     def _run(self) -> None:
         link: Link | None = None
-        silent, looked = 0.0, time.monotonic()
+        silent_seconds, last_check = 0.0, time.monotonic()
         while not self._stop.is_set():
             answers: list[Frame] = []
             try:
@@ -83,9 +83,13 @@ class HeartbeatSender:
                 self.beats += 1
                 self.last_error = None
             now = time.monotonic()
-            silent = 0.0 if answers else silent + min(now - looked, _MOST * self.every_seconds)
-            looked = now
-            self.heard(silent)
+            silent_seconds = (
+                0.0
+                if answers
+                else silent_seconds + min(now - last_check, _MAX_COUNTED_BEATS * self.every_seconds)
+            )
+            last_check = now
+            self.heard(silent_seconds)
             self._stop.wait(self.every_seconds)
         if link is not None:
             link.close()

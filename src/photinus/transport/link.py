@@ -9,7 +9,7 @@ from photinus.transport.frames import Frame
 
 
 class Link(ABC):
-    """A worker's side: one ordered line to a listener. Used by one thread at a time."""
+    """A worker's side: one ordered stream to a listener. Used by one thread at a time."""
 
     bytes_sent: int = 0
     bytes_received: int = 0

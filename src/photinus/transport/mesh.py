@@ -1,7 +1,8 @@
 """Links between workers: one listener, and one connection to each other worker.
 
-A line has a thread and a queue: a sender never waits for a slow peer. The frames of a line that
-breaks are lost, and reported with `broken`; of publications that pile up the oldest are dropped.
+Each connection has a thread and a queue: no one waits for a slow peer. The frames of a connection
+that breaks are lost, and reported with `broken`. Of publications that pile up, the oldest are
+dropped.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from photinus.transport.frames import Frame
 from photinus.transport.link import Gone, Hear, Link, Listener, Peer
 
 _MOST_WAITING, _MOST_WAITING_BYTES = 16, 256 << 20
-"""How many publications wait for one slow line, and how many bytes beside the newest one."""
-_MOVED_SECONDS = 5.0
+"""How many publications wait for one slow peer, and how many bytes beside the newest one."""
+_STALL_SECONDS = 5.0
 """A frame of which no byte arrived for so long is stalled."""
-_AGAIN_SECONDS = 0.1
-"""How long a line that broke rests first."""
-_LOOK_SECONDS = 0.5
-"""How often a silent line looks whether it still holds."""
+_RETRY_SECONDS = 0.1
+"""How long the first pause after a broken connection is."""
+_POLL_SECONDS = 0.5
+"""How often an idle connection is checked."""
 
 
 class Mesh:
@@ -54,10 +55,10 @@ class Mesh:
         self._inbox: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         self._has_arrived = threading.Event()
         self._connect = connect
-        self._lines: dict[str, _Line] = {}
-        self._moved: dict[Peer, tuple[int, float]] = {}
+        self._senders: dict[str, _PeerSender] = {}
+        self._progress: dict[Peer, tuple[int, float]] = {}
         """How many bytes had arrived from a peer, and when that was noticed."""
-        self._listener = listen(self._hear, _forget)
+        self._listener = listen(self._receive, _ignore_disconnect)
 
     @property
     def address(self) -> str:
@@ -67,13 +68,13 @@ class Mesh:
     @property
     def lost(self) -> int:
         """How many frames could not be sent."""
-        return sum(line.lost for line in self._lines.values())
+        return sum(sender.lost for sender in self._senders.values())
 
     def send(self, address: str, frame: Frame) -> None:
         """Sends soon, without waiting."""
-        if address not in self._lines:
-            self._lines[address] = _Line(lambda: self._connect(address), address)
-        self._lines[address].say(frame)
+        if address not in self._senders:
+            self._senders[address] = _PeerSender(lambda: self._connect(address), address)
+        self._senders[address].enqueue(frame)
 
     def take(self, seconds: float) -> list[Frame]:
         """Returns what has arrived, after at most `seconds` for the first frame; 0 only looks."""
@@ -91,41 +92,41 @@ class Mesh:
         return self._has_arrived.wait(seconds)
 
     def keep(self, addresses: Iterable[str]) -> None:
-        """Ends the lines to all others."""
-        for address in self._lines.keys() - set(addresses):
-            self._lines.pop(address).close()
+        """Ends the connections to all others."""
+        for address in self._senders.keys() - set(addresses):
+            self._senders.pop(address).close()
 
     def broken(self) -> list[str]:
-        """Returns the addresses whose lines broke since the last call: their frames may be lost."""
-        return [address for address, line in self._lines.items() if line.was_broken()]
+        """Returns the addresses whose connections broke since the last call; frames may be lost."""
+        return [address for address, sender in self._senders.items() if sender.was_broken()]
 
     def arriving(self) -> set[int]:
         """Returns the slots from which a frame is arriving: it is not whole, and makes progress."""
         now = time.monotonic()
-        moved = {p: (p.bytes_received, now) for p in self._listener.peers()}
-        for peer, (received, _) in moved.items():
-            last = self._moved.get(peer)
+        progress = {p: (p.bytes_received, now) for p in self._listener.peers()}
+        for peer, (received, _) in progress.items():
+            last = self._progress.get(peer)
             if last is not None and last[0] == received:
-                moved[peer] = last
-        self._moved = moved
-        heads = {p.arriving for p, (_, at) in moved.items() if now - at < _MOVED_SECONDS}
+                progress[peer] = last
+        self._progress = progress
+        heads = {p.arriving for p, (_, since) in progress.items() if now - since < _STALL_SECONDS}
         return {head.slot for head in heads if head is not None}
 
     def close(self) -> None:
-        """Ends all lines and stops listening."""
+        """Ends all connections and stops listening."""
         self.keep(())
         self._listener.close()
 
-    def _hear(self, peer: Peer, frame: Frame) -> None:  # noqa: ARG002 - as a listener calls it
+    def _receive(self, peer: Peer, frame: Frame) -> None:  # noqa: ARG002 - as a listener calls it
         self._inbox.put(frame)
         self._has_arrived.set()
 
 
-def _forget(peer: Peer) -> None:
+def _ignore_disconnect(peer: Peer) -> None:
     """Does nothing: the coordinator notices a worker that is gone."""
 
 
-class _Line:
+class _PeerSender:
     """Sends to one worker from its own thread; the link is made when it is needed."""
 
     def __init__(self, connect: Callable[[], Link], name: str) -> None:
@@ -133,35 +134,35 @@ class _Line:
         self._connect = connect
         self._queue: deque[Frame] = deque()
         self._changed = threading.Condition()
-        self._saying: Frame | None = None
+        self._in_flight: Frame | None = None
         self._is_closed = self._was_broken = False
         self._tries = 0
         self._link: Link | None = None
         self._thread = threading.Thread(target=self._run, name=f"mesh {name}", daemon=True)
         self._thread.start()
 
-    def say(self, frame: Frame) -> None:
+    def enqueue(self, frame: Frame) -> None:
         with self._changed:
-            if any(is_same(frame, waiting) for waiting in (*self._queue, self._saying)):
+            if any(is_same(frame, waiting) for waiting in (*self._queue, self._in_flight)):
                 return
             if frame.kind == "publish":
-                self._make_room()
+                self._drop_oldest()
             self._queue.append(frame)
             self._changed.notify()
 
-    def _make_room(self) -> None:
+    def _drop_oldest(self) -> None:
         """Drops the oldest publications, by number and by bytes."""
         waiting = [f for f in self._queue if f.kind == "publish"]
-        held = sum(f.size_bytes for f in waiting)
-        while waiting and (len(waiting) >= _MOST_WAITING or held > _MOST_WAITING_BYTES):
+        queued_bytes = sum(f.size_bytes for f in waiting)
+        while waiting and (len(waiting) >= _MOST_WAITING or queued_bytes > _MOST_WAITING_BYTES):
             oldest = waiting.pop(0)
             self._queue.remove(oldest)
-            held -= oldest.size_bytes
+            queued_bytes -= oldest.size_bytes
             self.lost += 1
 
     def was_broken(self) -> bool:
-        was, self._was_broken = self._was_broken, False
-        return was
+        was_broken, self._was_broken = self._was_broken, False
+        return was_broken
 
     def close(self, seconds: float = 5.0) -> None:
         with self._changed:
@@ -176,23 +177,23 @@ class _Line:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._queue or self._is_closed, _LOOK_SECONDS)
+                self._changed.wait_for(lambda: self._queue or self._is_closed, _POLL_SECONDS)
                 if self._is_closed:
                     return
-                frame = self._saying = self._queue.popleft() if self._queue else None
+                frame = self._in_flight = self._queue.popleft() if self._queue else None
             if frame is not None or self._link is not None:
-                self._speak(frame)
-                self._rest_after_a_failure()
+                self._transmit(frame)
+                self._pause_after_failure()
 
-    def _rest_after_a_failure(self) -> None:
+    def _pause_after_failure(self) -> None:
         """Waits before an unreachable peer is tried again; the pause grows to seconds."""
         with self._changed:
-            self._saying = None
+            self._in_flight = None
             if self._tries:
-                pause = _AGAIN_SECONDS * backoff(self._tries - 1, self._thread.name, most=32)
+                pause = _RETRY_SECONDS * backoff(self._tries - 1, self._thread.name, most=32)
                 self._changed.wait_for(lambda: self._is_closed, pause)
 
-    def _speak(self, frame: Frame | None) -> None:
+    def _transmit(self, frame: Frame | None) -> None:
         try:
             self._link = self._link or self._connect()
             self._link.exchange(frame, 0.0)
@@ -215,12 +216,12 @@ def is_same(one: Frame, other: Frame | None) -> bool:
     """
     if other is None or one.kind == "publish":
         return False
-    return _meaning(one) == _meaning(other)
+    return _identity(one) == _identity(other)
 
 
-def _meaning(frame: Frame) -> tuple[object, ...]:
+def _identity(frame: Frame) -> tuple[object, ...]:
     """Returns which meeting a piece belongs to, and of a question for a page, which page."""
-    told, start = frame.header, frame.arrays.get("start")
+    header, start = frame.header, frame.arrays.get("start")
     page = None if start is None else start.tolist()
     names = ("version", "slots", "leases", "start", "restores", "to")
-    return frame.kind, frame.phase, frame.lease, page, *map(told.get, names)
+    return frame.kind, frame.phase, frame.lease, page, *map(header.get, names)

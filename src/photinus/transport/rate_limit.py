@@ -52,6 +52,6 @@ class RateLimit:
             now = self._now()
             self._free_at = max(self._free_at, now - BURST_BYTES / self._rate)
             self._free_at += count / self._rate
-            left = self._free_at - now
-        if left > 0:
-            self._wait(left)
+            delay = self._free_at - now
+        if delay > 0:
+            self._wait(delay)

@@ -11,7 +11,7 @@ from photinus.core.errors import message
 
 OnRefused = Callable[[Mapping[str, int]], None]
 
-_WORDS = {
+_REASON_TEXTS = {
     "foreign": "without a key of this run",
     "run": "of another run",
     "silent": "silent",
@@ -28,7 +28,7 @@ def refused(counts: Mapping[str, int]) -> str:
         >>> refused({"foreign": 2, "frame": 1}).partition("; look")[0]
         'strangers were turned away; got 2 without a key of this run, 1 damaged'
     """
-    got = ", ".join(f"{count} {_WORDS[reason]}" for reason, count in counts.items())
+    got = ", ".join(f"{count} {_REASON_TEXTS[reason]}" for reason, count in counts.items())
     do = "look who else can reach the port, or write into the folder, of this run"
     return message("strangers were turned away", got=got, do=do)
 
@@ -37,7 +37,7 @@ class Refusals:
     """Counts by reason.
 
     Args:
-        tell: called with the counts so far, at most every `every_seconds`.
+        report: called with the counts so far, at most every `every_seconds`.
         every_seconds: between two calls, at least.
 
     Example:
@@ -49,10 +49,10 @@ class Refusals:
         2
     """
 
-    def __init__(self, tell: OnRefused | None = None, every_seconds: float = 60.0) -> None:
+    def __init__(self, report: OnRefused | None = None, every_seconds: float = 60.0) -> None:
         self.counts: Counter[str] = Counter()
-        self._tell, self._every_seconds = tell, every_seconds
-        self._told = -every_seconds
+        self._report, self._every_seconds = report, every_seconds
+        self._reported_at = -every_seconds
         self._lock = threading.Lock()
 
     def add(self, reason: str) -> None:
@@ -60,9 +60,9 @@ class Refusals:
         with self._lock:
             self.counts[reason] += 1
             now = monotonic()
-            is_due = now - self._told >= self._every_seconds
+            is_due = now - self._reported_at >= self._every_seconds
             if is_due:
-                self._told = now
+                self._reported_at = now
             counts = dict(self.counts)
-        if is_due and self._tell is not None:
-            self._tell(counts)
+        if is_due and self._report is not None:
+            self._report(counts)

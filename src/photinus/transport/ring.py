@@ -18,7 +18,7 @@ import numpy as np
 from photinus.core.errors import LinkLostError, UsageError
 from photinus.core.parameters import INTEGERS, Vector
 
-_SECONDS = 10.0
+_TIMEOUT_SECONDS = 10.0
 """How long a member waits for the others' next part of a sum, which all are ready to begin."""
 
 
@@ -27,7 +27,7 @@ class RingMembers(NamedTuple):
 
     name: str
     """The name of their group, different from all others."""
-    place: int
+    rank: int
     """The member's own place, from 0."""
     size: int
     address: str
@@ -50,7 +50,7 @@ class Ring:
         >>> ring.close()
     """
 
-    def __init__(self, host: str, seconds: float = _SECONDS, device: str = "cpu") -> None:
+    def __init__(self, host: str, seconds: float = _TIMEOUT_SECONDS, device: str = "cpu") -> None:
         from torch._C._distributed_c10d import TCPStore
 
         self._host, self._timeout, self._device = host, timedelta(seconds=seconds), device
@@ -63,7 +63,7 @@ class Ring:
         """Where the others connect, should this be the first of them."""
         return f"{self._host}:{self._store.port}"
 
-    def sum(self, members: RingMembers, held: Mapping[str, Vector]) -> dict[str, Vector]:
+    def sum(self, members: RingMembers, vectors: Mapping[str, Vector]) -> dict[str, Vector]:
         """Returns the sums [n] of what all members hold by the same names; of integers the maximum.
 
         Raises:
@@ -72,17 +72,17 @@ class Ring:
         import torch
         from torch._C._distributed_c10d import AllreduceOptions, ReduceOp
 
-        sums = {name: np.array(vector) for name, vector in held.items()}
+        sums = {name: np.array(vector) for name, vector in vectors.items()}
         options: Any = AllreduceOptions()
         try:
-            group = self._grouped(members)
+            group = self._group_of(members)
             for name, vector in sums.items():
                 options.reduceOp = ReduceOp.MAX if name == INTEGERS else ReduceOp.SUM
-                held_here = torch.from_numpy(vector)
-                summed = held_here.to(self._device)  # the same memory, where that is here
-                group.allreduce([summed], options).wait()
-                if summed is not held_here:
-                    held_here.copy_(summed)
+                host_tensor = torch.from_numpy(vector)
+                device_tensor = host_tensor.to(self._device)  # the same memory, where that is here
+                group.allreduce([device_tensor], options).wait()
+                if device_tensor is not host_tensor:
+                    host_tensor.copy_(device_tensor)
         except RuntimeError as error:  # neither they nor their store know another
             self._group, self._tries = None, self._tries + 1
             raise LinkLostError(f"the group {members.name} broke", got=str(error)[:200]) from error
@@ -92,33 +92,33 @@ class Ring:
         """Leaves the group; it makes no more sums."""
         self._group = self._store = None
 
-    def _grouped(self, members: RingMembers) -> Any:  # noqa: ANN401 - torch does not type it
+    def _group_of(self, members: RingMembers) -> Any:  # noqa: ANN401 - torch does not type it
         if members.name != self._name:
             self._name, self._group, self._tries = members.name, None, 0
         if self._group is None:
-            self._group = self._made(members)
+            self._group = self._join(members)
         return self._group
 
-    def _made(self, members: RingMembers) -> Any:  # noqa: ANN401 - torch does not type it
+    def _join(self, members: RingMembers) -> Any:  # noqa: ANN401 - torch does not type it
         from torch._C._distributed_c10d import PrefixStore, TCPStore
 
         host, _, port = members.address.rpartition(":")
         store = TCPStore(
             host, int(port), is_master=False, wait_for_workers=False, timeout=self._timeout
         )
-        own = PrefixStore(f"{members.name}/{self._tries}", store)
-        made = self._made_by_gloo if self._device == "cpu" else self._made_by_nccl
-        return made(own, members.place, members.size)
+        group_store = PrefixStore(f"{members.name}/{self._tries}", store)
+        join = self._join_by_gloo if self._device == "cpu" else self._join_by_nccl
+        return join(group_store, members.rank, members.size)
 
-    def _made_by_gloo(self, store: Any, place: int, size: int) -> Any:  # noqa: ANN401 - torch does not type it
+    def _join_by_gloo(self, store: Any, rank: int, size: int) -> Any:  # noqa: ANN401 - torch does not type it
         from torch._C._distributed_c10d import ProcessGroupGloo
 
         options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         options._devices = [ProcessGroupGloo.create_device(hostname=self._host)]
         options._timeout = self._timeout
-        return ProcessGroupGloo(store, place, size, options)
+        return ProcessGroupGloo(store, rank, size, options)
 
-    def _made_by_nccl(self, store: Any, place: int, size: int) -> Any:  # noqa: ANN401 - torch does not type it
+    def _join_by_nccl(self, store: Any, rank: int, size: int) -> Any:  # noqa: ANN401 - torch does not type it
         import torch
         from torch._C._distributed_c10d import ProcessGroupNCCL
 
@@ -127,7 +127,7 @@ class Ring:
         torch.cuda.set_device(self._device)
         options = ProcessGroupNCCL.Options()
         options._timeout = self._timeout
-        return ProcessGroupNCCL(store, place, size, options)
+        return ProcessGroupNCCL(store, rank, size, options)
 
 
 def gpu(slot: int) -> str:

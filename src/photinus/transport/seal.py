@@ -45,8 +45,8 @@ class Seal:
         """
         if self._cipher is None:
             return sealed
-        nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+        nonce, ciphertext = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
         try:
-            return self._cipher.decrypt(nonce, rest, self._run + name.encode())
+            return self._cipher.decrypt(nonce, ciphertext, self._run + name.encode())
         except (InvalidTag, ValueError) as error:
             raise AuthenticationError("a file is not sealed by this run", got=name) from error

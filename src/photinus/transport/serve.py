@@ -76,7 +76,7 @@ class TcpPeer(Peer):
         if is_stuck:
             self._wire.cut()
 
-    def count(self) -> None:
+    def update_counts(self) -> None:
         """Notes how many bytes have moved, also within a frame."""
         self.bytes_sent, self.bytes_received = self._wire.bytes_sent, self._wire.bytes_received
 
@@ -132,7 +132,7 @@ class TcpListener(Listener):
         limits: Limits | None = None,
         on_refused: OnRefused | None = None,
     ) -> None:
-        self._credentials, self._hear, self._gone = credentials, hear, gone
+        self._credentials, self._on_frame, self._on_disconnect = credentials, hear, gone
         self._limits = limits or Limits()
         self._refusals = Refusals(on_refused, self._limits.report_seconds)
         self.refused = self._refusals.counts
@@ -141,18 +141,22 @@ class TcpListener(Listener):
         self._peers: dict[threading.Thread, TcpPeer | None] = {}
         self._wires: dict[threading.Thread, Wire] = {}
         self._strangers: dict[threading.Thread, _Stranger] = {}
-        self._known: Counter[str] = Counter()
+        self._admissions: Counter[str] = Counter()
         """How often each host was admitted."""
-        self._came = 0
+        self._accepted_count = 0
         self._is_closed = False
         self._socket = _bind(host)
-        bound = self._socket.getsockname()
-        self.address = f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
-        self._wake, self._waker = socket.socketpair()
-        self._accepting = threading.Thread(
+        socket_address = self._socket.getsockname()
+        self.address = (
+            f"[{socket_address[0]}]:{socket_address[1]}"
+            if ":" in socket_address[0]
+            else f"{socket_address[0]}:{socket_address[1]}"
+        )
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._accept_thread = threading.Thread(
             target=self._accept, name=f"accept {self.address}", daemon=True
         )
-        self._accepting.start()
+        self._accept_thread.start()
 
     @property
     def connections(self) -> int:
@@ -166,11 +170,11 @@ class TcpListener(Listener):
     def _accept(self) -> None:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
-        poll.register(self._wake, select.POLLIN)
+        poll.register(self._wake_reader, select.POLLIN)
         while not self._is_closed:
             poll.poll()
             try:
-                sock, origin = self._socket.accept()
+                sock, remote_address = self._socket.accept()
             except BlockingIOError:
                 continue
             except OSError:
@@ -178,13 +182,13 @@ class TcpListener(Listener):
                 self._refusals.add("full")
                 self._pause(0.1)
                 continue
-            self._open(sock, str(origin[0]), f"{origin[0]}:{origin[1]}")
+            self._open(sock, str(remote_address[0]), f"{remote_address[0]}:{remote_address[1]}")
         self._socket.close()
 
     def _pause(self, seconds: float) -> None:
         """Waits, or until it is closed; `select.select` knows no descriptor above 1023."""
         poll = select.poll()
-        poll.register(self._wake, select.POLLIN)
+        poll.register(self._wake_reader, select.POLLIN)
         poll.poll(seconds * 1000)
 
     def _open(self, sock: socket.socket, host: str, name: str) -> None:
@@ -192,12 +196,12 @@ class TcpListener(Listener):
             target=self._serve, args=(sock, name), name=f"read {name}", daemon=True
         )
         with self._lock:
-            self._came += 1
+            self._accepted_count += 1
             is_full = len(self._peers) >= self._limits.max_connections
-            dropped = None if is_full else self._makes_room(host)
+            dropped = None if is_full else self._drop_one_if_full(host)
             if not is_full:
                 self._peers[thread] = None
-                self._strangers[thread] = _Stranger(sock, host, self._came)
+                self._strangers[thread] = _Stranger(sock, host, self._accepted_count)
         if is_full or dropped is not None:
             self._refusals.add("full")
         if is_full:
@@ -205,28 +209,33 @@ class TcpListener(Listener):
         else:
             thread.start()
 
-    def _makes_room(self, host: str) -> _Stranger | None:
+    def _drop_one_if_full(self, host: str) -> _Stranger | None:
         """Drops a stranger where all places are taken: the newcomer may be a worker that rejoins.
 
         The first choice is a stranger that has sent nothing (a worker sends at once), from a host
         that was never admitted, the host with the most places; of these the oldest.
         """
-        here = [s for s in self._strangers.values() if not s.is_dropped]
-        if len(here) < self._limits.max_strangers:
+        active = [s for s in self._strangers.values() if not s.is_dropped]
+        if len(active) < self._limits.max_strangers:
             return None
-        held = Counter(s.host for s in here)
-        held[host] += 1
+        places = Counter(s.host for s in active)
+        places[host] += 1
 
-        def goes_first(one: _Stranger) -> tuple[bool, bool, int, int]:
-            has_spoken = one.wire is not None and one.wire.bytes_received > 0
-            return has_spoken, self._known[one.host] > 0, -held[one.host], one.number
+        def drop_order(stranger: _Stranger) -> tuple[bool, bool, int, int]:
+            has_sent = stranger.wire is not None and stranger.wire.bytes_received > 0
+            return (
+                has_sent,
+                self._admissions[stranger.host] > 0,
+                -places[stranger.host],
+                stranger.number,
+            )
 
-        dropped = min(here, key=goes_first)
+        dropped = min(active, key=drop_order)
         dropped.drop()
         return dropped
 
     def _serve(self, sock: socket.socket, name: str) -> None:
-        me = threading.current_thread()
+        thread = threading.current_thread()
         try:
             wire = Wire(sock, self._context, is_server=True)
         except OSError:
@@ -234,19 +243,19 @@ class TcpListener(Listener):
             sock.close()
             wire = None
         try:
-            if wire is not None and self._is_admitted(me, wire):
-                self._converse(me, wire, name)
+            if wire is not None and self._admit(thread, wire):
+                self._serve_peer(thread, wire, name)
         finally:
             with self._lock:
-                self._peers.pop(me)
-                self._wires.pop(me, None)
-                self._strangers.pop(me, None)
+                self._peers.pop(thread)
+                self._wires.pop(thread, None)
+                self._strangers.pop(thread, None)
             if wire is not None:
                 wire.close()
 
-    def _is_admitted(self, me: threading.Thread, wire: Wire) -> bool:
+    def _admit(self, thread: threading.Thread, wire: Wire) -> bool:
         with self._lock:
-            self._wires[me] = self._strangers[me].wire = wire
+            self._wires[thread] = self._strangers[thread].wire = wire
             if self._is_closed:
                 return False
         try:
@@ -257,48 +266,48 @@ class TcpListener(Listener):
         except LinkError:
             reason = "silent"
         with self._lock:
-            stranger = self._strangers[me] if reason else self._strangers.pop(me)
+            stranger = self._strangers[thread] if reason else self._strangers.pop(thread)
             if not reason:
-                self._known[stranger.host] += 1
+                self._admissions[stranger.host] += 1
         if reason and not stranger.is_dropped:  # else it was counted when its place was taken
             self._refusals.add(reason)
             wire.linger(_LINGER_SECONDS)
         return not reason
 
-    def _converse(self, me: threading.Thread, wire: Wire, name: str) -> None:
+    def _serve_peer(self, thread: threading.Thread, wire: Wire, name: str) -> None:
         peer = TcpPeer(wire, name, self._limits)
         with self._lock:
-            self._peers[me] = peer
+            self._peers[thread] = peer
             is_closed = self._is_closed
         if is_closed:
             peer.close()
         try:
-            self._listen(peer, wire)
+            self._read_frames(peer, wire)
         finally:
             peer.ended.set()
             peer.close()
             peer.writer.join()
-            self._gone(peer)
+            self._on_disconnect(peer)
 
-    def _listen(self, peer: TcpPeer, wire: Wire) -> None:
-        inlet, wire.moved = FrameReader(wire, self._limits), peer.count
+    def _read_frames(self, peer: TcpPeer, wire: Wire) -> None:
+        reader, wire.on_progress = FrameReader(wire, self._limits), peer.update_counts
         try:
             while True:
                 # no name for what was taken: a push would be held until the next one comes
-                self._pass_on(peer, inlet.take(None) or [], inlet)
+                self._deliver(peer, reader.take(None) or [], reader)
         except FrameError:
             self._refusals.add("frame")
             wire.cut()
         except LinkError:
             wire.cut()
 
-    def _pass_on(self, peer: TcpPeer, frames: list[Frame], inlet: FrameReader) -> None:
-        peer.arriving, peer.bytes_per_second = inlet.arriving, inlet.bytes_per_second
+    def _deliver(self, peer: TcpPeer, frames: list[Frame], reader: FrameReader) -> None:
+        peer.arriving, peer.bytes_per_second = reader.arriving, reader.bytes_per_second
         for frame in frames:
             if peer.is_closing:
                 continue
             if frame.run == self._credentials.run:
-                self._hear(peer, frame)
+                self._on_frame(peer, frame)
             else:
                 self._refusals.add("run")
 
@@ -310,22 +319,22 @@ class TcpListener(Listener):
             self._is_closed = True
             peers = dict(self._peers)
             strangers = [wire for thread, wire in self._wires.items() if peers[thread] is None]
-        self._waker.send(b"x")
+        self._wake_writer.send(b"x")
         for wire in strangers:
             wire.cut()
         for peer in peers.values():
             if peer is not None:
                 peer.close(_SETTLE_SECONDS)
         deadline = monotonic() + _FLUSH_SECONDS
-        self._join((self._accepting, *peers), deadline)
+        self._join((self._accept_thread, *peers), deadline)
         with self._lock:
             stuck = list(self._wires.values())
         for wire in stuck:
             wire.cut()
         self._join(peers, deadline + _LINGER_SECONDS)
-        if not self._accepting.is_alive():
-            self._wake.close()
-            self._waker.close()
+        if not self._accept_thread.is_alive():
+            self._wake_reader.close()
+            self._wake_writer.close()
 
     def _join(self, threads: Iterable[threading.Thread], deadline: float) -> None:
         for thread in threads:
@@ -339,12 +348,12 @@ def _bind(host: str) -> socket.socket:
             host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         with contextlib.ExitStack() as stack:
-            listening = stack.enter_context(socket.socket(family, kind, protocol))
-            listening.bind(target)
-            listening.listen(256)
-            listening.settimeout(0)
+            sock = stack.enter_context(socket.socket(family, kind, protocol))
+            sock.bind(target)
+            sock.listen(256)
+            sock.settimeout(0)
             stack.pop_all()
     except OSError as error:
         got, do = f"{host!r}: {error}", "name an address of this machine that workers can reach"
         raise NotReadyError("this host cannot be listened on", got=got, do=do) from error
-    return listening
+    return sock

@@ -14,7 +14,7 @@ from photinus.transport.link import Link
 from photinus.transport.wire import FrameReader, Limits, Wire, greet
 
 _PAUSE_SECONDS = (0.05, 1.0)
-_MOST_FRAMES = 64
+_MAX_FRAMES = 64
 
 
 class TcpLink(Link):
@@ -42,9 +42,9 @@ class TcpLink(Link):
     ) -> None:
         self._limits = limits or Limits()
         self._wire = _connect(address, key, connect_seconds, self._limits)
-        self._wire.moved = self._count
-        self._count()
-        self._inlet = FrameReader(self._wire, self._limits)
+        self._wire.on_progress = self._update_counts
+        self._update_counts()
+        self._reader = FrameReader(self._wire, self._limits)
         self._lock = threading.Lock()
         self._is_lost = False
         self.address = address
@@ -58,23 +58,23 @@ class TcpLink(Link):
             if frame is not None:
                 pieces = encode_frame(frame, checksums=not self._wire.is_secure)
                 self._wire.send(pieces, self._limits.stall_seconds, self._limits.pace)
-            return self._listen(seconds)
+            return self._receive(seconds)
 
-    def _count(self) -> None:
+    def _update_counts(self) -> None:
         """Counts bytes also within a frame, so that a watcher of this link sees its progress."""
         self.bytes_sent = self._wire.bytes_sent
         self.bytes_received = self._wire.bytes_received
 
-    def _listen(self, seconds: float) -> list[Frame]:
+    def _receive(self, seconds: float) -> list[Frame]:
         deadline = monotonic() + seconds
         frames: list[Frame] = []
         try:
-            while len(frames) < _MOST_FRAMES:
-                left = 0.0 if frames else max(0.0, deadline - monotonic())
-                taken = self._inlet.take(left)
-                if taken is None:
+            while len(frames) < _MAX_FRAMES:
+                timeout = 0.0 if frames else max(0.0, deadline - monotonic())
+                received = self._reader.take(timeout)
+                if received is None:
                     break
-                frames += taken
+                frames += received
         except LinkError:
             # what arrived before the end is returned first; the next call raises
             self._is_lost = True

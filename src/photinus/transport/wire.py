@@ -85,7 +85,7 @@ class Wire:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if _UNSENT_OPTION is not None:
             sock.setsockopt(socket.IPPROTO_TCP, _UNSENT_OPTION, _UNSENT_BYTES)
-        self.moved = _nothing
+        self.on_progress = _ignore_progress
         """Called whenever bytes moved, before a watcher looks at the counts."""
         self.bytes_sent = 0
         self.bytes_received = 0
@@ -103,7 +103,7 @@ class Wire:
         """Returns this machine's address on this connection."""
         return str(self._sock.getsockname()[0])
 
-    def shake(self, deadline: float) -> None:
+    def handshake(self, deadline: float) -> None:
         """Does the TLS handshake, reading at most 16 KiB.
 
         Raises:
@@ -113,11 +113,11 @@ class Wire:
         if self._tls is None:
             return
         self._buffer = memoryview(bytearray(_STRANGER_BYTES))
-        while not self._shaken(self._tls, deadline):
-            left = _STRANGER_BYTES - self.bytes_received
-            if left <= 0:
+        while not self._try_handshake(self._tls, deadline):
+            remaining = _STRANGER_BYTES - self.bytes_received
+            if remaining <= 0:
                 raise AuthenticationError("a handshake takes at most 16 KiB")
-            n = self._receive_plain(self._buffer[:left], deadline)
+            n = self._receive_plain(self._buffer[:remaining], deadline)
             if n is None:
                 raise LinkLostError("the other side fell silent in the handshake")
             if n == 0:
@@ -125,13 +125,13 @@ class Wire:
             self._incoming.write(self._buffer[:n])
         self._buffer = memoryview(bytearray(_BATCH_BYTES))
 
-    def _shaken(self, tls: ssl.SSLObject, deadline: float) -> bool:
+    def _try_handshake(self, tls: ssl.SSLObject, deadline: float) -> bool:
         try:
             tls.do_handshake()
         except ssl.SSLWantReadError:
             return False
         except ssl.SSLError as error:
-            raise _refused(error) from error
+            raise _authentication_error(error) from error
         finally:
             # also after a failure: the alert in it gives the other side the reason
             self._flush(deadline - monotonic())
@@ -165,34 +165,34 @@ class Wire:
                 self._incoming.write(self._buffer[:n])
 
     def _decipher(self, tls: ssl.SSLObject, view: memoryview) -> int | None:
-        have = 0
+        received = 0
         with self._lock:
             try:
                 # all records that are here at once: a turn of the reader costs more than a record
                 # (with a buffer given, read returns a count)
                 while len(view) and (n := int(tls.read(len(view), view))):
-                    have += n
+                    received += n
                     view = view[n:]
             except ssl.SSLWantReadError:
-                return have or None
+                return received or None
             except ssl.SSLZeroReturnError:
-                return have
+                return received
             except ssl.SSLError as error:
-                raise _refused(error) from error
-        return have
+                raise _authentication_error(error) from error
+        return received
 
     def _receive_plain(self, view: memoryview, deadline: float) -> int | None:
         while True:
             try:
                 n = self._sock.recv_into(view)
             except BlockingIOError:
-                if not self._ready(select.POLLIN, deadline):
+                if not self._wait_ready(select.POLLIN, deadline):
                     return None
             except OSError as error:
-                raise _lost(error) from error
+                raise _link_lost_error(error) from error
             else:
                 self.bytes_received += n
-                self.moved()
+                self.on_progress()
                 return n
 
     def send(
@@ -223,7 +223,7 @@ class Wire:
             while len(view) and self._outgoing.pending < _BATCH_BYTES:
                 view = view[tls.write(view[:_RECORD_BYTES]) :]
         except ssl.SSLError as error:
-            raise _lost(error) from error
+            raise _link_lost_error(error) from error
         return view
 
     def _flush(self, stall_seconds: float, pace: RateLimit | None = None) -> None:
@@ -235,34 +235,38 @@ class Wire:
         self, views: list[memoryview], stall_seconds: float, pace: RateLimit | None = None
     ) -> None:
         views = [view for view in views if len(view)]
-        done = 0
-        while done < len(views):
-            now = views[done : done + 16] if pace is None else [views[done][:BURST_BYTES]]
+        sent_views = 0
+        while sent_views < len(views):
+            chunk = (
+                views[sent_views : sent_views + 16]
+                if pace is None
+                else [views[sent_views][:BURST_BYTES]]
+            )
             try:
-                n = self._sock.sendmsg(now)
+                n = self._sock.sendmsg(chunk)
             except BlockingIOError:
-                if not self._ready(select.POLLOUT, monotonic() + stall_seconds):
+                if not self._wait_ready(select.POLLOUT, monotonic() + stall_seconds):
                     got = f"nothing taken for {stall_seconds:g} seconds"
                     raise LinkLostError("the other side is stuck", got=got) from None
                 continue
             except OSError as error:
-                raise _lost(error) from error
+                raise _link_lost_error(error) from error
             self.bytes_sent += n
-            self.moved()
+            self.on_progress()
             if pace is not None:
                 pace.spend(n)
             while n:
-                step = min(n, len(views[done]))
-                views[done] = views[done][step:]
+                step = min(n, len(views[sent_views]))
+                views[sent_views] = views[sent_views][step:]
                 n -= step
-                done += not len(views[done])
+                sent_views += not len(views[sent_views])
 
-    def _ready(self, events: int, deadline: float) -> bool:
+    def _wait_ready(self, events: int, deadline: float) -> bool:
         poll = select.poll()
         try:
             poll.register(self._sock, events)
         except (ValueError, OSError) as error:
-            raise _lost(error) from error
+            raise _link_lost_error(error) from error
         if deadline == math.inf:
             return bool(poll.poll())
         return bool(poll.poll(max(0, math.ceil((deadline - monotonic()) * 1000))))
@@ -293,15 +297,15 @@ class Wire:
         self._sock.close()
 
 
-def _nothing() -> None:
+def _ignore_progress() -> None:
     pass
 
 
-def _lost(error: Exception) -> LinkLostError:
+def _link_lost_error(error: Exception) -> LinkLostError:
     return LinkLostError("the connection broke", got=type(error).__name__, do="make a new link")
 
 
-def _refused(error: ssl.SSLError) -> AuthenticationError:
+def _authentication_error(error: ssl.SSLError) -> AuthenticationError:
     reason = getattr(error, "verify_message", None) or error.reason or "no TLS"
     return AuthenticationError(
         "the two sides hold keys of different runs",
@@ -310,14 +314,14 @@ def _refused(error: ssl.SSLError) -> AuthenticationError:
     )
 
 
-def _exactly(wire: Wire, count: int, deadline: float) -> bytes:
+def _receive_exactly(wire: Wire, count: int, deadline: float) -> bytes:
     data = memoryview(bytearray(count))
-    have = 0
-    while have < count:
-        n = wire.receive(data[have:], max(0.0, deadline - monotonic()))
+    received = 0
+    while received < count:
+        n = wire.receive(data[received:], max(0.0, deadline - monotonic()))
         if not n:
             raise LinkLostError("the other side ended or fell silent in the greeting")
-        have += n
+        received += n
     return bytes(data)
 
 
@@ -328,9 +332,9 @@ def greet(wire: Wire, run: bytes, deadline: float) -> None:
         AuthenticationError: the other side holds keys of another run, or is another run.
         LinkLostError: it ended or fell silent.
     """
-    wire.shake(deadline)
+    wire.handshake(deadline)
     wire.send([_GREETING + run], max(0.0, deadline - monotonic()))
-    answer = _exactly(wire, len(_GREETING) + 1, deadline)
+    answer = _receive_exactly(wire, len(_GREETING) + 1, deadline)
     if not answer.startswith(_GREETING):
         do = "check the address, both versions, and that both sides use the same security"
         raise AuthenticationError("the other side is no photinus of ours", got=answer, do=do)
@@ -347,11 +351,11 @@ def admit(wire: Wire, run: bytes, deadline: float) -> bool:
         FrameError: the stranger uses another protocol.
         LinkLostError: it ended or fell silent.
     """
-    wire.shake(deadline)
-    word = _exactly(wire, len(_GREETING) + len(run), deadline)
-    if not word.startswith(_GREETING):
-        raise FrameError("a stranger greets in another way", got=word)
-    is_welcome = word[len(_GREETING) :] == run
+    wire.handshake(deadline)
+    greeting = _receive_exactly(wire, len(_GREETING) + len(run), deadline)
+    if not greeting.startswith(_GREETING):
+        raise FrameError("a stranger greets in another way", got=greeting)
+    is_welcome = greeting[len(_GREETING) :] == run
     wire.send([_GREETING + (_WELCOME if is_welcome else _OTHER_RUN)], deadline - monotonic())
     return is_welcome
 
@@ -377,8 +381,8 @@ class FrameReader:
         if self._decoder.is_broken:
             # frames that were whole before were returned first: now the reason is raised
             self._decoder.feed(b"")
-        target = self._decoder.wanted()
-        began = monotonic()
+        target = self._decoder.payload_target()
+        started = monotonic()
         n = self._wire.receive(self._scratch if target is None else target, seconds)
         if n is None:
             return None
@@ -387,8 +391,8 @@ class FrameReader:
         if target is None:
             return self._decoder.feed(self._scratch[:n])
         self._payload_bytes += n
-        self._payload_seconds += monotonic() - began
-        return self._decoder.filled(n)
+        self._payload_seconds += monotonic() - started
+        return self._decoder.payload_received(n)
 
     @property
     def arriving(self) -> Frame | None:
