@@ -14,7 +14,7 @@ from photinus.core.parameters import Vector
 _IS_LINUX = sys.platform == "linux"
 _NO_RESERVE = 0x4000 if _IS_LINUX else 0
 """MAP_NORESERVE: what is not touched is not counted."""
-_FREE_CHUNK_BYTES = 1 << 26
+_FREED_BYTES = 1 << 26
 
 
 class Pages:
@@ -84,5 +84,5 @@ def give_back(array: Vector) -> None:
     if mapping is None or not hasattr(mmap, "MADV_REMOVE"):
         return
     with contextlib.suppress(OSError):  # it lies in memory, or its file system cannot
-        for start in range(0, len(mapping), _FREE_CHUNK_BYTES):
-            mapping.madvise(mmap.MADV_REMOVE, start, min(_FREE_CHUNK_BYTES, len(mapping) - start))
+        for start in range(0, len(mapping), _FREED_BYTES):
+            mapping.madvise(mmap.MADV_REMOVE, start, min(_FREED_BYTES, len(mapping) - start))
