@@ -85,22 +85,22 @@ def _cut(folder: Path) -> None:
 
 
 def _foreign_version(folder: Path) -> None:
-    from photinus.checkpoint.files import _sealed
+    from photinus.checkpoint.files import _seal_text
 
     manifest = folder / "manifest.json"
     body = json.loads(manifest.read_text())
     del body["sha256"]
-    manifest.write_bytes(_sealed({**body, "version": 99}))
+    manifest.write_bytes(_seal_text({**body, "version": 99}))
 
 
 def _leads_outside(folder: Path) -> None:
-    from photinus.checkpoint.files import _sealed
+    from photinus.checkpoint.files import _seal_text
 
     manifest = folder / "manifest.json"
     body = json.loads(manifest.read_text())
     del body["sha256"]
     body["files"]["../secret"] = body["files"].pop("model.safetensors")
-    manifest.write_bytes(_sealed(body))
+    manifest.write_bytes(_seal_text(body))
 
 
 def _link(folder: Path) -> None:

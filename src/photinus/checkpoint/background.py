@@ -21,7 +21,7 @@ _Outcome = CheckpointSaved | CheckpointFailed
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _SaveRequest:
     name: str
     meta: Mapping[str, Any]
     files: Mapping[str, Tensors]
@@ -39,9 +39,9 @@ def _copies(arrays: Tensors, spare: Tensors) -> Tensors:
     return {name: _copy(array, spare.get(name)) for name, array in arrays.items()}
 
 
-def _in_memory(files: Mapping[str, Tensors]) -> dict[str, Tensors]:
+def _reusable_copies(files: Mapping[str, Tensors]) -> dict[str, Tensors]:
     """Returns what can be written over."""
-    return {file: held for file, held in files.items() if not isinstance(held, MappedFile)}
+    return {file: arrays for file, arrays in files.items() if not isinstance(arrays, MappedFile)}
 
 
 class Saver:
@@ -60,12 +60,12 @@ class Saver:
         self._store = store
         self._report = report
         self._changed = threading.Condition()
-        self._waiting: _Job | None = None
-        self._best: _Job | None = None
+        self._waiting: _SaveRequest | None = None
+        self._best: _SaveRequest | None = None
         self._spare: Mapping[str, Tensors] = {}
         """Memory of an earlier copy: fresh pages cost ten times what the copy itself does."""
         self._is_closed = False
-        self._raised: BaseException | None = None
+        self._report_error: BaseException | None = None
         """What `report` raised: a callback of the user's."""
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
         self._thread.start()
@@ -93,8 +93,8 @@ class Saver:
             BaseException: what `report` raised of an earlier one.
         """
         with self._changed:
-            if self._raised is not None:
-                raise self._raised
+            if self._report_error is not None:
+                raise self._report_error
             spare, self._spare = self._spare, {}
         copies = {
             file: arrays if isinstance(arrays, MappedFile) else _copies(arrays, spare.get(file, {}))
@@ -103,13 +103,13 @@ class Saver:
         with self._changed:
             if self._is_closed:
                 raise CheckpointError("nothing can be saved: the saver is closed", got=name)
-            job = _Job(name, dict(meta), copies, is_best)
+            request = _SaveRequest(name, dict(meta), copies, is_best)
             if is_best:
-                self._best = job
+                self._best = request
             else:
                 if self._waiting is not None:
-                    self._spare = _in_memory(self._waiting.files)
-                self._waiting = job
+                    self._spare = _reusable_copies(self._waiting.files)
+                self._waiting = request
             self._changed.notify()
 
     def close(self) -> None:
@@ -119,38 +119,38 @@ class Saver:
             self._changed.notify()
         self._thread.join()
 
-    def _next(self) -> _Job | None:
+    def _next(self) -> _SaveRequest | None:
         with self._changed:
             self._changed.wait_for(lambda: self._best or self._waiting or self._is_closed)
             if self._best is not None:
-                job, self._best = self._best, None
-                return job
+                request, self._best = self._best, None
+                return request
             newest, self._waiting = self._waiting, None
             return newest
 
     def _work(self) -> None:
-        while (job := self._next()) is not None:
-            outcome = self._save(job)
+        while (request := self._next()) is not None:
+            outcome = self._save(request)
             try:
                 self._report(outcome)
             except BaseException as error:  # the next save raises it where it ends the run
-                self._raised = error
+                self._report_error = error
             with self._changed:
-                self._spare = _in_memory(job.files)
+                self._spare = _reusable_copies(request.files)
 
-    def _save(self, job: _Job) -> _Outcome:
-        began = time.monotonic()
+    def _save(self, request: _SaveRequest) -> _Outcome:
+        started = time.monotonic()
         try:
-            folder = self._store.save(job.name, job.meta, job.files)
-            if job.is_best:
-                self._store.pin(job.name)
+            folder = self._store.save(request.name, request.meta, request.files)
+            if request.is_best:
+                self._store.pin(request.name)
             size = sum(file.stat().st_size for file in folder.iterdir())
         except Exception as error:  # a thread that dies silently would never save again
-            return CheckpointFailed(name=job.name, reason=str(error))
+            return CheckpointFailed(name=request.name, reason=str(error))
         return CheckpointSaved(
-            name=job.name,
-            phase=int(job.meta.get("phase", 0)),
-            version=int(job.meta.get("version", 0)),
-            seconds=time.monotonic() - began,
+            name=request.name,
+            phase=int(request.meta.get("phase", 0)),
+            version=int(request.meta.get("version", 0)),
+            seconds=time.monotonic() - started,
             bytes=size,
         )

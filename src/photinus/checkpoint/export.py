@@ -17,7 +17,7 @@ from photinus.checkpoint.signatures import Trust, check_code, is_signed, signatu
 from photinus.core.errors import CheckpointError, UsageError
 
 _SEAL = FolderFormat(file="model.json", format="photinus-model", is_private=False)
-WEIGHTS, _KIND = "model.safetensors", "model"
+WEIGHTS, _SIGNATURE_KIND = "model.safetensors", "model"
 """The file of the arrays, and what is signed."""
 
 
@@ -77,7 +77,7 @@ def save_model(
     try:
         if is_own:
             digest = digest_of(tensors)
-            body["signature"] = signature_of(_KIND, _signed(meta, digest))
+            body["signature"] = signature_of(_SIGNATURE_KIND, _signed_values(meta, digest))
         _SEAL.write(target, body, {WEIGHTS: tensors}, lambda _: None)
     except OSError as error:
         raise CheckpointError(
@@ -105,8 +105,8 @@ def load_model(path: Path | str, *, is_mapped: bool = False) -> SavedModel:
             body, files = _SEAL.read(source, WEIGHTS if is_mapped else "")
         except CheckpointError as error:
             raise CheckpointError(f"model {source}: {error}") from error
-        signed = _signed(body["meta"], body["files"][WEIGHTS]["sha256"])
-        is_own = is_signed(_KIND, signed, body.get("signature"))
+        signed = _signed_values(body["meta"], body["files"][WEIGHTS]["sha256"])
+        is_own = is_signed(_SIGNATURE_KIND, signed, body.get("signature"))
         return SavedModel(files[WEIGHTS], body["meta"], is_own)
     if not source.is_file():
         do = "name a run's folder, a saved model's, or a safetensors file"
@@ -126,7 +126,7 @@ def load_model(path: Path | str, *, is_mapped: bool = False) -> SavedModel:
     return SavedModel(_decode(data, source.name))
 
 
-def _signed(meta: Mapping[str, Any], digest: str) -> dict[str, Any]:
+def _signed_values(meta: Mapping[str, Any], digest: str) -> dict[str, Any]:
     return {"meta": meta, "tensors": digest}
 
 

@@ -95,7 +95,7 @@ def _canonical(body: Mapping[str, Any]) -> bytes:
     return (json.dumps(body, indent=1) + "\n").encode()
 
 
-def _sealed(body: Mapping[str, Any]) -> bytes:
+def _seal_text(body: Mapping[str, Any]) -> bytes:
     return _canonical({**body, _DIGEST: hashlib.sha256(_canonical(body)).hexdigest()})
 
 
@@ -107,7 +107,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
         os.fsync(file.fileno())
 
 
-def _read(path: Path) -> bytes:
+def _read_plain_file(path: Path) -> bytes:
     # O_NONBLOCK: a FIFO put in a file's place must not hang the reader
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
@@ -147,16 +147,16 @@ class FolderFormat:
         Raises:
             OSError: the disk is full, a permission is missing; nothing is left behind.
         """
-        aside = target.parent / f".{target.name}.tmp-{secrets.token_hex(6)}"
+        temporary = target.parent / f".{target.name}.tmp-{secrets.token_hex(6)}"
         try:
-            return self._write_aside(aside, target, body, files, step)
+            return self._write_temporary(temporary, target, body, files, step)
         except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
             raise
 
-    def _write_aside(
+    def _write_temporary(
         self,
-        aside: Path,
+        temporary: Path,
         target: Path,
         body: Mapping[str, Any],
         files: Mapping[str, bytes | Tensors],
@@ -164,32 +164,34 @@ class FolderFormat:
     ) -> int:
         folder_mode, file_mode = (0o700, 0o600) if self.is_private else (0o777, 0o666)
         step("create")
-        aside.mkdir(mode=folder_mode)
-        listed = dict[str, dict[str, Any]]()
-        for name, held in files.items():
+        temporary.mkdir(mode=folder_mode)
+        entries = dict[str, dict[str, Any]]()
+        for name, content in files.items():
             step(name)
-            size, digest = _put(aside / name, held, file_mode)
-            listed[name] = {"size": size, _DIGEST: digest}
-        head = {"format": self.format, "version": self.version}
+            size, digest = _put_file(temporary / name, content, file_mode)
+            entries[name] = {"size": size, _DIGEST: digest}
+        identity = {"format": self.format, "version": self.version}
         try:
-            seal = _sealed({**head, **body, "files": listed})
+            seal = _seal_text({**identity, **body, "files": entries})
         except (TypeError, ValueError) as error:
             raise UsageError("meta must be plain JSON values", do=str(error)) from error
         step(self.file)
-        _write(aside / self.file, seal, file_mode)
-        sync_folder(aside)
+        _write(temporary / self.file, seal, file_mode)
+        sync_folder(temporary)
         step("commit")
-        _replace(aside, target)
+        _replace(temporary, target)
         step("sync")
         sync_folder(target.parent)
-        return len(seal) + sum(int(told["size"]) for told in listed.values())
+        return len(seal) + sum(int(entry["size"]) for entry in entries.values())
 
-    def read(self, folder: Path, mapped: str = "") -> tuple[dict[str, Any], dict[str, Tensors]]:
+    def read(
+        self, folder: Path, mapped_prefix: str = ""
+    ) -> tuple[dict[str, Any], dict[str, Tensors]]:
         """Returns the seal's content and the arrays of every file, all of it checked.
 
         Args:
             folder: what `write` made.
-            mapped: files whose names begin so stay on disk, and are read through a memory map.
+            mapped_prefix: files whose names begin so stay on disk, read through a memory map.
 
         Raises:
             CheckpointError: names the file and what is wrong with it.
@@ -197,12 +199,12 @@ class FolderFormat:
         body = self.read_body(folder)
         self._check_names(folder, set(body["files"]) | {self.file})
         files: dict[str, Tensors] = {}
-        for name, wanted in body["files"].items():
-            if mapped and name.startswith(mapped):
-                files[name] = _mapped(folder / name, wanted)
+        for name, expected in body["files"].items():
+            if mapped_prefix and name.startswith(mapped_prefix):
+                files[name] = _map_file(folder / name, expected)
                 continue
             data = _read_whole(folder / name)
-            _check(name, memoryview(data), wanted)
+            _check_digest(name, memoryview(data), expected)
             files[name] = from_safetensors(data, name)
         return body, files
 
@@ -219,7 +221,7 @@ class FolderFormat:
             body = json.loads(data)
             digest = body.pop(_DIGEST)
             computed = hashlib.sha256(_canonical(body)).hexdigest()
-            is_intact = digest == computed and _sealed(body) == data
+            is_intact = digest == computed and _seal_text(body) == data
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"{self.file} is damaged: {error}") from error
         if not is_intact:
@@ -246,15 +248,15 @@ class FolderFormat:
                 raise CheckpointError(f"{entry.name} is a file that {self.file} does not name")
 
 
-def _replace(aside: Path, target: Path) -> None:
-    """Renames `aside` to `target`; replaces an older folder there, or restores it on failure."""
+def _replace(temporary: Path, target: Path) -> None:
+    """Renames `temporary` to `target`; on failure an older folder there is restored."""
     if not target.exists() and not target.is_symlink():
-        aside.rename(target)
+        temporary.rename(target)
         return
     old = target.parent / f".{target.name}.old-{secrets.token_hex(6)}"
     target.rename(old)
     try:
-        aside.rename(target)
+        temporary.rename(target)
     except OSError:
         old.rename(target)
         raise
@@ -272,7 +274,7 @@ def remove(path: Path) -> None:
 
 def _read_whole(path: Path) -> bytes:
     try:
-        return _read(path)
+        return _read_plain_file(path)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path.name} is missing") from error
     except OSError as error:
@@ -281,20 +283,20 @@ def _read_whole(path: Path) -> bytes:
         raise CheckpointError(f"{path.name} {reason}") from error
 
 
-def _put(path: Path, held: bytes | Tensors, mode: int) -> tuple[int, str]:
+def _put_file(path: Path, content: bytes | Tensors, mode: int) -> tuple[int, str]:
     """Puts a file into a folder that is written aside; returns its size and its sha256."""
-    if isinstance(held, bytes):
-        _write(path, held, mode)
-        return len(held), hashlib.sha256(held).hexdigest()
-    if not isinstance(held, MappedFile):
-        return write_arrays(path, held, mode)
+    if isinstance(content, bytes):
+        _write(path, content, mode)
+        return len(content), hashlib.sha256(content).hexdigest()
+    if not isinstance(content, MappedFile):
+        return write_arrays(path, content, mode)
     try:
-        os.link(held.path, path)
+        os.link(content.path, path)
     except OSError:  # it lies on another disk, or has lost its name
         with path.open("xb") as file:
-            file.write(held.bytes)
+            file.write(content.bytes)
     _sync(path)
-    return held.size, held.sha256
+    return content.size, content.sha256
 
 
 def _sync(path: Path) -> None:
@@ -305,23 +307,25 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _mapped(path: Path, wanted: Mapping[str, Any]) -> MappedFile:
+def _map_file(path: Path, expected: Mapping[str, Any]) -> MappedFile:
     is_plain_file = path.is_file() and not path.is_symlink()
     if not is_plain_file:
         _read_whole(path)  # raises with what it is instead
     if path.stat().st_size:
         with path.open("rb") as file:
-            _check(path.name, memoryview(mmap(file.fileno(), 0, access=ACCESS_READ)), wanted)
-    return MappedFile(path, wanted[_DIGEST])
+            _check_digest(
+                path.name, memoryview(mmap(file.fileno(), 0, access=ACCESS_READ)), expected
+            )
+    return MappedFile(path, expected[_DIGEST])
 
 
-def _check(name: str, data: memoryview, wanted: Mapping[str, Any]) -> None:
-    if len(data) != wanted["size"]:
+def _check_digest(name: str, data: memoryview, expected: Mapping[str, Any]) -> None:
+    if len(data) != expected["size"]:
         raise CheckpointError(
-            f"{name}: size mismatch", got=f"{len(data)} bytes", do=f"expected {wanted['size']}"
+            f"{name}: size mismatch", got=f"{len(data)} bytes", do=f"expected {expected['size']}"
         )
     digest = hashlib.sha256(data).hexdigest()
-    if digest != wanted[_DIGEST]:
+    if digest != expected[_DIGEST]:
         raise CheckpointError(
-            f"{name}: sha256 mismatch", got=digest, do=f"expected {wanted[_DIGEST]}"
+            f"{name}: sha256 mismatch", got=digest, do=f"expected {expected[_DIGEST]}"
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 from photinus.core.errors import CheckpointError, FencedError, UsageError
 
-_TERM = re.compile(r"coordinator-([1-9][0-9]*)\.json")
+_TERM_FILE = re.compile(r"coordinator-([1-9][0-9]*)\.json")
 
 
 class RunFolder:
@@ -69,7 +69,7 @@ class RunFolder:
         names: set[str] = set()
         with contextlib.suppress(OSError):  # one that cannot be read is refused as it is made
             names = {e.name for e in path.iterdir()}
-        holds_run = any(_TERM.fullmatch(name) for name in names)
+        holds_run = any(_TERM_FILE.fullmatch(name) for name in names)
         if holds_run and not resume:
             raise UsageError(
                 f"the run folder {path} holds a run already",
@@ -120,10 +120,10 @@ class RunFolder:
     def newest_term(self) -> int:
         """Returns the newest term that was claimed, 0 for a fresh run."""
         try:
-            found = [_TERM.fullmatch(entry.name) for entry in self.path.iterdir()]
+            matches = [_TERM_FILE.fullmatch(entry.name) for entry in self.path.iterdir()]
         except OSError as error:
-            raise self._lost(error) from error
-        return max((int(match[1]) for match in found if match), default=0)
+            raise self._folder_error(error) from error
+        return max((int(match[1]) for match in matches if match), default=0)
 
     def claim_term(self, details: Mapping[str, Any] | None = None) -> int:
         """Takes the next term: of several coordinators that try, each gets its own.
@@ -148,7 +148,7 @@ class RunFolder:
             except FileExistsError:
                 continue
             except OSError as error:
-                raise self._lost(error) from error
+                raise self._folder_error(error) from error
 
     def claimed(self, term: int) -> dict[str, Any]:
         """Returns the details that a term was claimed with; none where they cannot be read."""
@@ -170,7 +170,7 @@ class RunFolder:
                 "this coordinator's term is over", got=f"term {term}, the newest is {newest}"
             )
 
-    def _lost(self, error: OSError) -> CheckpointError:
+    def _folder_error(self, error: OSError) -> CheckpointError:
         return CheckpointError(
             f"the run folder {self.path} cannot be used", got=error.strerror or str(error)
         )

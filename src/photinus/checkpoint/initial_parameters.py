@@ -9,7 +9,7 @@ from photinus.checkpoint.files import Tensors, from_safetensors
 from photinus.core.addresses import on_disk
 from photinus.core.errors import NotReadyError, UsageError, reason_of
 
-_RUN, _SPARK_ML = "job.json", ("metadata", "data")
+_RUN_FILE, _SPARK_ML_FOLDERS = "job.json", ("metadata", "data")
 """Files that identify a run's folder, and a folder that an estimator's model was saved in."""
 
 
@@ -27,17 +27,17 @@ def load_start(path: Path | str, *, is_mapped: bool = False) -> Tensors:
         NotReadyError: pyarrow is missing, which a model of the estimators needs.
     """
     source = on_disk(path)
-    if (source / _RUN).is_file():
+    if (source / _RUN_FILE).is_file():
         source /= "model"
         if not source.is_dir():
             do = f"photinus train --resume {path}, or name another run"
             raise UsageError(f"the run {path} holds no model yet", do=do)
-    if all((source / name).is_dir() for name in _SPARK_ML):
-        return from_safetensors(_weights(source), f"the model in {source}")
+    if all((source / name).is_dir() for name in _SPARK_ML_FOLDERS):
+        return from_safetensors(_read_weights(source), f"the model in {source}")
     return load_model(source, is_mapped=is_mapped).tensors
 
 
-def _weights(source: Path) -> bytes:
+def _read_weights(source: Path) -> bytes:
     """Returns the safetensors file that lies in pieces in the rows of Parquet files."""
     try:
         import pyarrow.dataset as ds

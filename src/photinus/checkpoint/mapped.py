@@ -32,16 +32,16 @@ Kind = tuple[str, tuple[int, ...]]
 
 _DIGEST = "sha256"
 _PAGE_BYTES = 8 << 20
-_MOST_HEAD_BYTES = 100_000_000
+_MAX_HEAD_BYTES = 100_000_000
 """As safetensors itself has it."""
 _METADATA = "__metadata__"
-_NAMES = {
+_SAFETENSORS_TYPES = {
     **{f"float{bits}": f"F{bits}" for bits in (64, 32, 16)},
     **{f"int{bits}": f"I{bits}" for bits in (64, 32, 16, 8)},
     **{f"uint{bits}": f"U{bits}" for bits in (64, 32, 16, 8)},
     "bool": "BOOL",
 }
-_TYPES = {name: dtype for dtype, name in _NAMES.items()}
+_NUMPY_TYPES = {name: dtype for dtype, name in _SAFETENSORS_TYPES.items()}
 
 
 class MappedFile(Mapping[str, Vector]):
@@ -66,7 +66,7 @@ class MappedFile(Mapping[str, Vector]):
         try:
             with path.open("rb") as file:
                 self.bytes = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            self.metadata, self._arrays = _read(self.bytes)
+            self.metadata, self._arrays = _parse(self.bytes)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             wrong = f"{path.name} is no safetensors file that can be read"
             raise CheckpointError(wrong) from error
@@ -107,18 +107,18 @@ class PagedFile:
     def __init__(self, path: Path, kinds: Mapping[str, Kind]) -> None:
         self.path, self._kinds = path, dict(kinds)
         self._digest, self._is_finite = hashlib.sha256(), True
-        self._at, self._left = 0, [*self._kinds]
+        self._offset, self._remaining = 0, [*self._kinds]
         """How many numbers of the present array are written, and which arrays are not whole."""
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         self._file = os.fdopen(descriptor, "wb", buffering=0)
-        self._given_up = weakref.finalize(self, _give_up, self._file, path)
-        self._put(memoryview(_head(self._kinds)))
-        self._pass_empty()
+        self._finalizer = weakref.finalize(self, _discard, self._file, path)
+        self._append(memoryview(_head(self._kinds)))
+        self._skip_empty()
 
     @property
     def is_whole(self) -> bool:
         """True when all pages are written."""
-        return not self._left
+        return not self._remaining
 
     def write(self, name: str, start: int, page: Vector) -> int:
         """Writes the next page [n]; returns how many numbers of its array are written.
@@ -129,36 +129,36 @@ class PagedFile:
             CheckpointError: it is not the next one, or of another type.
             OSError: the disk is full.
         """
-        if name not in self._left or (name == self._left[0] and start < self._at):
-            return self._at
+        if name not in self._remaining or (name == self._remaining[0] and start < self._offset):
+            return self._offset
         dtype, shape = self._kinds[name]
         size = math.prod(shape)
-        if name != self._left[0] or start != self._at or start + page.size > size:
+        if name != self._remaining[0] or start != self._offset or start + page.size > size:
             raise CheckpointError(f"not the next page of {name}", got=f"{start} + {page.size}")
         if page.dtype != np.dtype(dtype):
             raise CheckpointError(f"a page of {name} must be of {dtype}", got=page.dtype)
         self._is_finite = self._is_finite and is_finite(page)
-        self._put(np.ascontiguousarray(page).view(np.uint8).data)
-        self._at = told = self._at + page.size
-        if self._at == size:
-            self._at = 0
-            self._left.pop(0)
-            self._pass_empty()
-        return told
+        self._append(np.ascontiguousarray(page).view(np.uint8).data)
+        self._offset = written = self._offset + page.size
+        if self._offset == size:
+            self._offset = 0
+            self._remaining.pop(0)
+            self._skip_empty()
+        return written
 
     def closed(self) -> MappedFile:
         """Returns what was written, once it is whole; the file exists as long as the result."""
         assert self.is_whole
         self._file.close()
-        self._given_up.detach()
+        self._finalizer.detach()
         sha256 = self._digest.hexdigest()
         return MappedFile(self.path, sha256, is_finite=self._is_finite, is_ours=True)
 
-    def _pass_empty(self) -> None:
-        while self._left and not math.prod(self._kinds[self._left[0]][1]):
-            self._left.pop(0)
+    def _skip_empty(self) -> None:
+        while self._remaining and not math.prod(self._kinds[self._remaining[0]][1]):
+            self._remaining.pop(0)
 
-    def _put(self, data: memoryview) -> None:
+    def _append(self, data: memoryview) -> None:
         self._digest.update(data)
         while data:
             data = data[self._file.write(data) :]
@@ -176,7 +176,7 @@ class ScratchFolder:
 
     def paged(self, kinds: Mapping[str, Kind]) -> PagedFile:
         """Returns a new file for arrays of these kinds."""
-        return PagedFile(self._path(), kinds)
+        return PagedFile(self._new_path(), kinds)
 
     def array(self, shape: tuple[int, ...], dtype: str) -> Vector:
         """Returns an array of zeros in a file without a name; it takes memory of the disk only.
@@ -184,17 +184,17 @@ class ScratchFolder:
         Raises:
             OSError: the disk is full.
         """
-        path = self._path()
+        path = self._new_path()
         size = max(1, math.prod(shape) * np.dtype(dtype).itemsize)
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
         try:
             path.unlink()
             _reserve(descriptor, size)
-            held = mmap.mmap(descriptor, size)
+            mapping = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
-        made: Vector = np.frombuffer(held, dtype, math.prod(shape)).reshape(shape)
-        return made
+        array: Vector = np.frombuffer(mapping, dtype, math.prod(shape)).reshape(shape)
+        return array
 
     def clear(self) -> None:
         """Removes what an earlier run left."""
@@ -202,7 +202,7 @@ class ScratchFolder:
             for path in self.folder.glob("*.pages"):
                 _remove(path)
 
-    def _path(self) -> Path:
+    def _new_path(self) -> Path:
         folder = Path(tempfile.gettempdir()) if self.folder is None else self.folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder / f"photinus-{secrets.token_hex(8)}.pages"
@@ -265,48 +265,56 @@ def _pages(
     head = memoryview(_head(kinds, metadata))
     parts = chain([head], *(_blocks(arrays[name]) for name in names))
     return (
-        part[at : at + _PAGE_BYTES] for part in parts for at in range(0, len(part), _PAGE_BYTES)
+        part[start : start + _PAGE_BYTES]
+        for part in parts
+        for start in range(0, len(part), _PAGE_BYTES)
     )
 
 
 def _blocks(array: Vector) -> Iterator[memoryview]:
     """Returns an array's bytes; of one whose rows lie apart, some rows at a time."""
     rows = max(1, _PAGE_BYTES // max(1, math.prod(array.shape[1:]) * array.itemsize))
-    is_apart = array.ndim > 1 and not array.flags.c_contiguous
-    starts = range(0, len(array), rows) if is_apart else ()
-    for some in (array[at : at + rows] for at in starts) if is_apart else [array]:
-        plain = np.asarray(some, some.dtype.newbyteorder("<"), order="C")
+    is_strided = array.ndim > 1 and not array.flags.c_contiguous
+    starts = range(0, len(array), rows) if is_strided else ()
+    for block in (array[start : start + rows] for start in starts) if is_strided else [array]:
+        plain = np.asarray(block, block.dtype.newbyteorder("<"), order="C")
         yield plain.reshape(-1).view(np.uint8).data
 
 
 def _head(kinds: Mapping[str, Kind], metadata: Mapping[str, str] | None = None) -> bytes:
-    head, at = dict[str, Any](), 0
+    head, offset = dict[str, Any](), 0
     if metadata:
         head[_METADATA] = dict(metadata)
     for name, (dtype, shape) in kinds.items():
-        if dtype not in _NAMES:
+        if dtype not in _SAFETENSORS_TYPES:
             raise UsageError("these arrays cannot be saved", got=dtype)
-        end = at + math.prod(shape) * np.dtype(dtype).itemsize
-        head[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [at, end]}
-        at = end
+        end = offset + math.prod(shape) * np.dtype(dtype).itemsize
+        head[name] = {
+            "dtype": _SAFETENSORS_TYPES[dtype],
+            "shape": list(shape),
+            "data_offsets": [offset, end],
+        }
+        offset = end
     text = json.dumps(head, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    if len(text) > _MOST_HEAD_BYTES:
+    if len(text) > _MAX_HEAD_BYTES:
         wrong = "the head of a safetensors file holds at most 100 MB"
         raise UsageError(wrong, got=f"{len(text)} bytes", do="name another format")
     return len(text).to_bytes(8, "little") + text
 
 
-def _read(data: memoryview) -> tuple[dict[str, str], dict[str, Vector]]:
+def _parse(data: memoryview) -> tuple[dict[str, str], dict[str, Vector]]:
     """Returns the metadata of a file, and its arrays as views."""
     length = int.from_bytes(data[:8], "little")
-    if length > min(_MOST_HEAD_BYTES, len(data) - 8):
+    if length > min(_MAX_HEAD_BYTES, len(data) - 8):
         raise ValueError(length)
     head, body = json.loads(bytes(data[8 : 8 + length])), data[8 + length :]
     metadata, arrays = dict(head.pop(_METADATA, {})), dict[str, Vector]()
-    for name, told in head.items():
-        start, end = told["data_offsets"]
-        arrays[name] = np.frombuffer(body[start:end], _TYPES[told["dtype"]]).reshape(told["shape"])
+    for name, entry in head.items():
+        start, end = entry["data_offsets"]
+        arrays[name] = np.frombuffer(body[start:end], _NUMPY_TYPES[entry["dtype"]]).reshape(
+            entry["shape"]
+        )
     return metadata, arrays
 
 
@@ -318,7 +326,7 @@ def _reserve(descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
 
 
-def _give_up(file: RawIOBase, path: Path) -> None:
+def _discard(file: RawIOBase, path: Path) -> None:
     file.close()
     _remove(path)
 

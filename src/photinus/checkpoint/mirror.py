@@ -16,8 +16,8 @@ from photinus.core.errors import CheckpointError, FencedError, reason_of
 
 _TERM = re.compile(r"coordinator-([1-9][0-9]*)\.json")
 _CHECKPOINTS, _PIN, _MANIFEST = "checkpoints", "checkpoints/.pinned", "manifest.json"
-_SEEN = re.compile(r"[^.].*")
-_ASIDE = re.compile(r"\..+\.tmp-[0-9a-f]{12}")
+_VISIBLE = re.compile(r"[^.].*")
+_TEMPORARY = re.compile(r"\..+\.tmp-[0-9a-f]{12}")
 
 _Stamp = tuple[int, int]
 """Size and time of change: whether a file must be written again."""
@@ -45,7 +45,7 @@ class Mirror:
     def __init__(self, address: str, local: Path) -> None:
         self.address, self.local = address.rstrip("/"), local
         self._fs, self._path = filesystem(self.address)
-        self._sent: dict[str, _Stamp] = {}
+        self._sent_stamps: dict[str, _Stamp] = {}
         self._lock = threading.Lock()
         self.term = 0
         """The term that was claimed; 0 before."""
@@ -58,8 +58,8 @@ class Mirror:
 
     def newest_term(self) -> int:
         """Returns the newest term that was claimed, 0 where there is no run."""
-        found = [_TERM.fullmatch(name) for name in self._names(self._path)]
-        return max((int(match[1]) for match in found if match), default=0)
+        matches = [_TERM.fullmatch(name) for name in self._names(self._path)]
+        return max((int(match[1]) for match in matches if match), default=0)
 
     def fetch(self, *names: str) -> None:
         """Downloads files and folders; without names, all there are.
@@ -68,7 +68,7 @@ class Mirror:
             CheckpointError: they cannot be read.
         """
         for name in names or self._names(self._path):
-            self._tried(partial(self._down, name), f"{self.address}/{name} cannot be read")
+            self._attempt(partial(self._download, name), f"{self.address}/{name} cannot be read")
 
     def claim(self, term: int) -> None:
         """Takes a term at the address, too; the term follows from what was downloaded.
@@ -79,18 +79,18 @@ class Mirror:
         """
         name = f"coordinator-{term}.json"
         data = (self.local / name).read_bytes()
-        self._tried(self._make, f"{self.address} cannot be written to")
+        self._attempt(self._make_folder, f"{self.address} cannot be written to")
         try:
-            self._tried(lambda: self._put_new(name, data), f"{self.address} cannot be written to")
+            self._attempt(lambda: self._put_new(name, data), f"{self.address} cannot be written to")
         except FileExistsError:
             raise FencedError(
                 "another coordinator has taken this run", got=f"term {term} is there already"
             ) from None
         self.term, self.is_whole = term, False
         for folder in (self._path, f"{self._path}/{_CHECKPOINTS}"):
-            for left in self._names(folder, _ASIDE):  # by a coordinator that was killed
-                act = partial(self._fs.rm, f"{folder}/{left}", recursive=True)
-                self._tried(act, f"{self.address}/{left} cannot be removed")
+            for leftover in self._names(folder, _TEMPORARY):  # by a coordinator that was killed
+                action = partial(self._fs.rm, f"{folder}/{leftover}", recursive=True)
+                self._attempt(action, f"{self.address}/{leftover} cannot be removed")
 
     def check(self) -> None:
         """Passes while the claimed term is the newest.
@@ -113,7 +113,7 @@ class Mirror:
         with self._lock:
             self.check()
             try:
-                self._tried(self._push, f"{self.address} cannot be written to")
+                self._attempt(self._push, f"{self.address} cannot be written to")
             except FileNotFoundError as error:
                 raise CheckpointError("a file of the run has gone", got=error.filename) from error
 
@@ -121,112 +121,114 @@ class Mirror:
         for path in sorted(self.local.rglob("*")):
             name = path.relative_to(self.local).as_posix()
             is_checkpoint = name.startswith(f"{_CHECKPOINTS}/") and name != _PIN
-            if path.is_file() and not is_checkpoint and not _ASIDE.fullmatch(path.name):
+            if path.is_file() and not is_checkpoint and not _TEMPORARY.fullmatch(path.name):
                 self._send(name)
         self._send_checkpoints()
 
     def _send(self, name: str) -> None:
         stamp = _stamp(self.local / name)
-        if self._sent.get(name) != stamp:
-            self._replace(name)
-            self._sent[name] = stamp
+        if self._sent_stamps.get(name) != stamp:
+            self._send_file(name)
+            self._sent_stamps[name] = stamp
 
     def _send_checkpoints(self) -> None:
-        here = {p.name for p in (self.local / _CHECKPOINTS).glob("[!.]*") if p.is_dir()}
-        there = set(self._names(f"{self._path}/{_CHECKPOINTS}"))
-        for name in sorted(here):
+        local_names = {p.name for p in (self.local / _CHECKPOINTS).glob("[!.]*") if p.is_dir()}
+        remote_names = set(self._names(f"{self._path}/{_CHECKPOINTS}"))
+        for name in sorted(local_names):
             key = f"{_CHECKPOINTS}/{name}"
             stamp = _stamp(self.local / key)
-            if name not in there or self._sent.get(key, stamp) != stamp:
+            if name not in remote_names or self._sent_stamps.get(key, stamp) != stamp:
                 self._send_folder(key)
-            self._sent[key] = stamp
-        for name in there - here:
+            self._sent_stamps[key] = stamp
+        for name in remote_names - local_names:
             self._fs.rm(f"{self._path}/{_CHECKPOINTS}/{name}", recursive=True)
 
     def _send_folder(self, name: str) -> None:
-        parent, _, last = name.rpartition("/")
+        parent, _, basename = name.rpartition("/")
         target = f"{self._path}/{name}"
-        aside = f"{self._path}/{parent}/{_aside(last)}" if self._renames else target
-        if aside == target and self._fs.exists(target):
+        temporary = (
+            f"{self._path}/{parent}/{_temporary_name(basename)}" if self._can_rename else target
+        )
+        if temporary == target and self._fs.exists(target):
             self._fs.rm(target, recursive=True)
-        self._fs.makedirs(aside, exist_ok=True)
+        self._fs.makedirs(temporary, exist_ok=True)
         files = sorted((self.local / name).iterdir())
         for file in sorted(files, key=lambda file: file.name == _MANIFEST):
-            self._fs.put_file(str(file), f"{aside}/{file.name}")
-        if aside == target:
+            self._fs.put_file(str(file), f"{temporary}/{file.name}")
+        if temporary == target:
             return
         if self._fs.exists(target):
             self._fs.rm(target, recursive=True)
-        self._fs.mv(aside, target, recursive=True)
+        self._fs.mv(temporary, target, recursive=True)
 
-    def _replace(self, name: str) -> None:
+    def _send_file(self, name: str) -> None:
         target, local = f"{self._path}/{name}", str(self.local / name)
-        parent, _, last = target.rpartition("/")
+        parent, _, basename = target.rpartition("/")
         self._fs.makedirs(parent, exist_ok=True)
-        if not self._renames:  # elsewhere a file that is written appears whole by itself
+        if not self._can_rename:  # elsewhere a file that is written appears whole by itself
             self._fs.put_file(local, target)
             return
-        aside = f"{parent}/{_aside(last)}"
-        self._fs.put_file(local, aside)
-        self._fs.mv(aside, target, overwrite=True)
+        temporary = f"{parent}/{_temporary_name(basename)}"
+        self._fs.put_file(local, temporary)
+        self._fs.mv(temporary, target, overwrite=True)
 
     def _put_new(self, name: str, data: bytes) -> None:
         target = f"{self._path}/{name}"
-        if not self._renames:
+        if not self._can_rename:
             self._fs.pipe_file(target, data, mode="create")
             return
-        aside = f"{self._path}/{_aside(name)}"
-        self._fs.pipe_file(aside, data)
+        temporary = f"{self._path}/{_temporary_name(name)}"
+        self._fs.pipe_file(temporary, data)
         try:
-            self._fs.mv(aside, target)  # of HDFS, which refuses where there is one
+            self._fs.mv(temporary, target)  # of HDFS, which refuses where there is one
         except FileExistsError:
-            self._fs.rm(aside)
+            self._fs.rm(temporary)
             raise
 
     @property
-    def _renames(self) -> bool:
+    def _can_rename(self) -> bool:
         protocol = self._fs.protocol
         return bool({"hdfs", "viewfs"} & set([protocol] if isinstance(protocol, str) else protocol))
 
-    def _make(self) -> None:
-        if self._renames:  # which would make the folders above as private as this one
+    def _make_folder(self) -> None:
+        if self._can_rename:  # which would make the folders above as private as this one
             self._fs.makedirs(self._path.rpartition("/")[0], exist_ok=True)
             self._fs.mkdir(self._path, permission=0o700)
         else:
             self._fs.makedirs(self._path, exist_ok=True)
 
-    def _names(self, path: str, kind: re.Pattern[str] = _SEEN) -> list[str]:
-        def listed() -> list[str]:
+    def _names(self, path: str, pattern: re.Pattern[str] = _VISIBLE) -> list[str]:
+        def list_folder() -> list[str]:
             self._fs.invalidate_cache()
-            found = self._fs.ls(path, detail=False)
-            return [str(p).rstrip("/").rpartition("/")[2] for p in found]
+            paths = self._fs.ls(path, detail=False)
+            return [str(p).rstrip("/").rpartition("/")[2] for p in paths]
 
         try:
-            names = self._tried(listed, f"{self.address} cannot be listed")
+            names = self._attempt(list_folder, f"{self.address} cannot be listed")
         except FileNotFoundError:
             return []
-        return sorted(name for name in names if kind.fullmatch(name))
+        return sorted(name for name in names if pattern.fullmatch(name))
 
-    def _down(self, name: str) -> None:
+    def _download(self, name: str) -> None:
         path, target = f"{self._path}/{name}", self.local / name
         if self._fs.isdir(path):
             target.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for found in self._fs.ls(path, detail=False):
-                self._down(f"{name}/{str(found).rstrip('/').rpartition('/')[2]}")
+            for child in self._fs.ls(path, detail=False):
+                self._download(f"{name}/{str(child).rstrip('/').rpartition('/')[2]}")
             return
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        aside = target.with_name(_aside(target.name))
-        os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        temporary = target.with_name(_temporary_name(target.name))
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         try:
-            self._fs.get_file(path, str(aside))
-            aside.replace(target)
+            self._fs.get_file(path, str(temporary))
+            temporary.replace(target)
         finally:
-            aside.unlink(missing_ok=True)
-        self._sent[name] = _stamp(target)
+            temporary.unlink(missing_ok=True)
+        self._sent_stamps[name] = _stamp(target)
 
-    def _tried(self, act: Callable[[], Any], wrong: str) -> Any:  # noqa: ANN401 - what `act` returns
+    def _attempt(self, action: Callable[[], Any], wrong: str) -> Any:  # noqa: ANN401 - what `action` returns
         try:
-            return act()
+            return action()
         except (FileNotFoundError, FileExistsError):
             raise
         except Exception as error:  # a file system of any maker, each with errors of its own
@@ -234,9 +236,9 @@ class Mirror:
 
 
 def _stamp(path: Path) -> _Stamp:
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
 
 
-def _aside(name: str) -> str:
+def _temporary_name(name: str) -> str:
     return f".{name}.tmp-{secrets.token_hex(6)}"

@@ -25,8 +25,8 @@ Trust = bool | Collection[str]
 TRUST_CODE = "PHOTINUS_TRUST_CODE"
 """The environment variable that stands for True."""
 
-_BYTES = 32
-_FILE = "signing.key"
+_KEY_BYTES = 32
+_KEY_FILE = "signing.key"
 _SHARED = Path("/var/tmp")  # noqa: S108 - only a folder of this user's in it is taken
 
 
@@ -61,12 +61,12 @@ def check_code(plain: object, what: str, trust_code: Trust = False) -> None:
     """
     if trust_code is True or os.environ.get(TRUST_CODE, "") not in ("", "0"):
         return
-    known = frozenset(trust_code) if trust_code else frozenset()
-    named = [name for name in code_names(plain) if name not in known]
-    if named:
+    trusted = frozenset(trust_code) if trust_code else frozenset()
+    untrusted = [name for name in code_names(plain) if name not in trusted]
+    if untrusted:
         raise UsageError(
             f"{what} names code, and no run of yours on this machine made it",
-            got=", ".join(named),
+            got=", ".join(untrusted),
             do="if you trust who made it (or it is your own, from another machine): --trust-code, "
             f"trust_code=True or {TRUST_CODE}=1",
         )
@@ -77,7 +77,7 @@ def _signature(key: bytes, kind: str, plain: object) -> str:
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
-def _folders() -> Iterator[Path]:
+def _key_folders() -> Iterator[Path]:
     """Yields where a key may lie: the user's state; where that is read-only, a shared folder."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     if state.is_absolute():
@@ -91,21 +91,21 @@ def _folders() -> Iterator[Path]:
 
 
 def _keys() -> Iterator[bytes]:
-    for folder in _folders():
+    for folder in _key_folders():
         with contextlib.suppress(OSError):
-            if (key := _read(folder)) is not None:
+            if (key := _read_key(folder)) is not None:
                 yield key
 
 
-def _read(folder: Path) -> bytes | None:
+def _read_key(folder: Path) -> bytes | None:
     """Returns a folder's key, if no other user can have put it there or can read it."""
     if not _is_private(folder.lstat(), stat.S_ISDIR):
         return None
     # O_NONBLOCK: a FIFO put in its place must not hang the reader
-    descriptor = os.open(folder / _FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    descriptor = os.open(folder / _KEY_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
-        key = file.read(_BYTES) if _is_private(os.fstat(descriptor), stat.S_ISREG) else b""
-    return key if len(key) == _BYTES else None
+        key = file.read(_KEY_BYTES) if _is_private(os.fstat(descriptor), stat.S_ISREG) else b""
+    return key if len(key) == _KEY_BYTES else None
 
 
 def _is_private(status: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
@@ -114,27 +114,27 @@ def _is_private(status: os.stat_result, is_kind: Callable[[int], bool]) -> bool:
 
 
 def _new_key() -> bytes | None:
-    for folder in _folders():
+    for folder in _key_folders():
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _put(folder)
-            if (key := _read(folder)) is not None:
+            _write_key(folder)
+            if (key := _read_key(folder)) is not None:
                 return key
     return None
 
 
-def _put(folder: Path) -> None:
+def _write_key(folder: Path) -> None:
     """Makes a key, whole or not at all; of several who do so at once the first one's stays."""
     if not _is_private(folder.lstat(), stat.S_ISDIR):
         return
-    aside = folder / f".{_FILE}-{secrets.token_hex(6)}"
-    descriptor = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
+    temporary = folder / f".{_KEY_FILE}-{secrets.token_hex(6)}"
+    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(_BYTES))
+            file.write(secrets.token_bytes(_KEY_BYTES))
             file.flush()
             os.fsync(file.fileno())
         with contextlib.suppress(FileExistsError):
-            os.link(aside, folder / _FILE)
+            os.link(temporary, folder / _KEY_FILE)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ from photinus.core.errors import CheckpointError, PhotinusError, UsageError
 from photinus.core.parameters import is_finite
 
 _SEAL = FolderFormat(file="manifest.json", format="photinus-checkpoint")
-_ASIDE = re.compile(r"\..+\.(tmp|old)-[0-9a-f]{12}")
+_TEMPORARY = re.compile(r"\..+\.(tmp|old)-[0-9a-f]{12}")
 _SUFFIX = ".safetensors"
 _PIN = ".pinned"
 MAPPED = "shard-"
@@ -94,7 +94,7 @@ class Store:
             if not self.folder.is_dir():
                 self.folder.mkdir(mode=0o700, parents=True)
         except OSError as error:
-            raise _failed(f"the folder {self.folder} cannot be made", error) from error
+            raise _store_error(f"the folder {self.folder} cannot be made", error) from error
 
     def save(self, name: str, meta: Mapping[str, Any], files: Mapping[str, Tensors]) -> Path:
         """Saves arrays by file and name; returns the checkpoint's folder.
@@ -112,7 +112,7 @@ class Store:
             UsageError: a name leads out of the folder, or meta is no JSON.
         """
         target = self.folder / checked_name(name, "checkpoint")
-        is_whole = all(_is_finite(arrays) for arrays in files.values())
+        is_all_finite = all(_is_finite(arrays) for arrays in files.values())
         encoded = {
             checked_name(file, "file") + _SUFFIX: arrays
             if file.startswith(MAPPED)
@@ -120,10 +120,14 @@ class Store:
             for file, arrays in files.items()
         }
         try:
-            _SEAL.write(target, {"finite": is_whole, "meta": meta}, encoded, self._step)
+            _SEAL.write(target, {"finite": is_all_finite, "meta": meta}, encoded, self._step)
         except OSError as error:
-            raise _failed(f"checkpoint {name} could not be written", error) from error
-        size = sum(held.size for held in files.values() if isinstance(held, MappedFile))
+            raise _store_error(f"checkpoint {name} could not be written", error) from error
+        size = sum(
+            mapped_file.size
+            for mapped_file in files.values()
+            if isinstance(mapped_file, MappedFile)
+        )
         self._retain(name, 1 if size >= LARGE_BYTES else self._keep)
         return target
 
@@ -161,10 +165,10 @@ class Store:
     def names(self) -> tuple[str, ...]:
         """All names, oldest first, whole or not."""
         try:
-            found = [entry.name for entry in self.folder.iterdir()]
+            entries = [entry.name for entry in self.folder.iterdir()]
         except OSError as error:
-            raise _failed(f"the folder {self.folder} cannot be read", error) from error
-        return tuple(sorted(name for name in found if not name.startswith(".")))
+            raise _store_error(f"the folder {self.folder} cannot be read", error) from error
+        return tuple(sorted(name for name in entries if not name.startswith(".")))
 
     def pin(self, name: str) -> None:
         """Keeps this checkpoint (the best so far) until another is pinned.
@@ -174,12 +178,12 @@ class Store:
         """
         if checked_name(name, "checkpoint") not in self.names():
             raise CheckpointError("no checkpoint of that name to pin", got=name)
-        aside = self.folder / f".pin.tmp-{secrets.token_hex(6)}"
+        temporary = self.folder / f".pin.tmp-{secrets.token_hex(6)}"
         try:
-            aside.write_text(name)
-            aside.replace(self.folder / _PIN)
+            temporary.write_text(name)
+            temporary.replace(self.folder / _PIN)
         except OSError as error:
-            raise _failed(f"checkpoint {name} could not be pinned", error) from error
+            raise _store_error(f"checkpoint {name} could not be pinned", error) from error
 
     def pinned(self) -> str:
         """Returns the pinned checkpoint's name, or nothing."""
@@ -194,16 +198,16 @@ class Store:
             self._remove_others(saved, self.names(), keep)
 
     def _remove_others(self, saved: str, names: tuple[str, ...], keep: int) -> None:
-        kept = {*names[-keep:], saved, self.pinned(), self._last_finite(names)}
+        retained = {*names[-keep:], saved, self.pinned(), self._last_finite(names)}
         for name in names:
-            if name in kept:
+            if name in retained:
                 continue
             hidden = self.folder / f".{name}.old-{secrets.token_hex(6)}"
             with contextlib.suppress(OSError):
                 (self.folder / name).rename(hidden)  # hidden first: never seen half removed
         with contextlib.suppress(OSError):
             for entry in list(self.folder.iterdir()):
-                if _ASIDE.fullmatch(entry.name):
+                if _TEMPORARY.fullmatch(entry.name):
                     remove(entry)
 
     def _last_finite(self, names: tuple[str, ...]) -> str:
@@ -220,7 +224,7 @@ def _is_finite(arrays: Tensors) -> bool:
     return all(is_finite(array.ravel()) for array in arrays.values())
 
 
-def _failed(wrong: str, error: OSError) -> CheckpointError:
+def _store_error(wrong: str, error: OSError) -> CheckpointError:
     return CheckpointError(
         wrong,
         got=error.strerror or str(error),
