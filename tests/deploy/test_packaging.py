@@ -21,7 +21,7 @@ def few(monkeypatch):
 
 
 def unpacked(parcel, folder):
-    path = parcel.kept_in(folder)
+    path = parcel.path_in(folder)
     place = folder / "environment"
     place.mkdir()
     subprocess.run(["tar", "-xf", path, "-C", place], check=True)  # as a node does
@@ -76,8 +76,8 @@ def test_the_same_packages_have_the_same_name_and_others_another(tmp_path, monke
     assert packaging.environment().name == first.name
     monkeypatch.setattr(packaging, "distributions", lambda: {"rich": metadata.distribution("rich")})
     assert packaging.environment().name != first.name
-    first.kept_in(tmp_path)
-    kept = packaging.environment().kept_in(tmp_path)
+    first.path_in(tmp_path)
+    kept = packaging.environment().path_in(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [kept.name], "the older one makes room"
 
 
@@ -98,7 +98,7 @@ def test_places_that_cannot_be_written_are_named(tmp_path, monkeypatch):
     fsspec = pytest.importorskip("fsspec")
     (tmp_path / "file").touch()
     with pytest.raises(NotReadyError, match=r"file/.* cannot be written"):
-        packaging.environment().kept_in(tmp_path / "file")
+        packaging.environment().path_in(tmp_path / "file")
 
     def refuse(*_, **__):
         raise OSError("no space")

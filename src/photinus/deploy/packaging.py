@@ -59,7 +59,7 @@ class LazyArchive:
     make: Callable[[Path], None]
     """Writes it to a path."""
 
-    def kept_in(self, folder: Path) -> Path:
+    def path_in(self, folder: Path) -> Path:
         """Returns its file in a folder; makes it first, where it is not there.
 
         Raises:
@@ -68,14 +68,14 @@ class LazyArchive:
         path = folder / self.name
         if path.exists():
             return path
-        aside = folder / f".{self.name}.{uuid.uuid4().hex}"
+        temporary = folder / f".{self.name}.{uuid.uuid4().hex}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self.make(aside)
-            aside.replace(path)
+            self.make(temporary)
+            temporary.replace(path)
         except OSError as error:
             with contextlib.suppress(OSError):
-                aside.unlink()
+                temporary.unlink()
             wrong, do = f"{path} cannot be written", "XDG_CACHE_HOME names another place"
             raise NotReadyError(wrong, got=error.strerror or error, do=do) from error
         kind = self.name.rpartition("-")[0]
@@ -95,25 +95,25 @@ def distributions() -> dict[str, metadata.Distribution]:
         >>> {"photinus", "torch", "numpy"} <= set(distributions())
         True
     """
-    found: dict[str, metadata.Distribution] = {}
-    wanted: list[tuple[str, tuple[str, ...]]] = [("photinus", _EXTRAS)]
-    while wanted:
-        name, extras = wanted.pop()
+    installed: dict[str, metadata.Distribution] = {}
+    pending: list[tuple[str, tuple[str, ...]]] = [("photinus", _EXTRAS)]
+    while pending:
+        name, extras = pending.pop()
         key = re.sub(r"[-_.]+", "-", name).lower()
-        if key in found:
+        if key in installed:
             continue
         try:
-            found[key] = metadata.distribution(name)
+            installed[key] = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue  # of another system or Python, or an extra that is not used here
-        wanted += [(needed, ()) for needed in _needed(found[key], extras)]
-    if "photinus" not in found:
+        pending += [(requirement, ()) for requirement in _requirements(installed[key], extras)]
+    if "photinus" not in installed:
         raise NotReadyError("photinus is not installed here", do="pip install photinus")
-    return found
+    return installed
 
 
-def _needed(found: metadata.Distribution, extras: tuple[str, ...]) -> Iterator[str]:
-    for requirement in found.requires or ():
+def _requirements(distribution: metadata.Distribution, extras: tuple[str, ...]) -> Iterator[str]:
+    for requirement in distribution.requires or ():
         name = re.match(r"[A-Za-z0-9._-]+", requirement)
         extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", requirement)
         if name and (extra is None or extra[1] in extras):
@@ -126,15 +126,15 @@ def environment() -> LazyArchive:
     What counts as the same environment is what was installed: each package's list of files with
     their hashes.
     """
-    found = {k: d for k, d in sorted(distributions().items()) if k != "photinus"}
+    packages = {k: d for k, d in sorted(distributions().items()) if k != "photinus"}
     digest = hashlib.sha256(f"{_script()} {_UNNEEDED.pattern}".encode())
-    for name, distribution in found.items():
-        said = distribution.read_text("RECORD") or distribution.version
-        digest.update(f"{name} {said}".encode())
+    for name, distribution in packages.items():
+        record = distribution.read_text("RECORD") or distribution.version
+        digest.update(f"{name} {record}".encode())
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
     return LazyArchive(
         f"photinus-environment-{python}-{digest.hexdigest()[:16]}.tar.gz",
-        lambda path: _pack(path, list(found.values())),
+        lambda path: _pack(path, list(packages.values())),
     )
 
 
@@ -143,24 +143,24 @@ def _script() -> str:
     return _SCRIPT.format(version=f"{pair[0]}.{pair[1]}", pair=pair, site=_SITE)
 
 
-def _pack(path: Path, found: list[metadata.Distribution]) -> None:
+def _pack(path: Path, packages: list[metadata.Distribution]) -> None:
     # libraries are compressed to a third at the lowest level already, and ten times as fast
     with (
         path.open("wb") as file,
-        gzip.GzipFile(fileobj=file, mode="wb", compresslevel=1, mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w") as archive,
+        gzip.GzipFile(fileobj=file, mode="wb", compresslevel=1, mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w") as archive,
     ):
         script = tarfile.TarInfo(LAUNCHER)
         text = _script().encode()
         script.size, script.mode = len(text), 0o755
         archive.addfile(script, io.BytesIO(text))
-        for name, source in _files(found):
-            archive.add(source, f"{_SITE}/{name}", recursive=False, filter=_plain)
+        for name, source in _files(packages):
+            archive.add(source, f"{_SITE}/{name}", recursive=False, filter=_normalized)
 
 
-def _files(found: list[metadata.Distribution]) -> Iterator[tuple[str, Path]]:
+def _files(packages: list[metadata.Distribution]) -> Iterator[tuple[str, Path]]:
     """Yields name and place of each file, compiled ones too: nodes then need not compile."""
-    for distribution in found:
+    for distribution in packages:
         for file in distribution.files or ():
             name = file.as_posix()
             source = Path(str(distribution.locate_file(file)))
@@ -168,7 +168,7 @@ def _files(found: list[metadata.Distribution]) -> Iterator[tuple[str, Path]]:
                 yield name, source
 
 
-def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
+def _normalized(info: tarfile.TarInfo) -> tarfile.TarInfo:
     """Keeps the times, by which Python finds what it compiled; removes the owner."""
     info.uid = info.gid = 0
     info.uname = info.gname = ""
@@ -218,16 +218,16 @@ def own_code(path: Path) -> None:
         for file in sorted(root.rglob("*")):
             if file.is_file() and "__pycache__" not in file.parts:
                 archive.write(file, f"photinus/{file.relative_to(root).as_posix()}")
-        said = metadata.distribution("photinus").read_text("METADATA") or ""
-        archive.writestr(f"photinus-{photinus.__version__}.dist-info/METADATA", said)
+        metadata_text = metadata.distribution("photinus").read_text("METADATA") or ""
+        archive.writestr(f"photinus-{photinus.__version__}.dist-info/METADATA", metadata_text)
 
 
-def sent(parcel: LazyArchive, kept: Path, folder: str) -> tuple[str, bool]:
-    """Returns where a parcel lies for the cluster, and whether it had to be sent.
+def sent(archive: LazyArchive, cache_folder: Path, folder: str) -> tuple[str, bool]:
+    """Returns where an archive lies for the cluster, and whether it had to be sent.
 
     Args:
-        parcel: the archive to send.
-        kept: the folder of this machine that it is made in.
+        archive: the archive to send.
+        cache_folder: the folder of this machine that it is made in.
         folder: an address, or "" where it stays here.
 
     Raises:
@@ -235,23 +235,23 @@ def sent(parcel: LazyArchive, kept: Path, folder: str) -> tuple[str, bool]:
         CheckpointError: the address cannot be written to.
     """
     if not is_address(folder):
-        return str(parcel.kept_in(kept)), False
+        return str(archive.path_in(cache_folder)), False
     fs, path = filesystem(folder)
-    target = f"{path}/{parcel.name}"
+    target = f"{path}/{archive.name}"
     try:
         if fs.exists(target):
-            return f"{folder}/{parcel.name}", False
-        file = parcel.kept_in(kept)
-        aside = f"{path}/.{parcel.name}.{os.getpid()}-{uuid.uuid4().hex}"
+            return f"{folder}/{archive.name}", False
+        file = archive.path_in(cache_folder)
+        temporary = f"{path}/.{archive.name}.{os.getpid()}-{uuid.uuid4().hex}"
         fs.makedirs(path, exist_ok=True)
-        fs.put_file(str(file), aside)
+        fs.put_file(str(file), temporary)
         try:
-            fs.mv(aside, target)
+            fs.mv(temporary, target)
         except FileExistsError:  # another submit was quicker
-            fs.rm(aside)
+            fs.rm(temporary)
     except NotReadyError:
         raise
     except Exception as error:  # a file system of any maker, each with errors of its own
         wrong = f"{folder} cannot be written to"
         raise CheckpointError(wrong, got=reason_of(error).partition("\n")[0]) from error
-    return f"{folder}/{parcel.name}", True
+    return f"{folder}/{archive.name}", True

@@ -19,11 +19,11 @@ from photinus.deploy.packaging import LAUNCHER
 from photinus.transport.filesystems import check_reached
 
 _MASTER: Final = re.compile(r"yarn|spark://[^/\s]+:\d+(,[^/\s]+:\d+)*|local(\[[0-9*]+(,\d+)?\])?")
-_SECRET: Final = re.compile(r"secret|password|token|credential|access\.key|keyPassword", re.I)
-_ATTEMPTS: Final = 4
+_SECRET_NAME: Final = re.compile(r"secret|password|token|credential|access\.key|keyPassword", re.I)
+_MAX_APP_ATTEMPTS: Final = 4
 """Of a driver that YARN starts again; YARN's own yarn.resourcemanager.am.max-attempts limits it."""
-_FAILURES: Final = 20
-_EXECUTORS_LOST: Final = 1000
+_MAX_TASK_FAILURES: Final = 20
+_MAX_EXECUTOR_FAILURES: Final = 1000
 """Before Spark gives the application up; its own limit is twice the executors."""
 HEARTBEATS: Final = {
     "spark.executor.heartbeatInterval": "2s",
@@ -31,7 +31,7 @@ HEARTBEATS: Final = {
 }
 """An executor whose driver answers nothing is gone within 30 s: after 7 or 8 intervals, and 10 s
 that Spark waits for the thread that sends them."""
-_MIB: Final = "2048m"
+_MEMORY_OVERHEAD: Final = "2048m"
 """Outside of Java: torch, the rows, and what a worker computes with."""
 
 
@@ -68,73 +68,76 @@ class Submission:
 
     def all_settings(self) -> dict[str, str]:
         """Returns Spark's settings, by name."""
-        chosen = self._usual()
+        settings = self._common_settings()
         if not self.master.startswith("local"):
-            chosen |= self._of_executors()
+            settings |= self._executor_settings()
         if self.master.startswith("spark:"):
-            chosen["spark.cores.max"] = str(self.workers * self.threads)
+            settings["spark.cores.max"] = str(self.workers * self.threads)
         if self.master == "yarn":
-            chosen |= self._of_yarn()
-        return {**chosen, **self.settings}
+            settings |= self._yarn_settings()
+        return {**settings, **self.settings}
 
     def arguments(self) -> list[str]:
         """Returns spark-submit's arguments before the program's name; no secret is among them."""
         is_plain = self.master == "local"
-        master = f"local[{self.workers},{_FAILURES}]" if is_plain else self.master
-        told = ["--master", master, "--deploy-mode", self.deploy_mode, "--name", self.name]
+        master = f"local[{self.workers},{_MAX_TASK_FAILURES}]" if is_plain else self.master
+        arguments = ["--master", master, "--deploy-mode", self.deploy_mode, "--name", self.name]
         for name, path in (("--py-files", ",".join(self.code)), ("--archives", self._archives())):
-            told += [name, path] if path else []
+            arguments += [name, path] if path else []
         for name, value in sorted(self.all_settings().items()):
-            told += ["--conf", f"{name}={value}"]
-        return told
+            arguments += ["--conf", f"{name}={value}"]
+        return arguments
 
     def _archives(self) -> str:
         return f"{self.environment}#environment" if self.environment else ""
 
-    def _usual(self) -> dict[str, str]:
+    def _common_settings(self) -> dict[str, str]:
         return {
             "spark.pyspark.python": self.worker_python,
-            "spark.task.maxFailures": str(_FAILURES),
+            "spark.task.maxFailures": str(_MAX_TASK_FAILURES),
             "spark.speculation": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.sql.execution.arrow.pyspark.enabled": "true",
             "spark.python.daemon.module": "photinus.engine.spark.daemon",
         }
 
-    def _of_executors(self) -> dict[str, str]:
+    def _executor_settings(self) -> dict[str, str]:
         """One worker an executor: a container that is lost takes one with it."""
-        chosen = {
+        settings = {
             "spark.executor.cores": str(self.threads),
             "spark.task.cpus": str(self.threads),
             "spark.executor.memory": "1g",
-            "spark.executor.memoryOverhead": _MIB,
-            "spark.executor.maxNumFailures": str(_EXECUTORS_LOST),
+            "spark.executor.memoryOverhead": _MEMORY_OVERHEAD,
+            "spark.executor.maxNumFailures": str(_MAX_EXECUTOR_FAILURES),
         }
         if self.master == "yarn" or not self.environment:
-            chosen |= HEARTBEATS
+            settings |= HEARTBEATS
         else:  # a driver that sends an environment to executors answers no heartbeat meanwhile
-            chosen[f"spark.executorEnv.{ENDS_EXECUTOR}"] = "1"
-        return chosen | self._of_python("spark.executorEnv")
+            settings[f"spark.executorEnv.{ENDS_EXECUTOR}"] = "1"
+        return settings | self._launcher_settings("spark.executorEnv")
 
-    def _of_python(self, place: str) -> dict[str, str]:
+    def _launcher_settings(self, prefix: str) -> dict[str, str]:
         """What the environment's launcher reads."""
         is_named = bool(self.python and self.environment)
-        return {f"{place}.PHOTINUS_NODE_PYTHON": self.python} if is_named else {}
+        return {f"{prefix}.PHOTINUS_NODE_PYTHON": self.python} if is_named else {}
 
-    def _of_yarn(self) -> dict[str, str]:
+    def _yarn_settings(self) -> dict[str, str]:
         """On YARN Spark makes a secret for each application by itself."""
-        chosen = {
+        settings = {
             "spark.executor.instances": str(self.workers),
-            "spark.yarn.maxAppAttempts": str(_ATTEMPTS),
+            "spark.yarn.maxAppAttempts": str(_MAX_APP_ATTEMPTS),
             "spark.authenticate": "true",
             "spark.network.crypto.enabled": "true",
         }
         if self.jars and not {"spark.yarn.jars", "spark.yarn.archive"} & set(self.settings):
-            chosen["spark.yarn.archive"] = self.jars
-        chosen |= self._of_python("spark.yarn.appMasterEnv")
+            settings["spark.yarn.archive"] = self.jars
+        settings |= self._launcher_settings("spark.yarn.appMasterEnv")
         if self.deploy_mode == "cluster":
-            chosen |= {"spark.driver.memory": "1g", "spark.driver.memoryOverhead": _MIB}
-        return chosen
+            settings |= {
+                "spark.driver.memory": "1g",
+                "spark.driver.memoryOverhead": _MEMORY_OVERHEAD,
+            }
+        return settings
 
 
 def check_master(master: str, deploy_mode: str) -> None:
@@ -174,15 +177,15 @@ def check_answered(master: str) -> None:
 
 
 def _settings_folder(file: str) -> Path:
-    named = [
+    folders = [
         os.environ[name] for name in ("YARN_CONF_DIR", "HADOOP_CONF_DIR") if name in os.environ
     ]
-    for folder in named:
+    for folder in folders:
         if Path(folder, file).is_file():
             return Path(folder)
     raise NotReadyError(
         f"the cluster's settings are not here: no {file}",
-        got=", ".join(named) or "neither HADOOP_CONF_DIR nor YARN_CONF_DIR",
+        got=", ".join(folders) or "neither HADOOP_CONF_DIR nor YARN_CONF_DIR",
         do="copy /etc/hadoop/conf from a node and set HADOOP_CONF_DIR to it",
     )
 
@@ -198,8 +201,8 @@ def home_of_user() -> str:
         settings = ElementTree.parse(file).getroot()  # noqa: S314 - the administrator's own file
     except (OSError, ElementTree.ParseError) as error:
         raise NotReadyError(f"{file} cannot be read", got=reason_of(error)) from error
-    found = {p.findtext("name", ""): p.findtext("value", "") for p in settings.iter("property")}
-    root = (found.get("fs.defaultFS") or found.get("fs.default.name") or "").strip().rstrip("/")
+    values = {p.findtext("name", ""): p.findtext("value", "") for p in settings.iter("property")}
+    root = (values.get("fs.defaultFS") or values.get("fs.default.name") or "").strip().rstrip("/")
     if not is_address(root):
         raise NotReadyError(
             f"{file} names no file system that all nodes share: fs.defaultFS",
@@ -219,15 +222,15 @@ def checked_settings(texts: tuple[str, ...]) -> dict[str, str]:
         >>> checked_settings(("spark.executor.memory=4g",))
         {'spark.executor.memory': '4g'}
     """
-    found = {}
+    settings = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.startswith("spark."):
             raise UsageError("a setting of Spark's must be spark.NAME=VALUE", got=repr(text))
-        if _SECRET.search(name):
+        if _SECRET_NAME.search(name):
             raise UsageError(
                 f"{name} must not stand in a command, which all users of the machine can read",
                 do="write it into spark-defaults.conf, mode 600, in the folder SPARK_CONF_DIR",
             )
-        found[name] = value
-    return found
+        settings[name] = value
+    return settings
