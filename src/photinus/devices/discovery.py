@@ -68,7 +68,7 @@ def _processor() -> Device:
         name="cpu",
         title=_processor_title(),
         memory_bytes=memory,
-        driver=_torch(),
+        driver=_torch_version(),
         is_processor=True,
     )
 
@@ -78,11 +78,11 @@ def _processor_title() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.machine())
+    titles = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(titles, platform.machine())
 
 
-def _torch() -> str:
+def _torch_version() -> str:
     return f"PyTorch {torch.__version__}"
 
 
@@ -93,13 +93,13 @@ def _gpus(kind: str) -> tuple[Device, ...]:
     version = f"CUDA {torch.version.cuda}" if kind == "cuda" else "Level Zero"
     devices = []
     for index in range(module.device_count()):
-        told = module.get_device_properties(index)
+        properties = module.get_device_properties(index)
         devices.append(
             Device(
                 name=f"{kind}:{index}",
-                title=str(told.name),
-                memory_bytes=int(told.total_memory),
-                driver=f"{_torch()}, {version}",
+                title=str(properties.name),
+                memory_bytes=int(properties.total_memory),
+                driver=f"{_torch_version()}, {version}",
             )
         )
     return tuple(devices)
@@ -109,7 +109,7 @@ def _apple() -> tuple[Device, ...]:
     if not torch.backends.mps.is_available():
         return ()
     memory = torch.mps.recommended_max_memory()
-    return (Device(name="mps", title="Apple GPU", memory_bytes=memory, driver=_torch()),)
+    return (Device(name="mps", title="Apple GPU", memory_bytes=memory, driver=_torch_version()),)
 
 
 def _opencl() -> tuple[Device, ...]:
@@ -117,13 +117,13 @@ def _opencl() -> tuple[Device, ...]:
         return ()
     return tuple(
         Device(
-            name=one.name,
-            title=one.title,
-            memory_bytes=int(one.handle.global_mem_size),
-            driver=f"{one.platform}, {one.handle.driver_version}",
-            is_processor=one.is_processor,
+            name=device.name,
+            title=device.title,
+            memory_bytes=int(device.handle.global_mem_size),
+            driver=f"{device.platform}, {device.handle.driver_version}",
+            is_processor=device.is_processor,
         )
-        for one in platforms.devices()
+        for device in platforms.devices()
     )
 
 
@@ -138,13 +138,13 @@ def product_gflops(name: str) -> float:
     """
     is_opencl = kind_of(name) == OPENCL
     x = torch.ones(_SIZE, _SIZE, device="cpu" if is_opencl else name)
-    best = float("inf")
+    best_seconds = float("inf")
     with Offload(engine(name)) if is_opencl else nullcontext():
         for _ in range(_REPEATS + 1):  # the first one compiles, or fills caches
             start = time.perf_counter()
             float((x @ x)[0, 0])  # to read a number waits for the device
-            best = min(best, time.perf_counter() - start)
-    return 2 * _SIZE**3 / best / 1e9
+            best_seconds = min(best_seconds, time.perf_counter() - start)
+    return 2 * _SIZE**3 / best_seconds / 1e9
 
 
 def measured(device: Device) -> tuple[Device, float]:
@@ -169,32 +169,34 @@ def ready(name: str) -> str:
         return f"{kind}:{number or bound().address or 0}"
     if kind in ("cuda", "xpu", "mps"):
         return _accelerator(name, kind, number)
-    return engine(name).found.name if kind == OPENCL else name
+    return engine(name).device.name if kind == OPENCL else name
 
 
 def _accelerator(name: str, kind: str, number: str) -> str:
-    here = ", ".join(device.name for device in found())
-    if not any(kind_of(one) == kind for one in here.split(", ")):
+    available = ", ".join(device.name for device in found())
+    if not any(kind_of(device_name) == kind for device_name in available.split(", ")):
         do = 'device="auto" takes what there is; photinus devices lists it'
-        raise _missing(name, f"{here}, with {_torch()}{_why_not(kind)}", do)
-    whole = name if kind == "mps" else f"{kind}:{number or 0}"
-    if whole not in here.split(", "):
-        raise _missing(name, here, "photinus devices lists what there is")
+        raise _missing_device_error(
+            name, f"{available}, with {_torch_version()}{_start_error(kind)}", do
+        )
+    full_name = name if kind == "mps" else f"{kind}:{number or 0}"
+    if full_name not in available.split(", "):
+        raise _missing_device_error(name, available, "photinus devices lists what there is")
     if kind != "mps":
         module = torch.get_device_module(kind)
         module.set_device(int(number or 0))
         if bound().gpu_share < 1:
             module.set_per_process_memory_fraction(bound().gpu_share)
-    return whole
+    return full_name
 
 
-def _missing(name: str, got: str, do: str) -> NotReadyError:
-    given = bound()
-    told = f"; Spark gave {given.resource} {given.address}" if given.address else ""
-    return NotReadyError(f"there is no device {name} on {platform.node()}", got=got + told, do=do)
+def _missing_device_error(name: str, got: str, do: str) -> NotReadyError:
+    resource = bound()
+    note = f"; Spark gave {resource.resource} {resource.address}" if resource.address else ""
+    return NotReadyError(f"there is no device {name} on {platform.node()}", got=got + note, do=do)
 
 
-def _why_not(kind: str) -> str:
+def _start_error(kind: str) -> str:
     """Returns why the device cannot be used: there is no driver, or it is too old."""
     if kind == "mps":  # which has nothing to start
         return ""
@@ -218,12 +220,14 @@ def check_memory(name: str, parameter_bytes: int) -> None:
     kind = kind_of(name)
     if kind not in ("cuda", "xpu"):
         return
-    free, all_bytes = torch.get_device_module(kind).mem_get_info(int(name.partition(":")[2]))
-    free = min(free, int(all_bytes * bound().gpu_share))
-    need = _COPIES * parameter_bytes
-    if free < need:
+    free_bytes, total_bytes = torch.get_device_module(kind).mem_get_info(
+        int(name.partition(":")[2])
+    )
+    free_bytes = min(free_bytes, int(total_bytes * bound().gpu_share))
+    needed_bytes = _COPIES * parameter_bytes
+    if free_bytes < needed_bytes:
         wrong = f"the device {name} has too little memory for this model"
-        got = f"{free >> 20} MiB free, and {need >> 20} MiB needed before any batch"
+        got = f"{free_bytes >> 20} MiB free, and {needed_bytes >> 20} MiB needed before any batch"
         raise NotReadyError(wrong, got=got, do="end what else runs there, or use a larger card")
 
 
@@ -241,7 +245,7 @@ def fastest(seconds: Callable[[str], float], names: tuple[str, ...], what: str) 
     """
     if len(names) == 1:
         return names[0], f"device {names[0]}: {platform.node()} has no other one"
-    spent: Mapping[str, float] = {name: seconds(name) for name in names}
-    best = min(names, key=lambda name: spent[name])
-    told = ", ".join(f"{1000 * spent[name]:.3g} ms on {name}" for name in names)
-    return best, f"device {best}: {what} takes {told}"
+    seconds_by_name: Mapping[str, float] = {name: seconds(name) for name in names}
+    best = min(names, key=lambda name: seconds_by_name[name])
+    timings = ", ".join(f"{1000 * seconds_by_name[name]:.3g} ms on {name}" for name in names)
+    return best, f"device {best}: {what} takes {timings}"

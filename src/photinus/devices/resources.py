@@ -11,8 +11,8 @@ import torch
 from photinus.core.errors import NotReadyError
 
 _GPU = "gpu"
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
-_VISIBLE_XPUS = "ZE_AFFINITY_MASK"
+_CUDA_VARIABLE = "CUDA_VISIBLE_DEVICES"
+_XPU_VARIABLE = "ZE_AFFINITY_MASK"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +71,16 @@ class TaskResources:
         first = addresses[0] if addresses else ""
         _bound = Bound(name, first, min(1.0, self.amounts.get(name, 1.0)))
         if name == _GPU and addresses:
-            _see(",".join(addresses))
+            _set_visible(",".join(addresses))
         return _bound
 
 
-def _see(visible: str) -> None:
-    before = os.environ.get(_VISIBLE)
-    if torch.cuda.is_initialized() and before != visible:  # type: ignore[no-untyped-call]
+def _set_visible(visible: str) -> None:
+    previous = os.environ.get(_CUDA_VARIABLE)
+    if torch.cuda.is_initialized() and previous != visible:  # type: ignore[no-untyped-call]
         wrong = "this process holds another GPU than Spark gave to its task"
         do = "start the application with spark.python.worker.reuse=false"
-        raise NotReadyError(wrong, got=f"{before or 'all'}, and now {visible}", do=do)
-    os.environ[_VISIBLE] = visible
+        raise NotReadyError(wrong, got=f"{previous or 'all'}, and now {visible}", do=do)
+    os.environ[_CUDA_VARIABLE] = visible
     if visible.replace(",", "").isdigit():
-        os.environ[_VISIBLE_XPUS] = visible
+        os.environ[_XPU_VARIABLE] = visible

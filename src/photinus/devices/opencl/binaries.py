@@ -16,7 +16,7 @@ from photinus.devices.opencl.self_test import check
 VARIABLE = "PHOTINUS_OPENCL_KERNELS"
 """In the environment of a worker: the folder of its kernels."""
 MANIFEST = "kernels.json"
-_BUILD = "photinus kernels build, on a machine with this device"
+_BUILD_HINT = "photinus kernels build, on a machine with this device"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,11 +32,11 @@ class Manifest:
     flavour: str
 
 
-def build(found: OpenCLDevice, folder: Path, file: Path | None = None, flavour: str = "") -> Path:
+def build(device: OpenCLDevice, folder: Path, file: Path | None = None, flavour: str = "") -> Path:
     """Writes a device's kernels and their manifest, once they have passed the test.
 
     Args:
-        found: the device.
+        device: the device.
         folder: to write to.
         file: as a board's own compiler made it from kernels.cl; left out, the driver compiles.
         flavour: for which it was compiled.
@@ -48,24 +48,24 @@ def build(found: OpenCLDevice, folder: Path, file: Path | None = None, flavour: 
         NotReadyError: the device cannot use the kernels, or fails the test.
         UsageError: the file cannot be read.
     """
-    engine = OpenCLEngine(found, flavour, _bytes(file) if file else b"")
+    engine = OpenCLEngine(device, flavour, _read_file(file) if file else b"")
     check(engine)
-    binary = _bytes(file) if file else engine.binary()
+    binary = _read_file(file) if file else engine.binary()
     name = file.name if file else "kernels.bin"
-    about = Manifest(
+    manifest = Manifest(
         file=name,
         sha256=_digest(binary),
         source=_digest(source().encode()),
-        device=found.title,
+        device=device.title,
         flavour=engine.flavour,
     )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(binary)
-    (folder / MANIFEST).write_text(json.dumps(asdict(about), indent=2) + "\n", encoding="utf-8")
+    (folder / MANIFEST).write_text(json.dumps(asdict(manifest), indent=2) + "\n", encoding="utf-8")
     return folder / MANIFEST
 
 
-def engine_of(found: OpenCLDevice) -> OpenCLEngine:
+def engine_of(device: OpenCLDevice) -> OpenCLEngine:
     """Returns a device with the kernels that the environment names, or compiled now; tested.
 
     Raises:
@@ -73,33 +73,39 @@ def engine_of(found: OpenCLDevice) -> OpenCLEngine:
             compile, or fail the test.
     """
     folder = os.environ.get(VARIABLE, "")
-    engine = OpenCLEngine(found, *_read(Path(folder), found)) if folder else OpenCLEngine(found)
+    engine = (
+        OpenCLEngine(device, *_load_kernels(Path(folder), device))
+        if folder
+        else OpenCLEngine(device)
+    )
     check(engine)
     return engine
 
 
-def _read(folder: Path, found: OpenCLDevice) -> tuple[str, bytes]:
+def _load_kernels(folder: Path, device: OpenCLDevice) -> tuple[str, bytes]:
     """Returns flavour and kernels; no driver sees a byte of a file that is not whole."""
     path = folder / MANIFEST
     try:
-        about = Manifest(**json.loads(path.read_text(encoding="utf-8")))
-        binary = (folder / Path(about.file).name).read_bytes()
+        manifest = Manifest(**json.loads(path.read_text(encoding="utf-8")))
+        binary = (folder / Path(manifest.file).name).read_bytes()
     except (OSError, ValueError, TypeError) as error:
         wrong = f"{VARIABLE} names no kernels"
-        raise NotReadyError(wrong, got=f"{path}: {reason_of(error)}", do=_BUILD) from error
-    if about.device != found.title:
-        wrong = f"the kernels of {folder} are for another device than {found.name}"
-        raise NotReadyError(wrong, got=f"{about.device}, and here {found.title}", do=_BUILD)
-    if about.source != _digest(source().encode()) or about.flavour not in FLAVOURS:
+        raise NotReadyError(wrong, got=f"{path}: {reason_of(error)}", do=_BUILD_HINT) from error
+    if manifest.device != device.title:
+        wrong = f"the kernels of {folder} are for another device than {device.name}"
+        raise NotReadyError(
+            wrong, got=f"{manifest.device}, and here {device.title}", do=_BUILD_HINT
+        )
+    if manifest.source != _digest(source().encode()) or manifest.flavour not in FLAVOURS:
         wrong = f"the kernels of {folder} are of another version of photinus"
-        raise NotReadyError(wrong, got=f"source {about.source[:12]}", do=_BUILD)
-    if _digest(binary) != about.sha256:
-        wrong = f"the file {about.file} of {folder} is damaged"
+        raise NotReadyError(wrong, got=f"source {manifest.source[:12]}", do=_BUILD_HINT)
+    if _digest(binary) != manifest.sha256:
+        wrong = f"the file {manifest.file} of {folder} is damaged"
         raise NotReadyError(wrong, got=f"SHA-256 {_digest(binary)[:12]}", do="copy it again")
-    return about.flavour, binary
+    return manifest.flavour, binary
 
 
-def _bytes(file: Path) -> bytes:
+def _read_file(file: Path) -> bytes:
     try:
         return file.read_bytes()
     except OSError as error:

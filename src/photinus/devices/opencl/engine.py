@@ -27,12 +27,12 @@ KERNELS = (
 WIDE, NARROW, GROUPS = FLAVOURS = ("wide", "narrow", "groups")
 """Panels for registers of 16 numbers, as AVX-512 and FPGAs have; of 8; groups of a GPU."""
 _PACKED_AT_ONCE = 64
-_DEEP = 1024
+_MAX_DEPTH = 1024
 """How much of k is packed at a time: a panel then fits a processor's cache."""
 _PANELS_BYTES = 1 << 22
 """How much is packed before it is used."""
-_SIDE, _ACROSS = 32, 8
-_MOST = 2**31 - 1
+_GROUP_SIDE, _GROUP_WIDTH = 32, 8
+_MAX_NUMBERS = 2**31 - 1
 """Offsets are 32 bits wide."""
 
 
@@ -101,7 +101,7 @@ class OpenCLEngine:
     """A device with a context and a queue of its own, made in the process that uses it.
 
     Args:
-        found: the device.
+        device: the device.
         flavour: one of `FLAVOURS`; left out, the one that suits the device's kind.
         binary: the kernels, compiled for the device and the flavour; left out, its driver
             compiles them now.
@@ -110,33 +110,33 @@ class OpenCLEngine:
         NotReadyError: the kernels do not compile there, or cannot be used.
     """
 
-    def __init__(self, found: OpenCLDevice, flavour: str = "", binary: bytes = b"") -> None:
+    def __init__(self, device: OpenCLDevice, flavour: str = "", binary: bytes = b"") -> None:
         cl = self._cl = pyopencl()
-        device = found.handle
-        self.found, self.flavour = found, flavour or _usual(found)
+        handle = device.handle
+        self.device, self.flavour = device, flavour or _default_flavour(device)
         self._is_packed = self.flavour != GROUPS
         self._rows, self._lanes = (6, 8) if self.flavour == NARROW else (8, 16)
-        self._used: list[Any] = []
-        self._is_shared = bool(device.host_unified_memory)
+        self._live_buffers: list[Any] = []
+        self._has_shared_memory = bool(handle.host_unified_memory)
         try:
-            self._context = cl.Context([device])
+            self._context = cl.Context([handle])
             self._queue = cl.CommandQueue(self._context)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # some compilers have remarks on what they made
-                self._program = self._built(binary)
+                self._program = self._build(binary)
             self._kernels = {name: cl.Kernel(self._program, name) for name in KERNELS}
         except cl.Error as error:
-            what = (
+            problem = (
                 "the binary of the kernels is refused" if binary else "the kernels are not compiled"
             )
-            said = " ".join(str(error).split())[:300]
+            reason = " ".join(str(error).split())[:300]
             do = "renew its driver, or name another device"
-            wrong = f"{what} by {found.name} ({found.title})"
-            raise NotReadyError(wrong, got=said, do=do) from error
+            wrong = f"{problem} by {device.name} ({device.title})"
+            raise NotReadyError(wrong, got=reason, do=do) from error
 
-    def _built(self, binary: bytes) -> Any:  # noqa: ANN401 - pyopencl's
+    def _build(self, binary: bytes) -> Any:  # noqa: ANN401 - pyopencl's
         if binary:
-            return self._cl.Program(self._context, [self.found.handle], [binary]).build()
+            return self._cl.Program(self._context, [self.device.handle], [binary]).build()
         return self._cl.Program(self._context, source()).build(self.options())
 
     def options(self) -> str:
@@ -149,46 +149,46 @@ class OpenCLEngine:
         return compiled
 
     def memory(self, tensor: Tensor) -> Any:  # noqa: ANN401 - pyopencl's
-        """Returns a contiguous tensor's numbers for the device to use until `fetched`."""
+        """Returns a contiguous tensor's numbers for the device to use until `fetch`."""
         flags = self._cl.mem_flags
-        how = flags.USE_HOST_PTR if self._is_shared else flags.COPY_HOST_PTR
-        self._check(tensor.numel())
-        memory = self._cl.Buffer(self._context, flags.READ_WRITE | how, hostbuf=tensor.numpy())
-        self._used.append(memory)  # its numbers may be a copy that nothing else holds
+        mode = flags.USE_HOST_PTR if self._has_shared_memory else flags.COPY_HOST_PTR
+        self._check_size(tensor.numel())
+        memory = self._cl.Buffer(self._context, flags.READ_WRITE | mode, hostbuf=tensor.numpy())
+        self._live_buffers.append(memory)  # its numbers may be a copy that nothing else holds
         return memory
 
-    def room(self, numbers: int) -> Any:  # noqa: ANN401 - pyopencl's
+    def allocate(self, numbers: int) -> Any:  # noqa: ANN401 - pyopencl's
         """Returns memory of the device for so many float32 numbers."""
-        self._check(numbers)
+        self._check_size(numbers)
         return self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, 4 * numbers)
 
-    def _check(self, numbers: int) -> None:
-        most = min(_MOST, self.found.handle.max_mem_alloc_size // 4)
-        if numbers > most:
-            wrong = f"{self.found.name} cannot hold a tensor of this step"
-            got = f"{numbers} numbers where it allows {most}"
+    def _check_size(self, numbers: int) -> None:
+        limit = min(_MAX_NUMBERS, self.device.handle.max_mem_alloc_size // 4)
+        if numbers > limit:
+            wrong = f"{self.device.name} cannot hold a tensor of this step"
+            got = f"{numbers} numbers where it allows {limit}"
             raise UsageError(wrong, got=got, do="use smaller batches")
 
     def new(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> DeviceCopy:
         """Returns a tensor that the device is to write."""
         tensor = torch.empty(tuple(shape), dtype=dtype)
-        if self._is_shared and tensor.numel():
+        if self._has_shared_memory and tensor.numel():
             return DeviceCopy(tensor, self.memory(tensor))
         flags, size = self._cl.mem_flags, max(4, tensor.nbytes)
-        self._check(size // 4)
+        self._check_size(size // 4)
         return DeviceCopy(tensor, self._cl.Buffer(self._context, flags.READ_WRITE, size))
 
-    def fetched(self, made: DeviceCopy) -> Tensor:
+    def fetch(self, copy: DeviceCopy) -> Tensor:
         """Waits until the device has written a tensor; returns it in the host's memory."""
-        tensor, memory = made
-        if tensor.numel() and self._is_shared:
+        tensor, memory = copy
+        if tensor.numel() and self._has_shared_memory:
             flags, numbers = self._cl.map_flags, tensor.numpy()
-            how = (self._queue, memory, flags.READ, 0, numbers.shape, numbers.dtype)
-            mapped, _ = self._cl.enqueue_map_buffer(*how, is_blocking=True)
+            map_arguments = (self._queue, memory, flags.READ, 0, numbers.shape, numbers.dtype)
+            mapped, _ = self._cl.enqueue_map_buffer(*map_arguments, is_blocking=True)
             mapped.base.release(self._queue)
         elif tensor.numel():
             self._cl.enqueue_copy(self._queue, tensor.numpy(), memory)
-        self._used.clear()
+        self._live_buffers.clear()
         return tensor
 
     def product(self, a: Operand, b: Operand, out: Operand, sizes: ProductShape) -> None:
@@ -201,49 +201,51 @@ class OpenCLEngine:
             sizes: none of them 0.
         """
         if not self._is_packed:
-            self._by_groups(a, b, out, sizes)
+            self._product_by_groups(a, b, out, sizes)
             return
         columns = 2 * self._lanes
-        deep = min(sizes.k, _DEEP)
+        depth = min(sizes.k, _MAX_DEPTH)
         panels, all_panels = math.ceil(sizes.m / self._rows), math.ceil(sizes.n / columns)
-        at_once = max(1, min(all_panels, _PANELS_BYTES // (4 * columns * deep * sizes.batch)))
-        a_room, b_room = panels * self._rows * sizes.k, at_once * columns * deep
-        packed_a = self.room(a_room * sizes.batch), np.int32(a_room)
-        packed_b = self.room(b_room * sizes.batch), np.int32(b_room)
+        panels_at_once = max(
+            1, min(all_panels, _PANELS_BYTES // (4 * columns * depth * sizes.batch))
+        )
+        a_size, b_size = panels * self._rows * sizes.k, panels_at_once * columns * depth
+        packed_a = self.allocate(a_size * sizes.batch), np.int32(a_size)
+        packed_b = self.allocate(b_size * sizes.batch), np.int32(b_size)
         self._pack("pack_rows", (panels, sizes.batch), (sizes.m, 0, 0, sizes.k), a, packed_a)
-        for panel in range(0, all_panels, at_once):
-            count = min(at_once, all_panels - panel)
-            for first in range(0, sizes.k, deep):
-                last = min(sizes.k, first + deep)
-                part = (sizes.n, panel, first, last)
-                self._pack("pack_columns", (count, sizes.batch), part, b, packed_b)
-                where = ints(*sizes[:3], first, last - first, panel, first > 0)
+        for panel in range(0, all_panels, panels_at_once):
+            count = min(panels_at_once, all_panels - panel)
+            for first in range(0, sizes.k, depth):
+                last = min(sizes.k, first + depth)
+                bounds = (sizes.n, panel, first, last)
+                self._pack("pack_columns", (count, sizes.batch), bounds, b, packed_b)
+                position = ints(*sizes[:3], first, last - first, panel, first > 0)
                 items = (panels, count, sizes.batch)
-                self._call("tile", items, None, *where, *packed_a, *packed_b, *out.arguments())
+                self._call("tile", items, None, *position, *packed_a, *packed_b, *out.arguments())
 
     def _pack(
         self,
         name: str,
         panels: tuple[int, int],
-        part: tuple[int, int, int, int],
+        bounds: tuple[int, int, int, int],
         x: Operand,
         packed: tuple[Any, np.int32],
     ) -> None:
         """Packs so many panels of each of a batch; a part is rows, first panel, first k, last k."""
-        chunks = math.ceil((part[3] - part[2]) / _PACKED_AT_ONCE)
+        chunks = math.ceil((bounds[3] - bounds[2]) / _PACKED_AT_ONCE)
         items = (panels[0], chunks, panels[1])
-        self._call(name, items, None, *ints(*part), *x.arguments(), *packed)
+        self._call(name, items, None, *ints(*bounds), *x.arguments(), *packed)
 
-    def _by_groups(self, a: Operand, b: Operand, out: Operand, sizes: ProductShape) -> None:
-        across = math.ceil(sizes.n / _SIDE) * _ACROSS
-        down = math.ceil(sizes.m / _SIDE) * _SIDE
+    def _product_by_groups(self, a: Operand, b: Operand, out: Operand, sizes: ProductShape) -> None:
+        columns = math.ceil(sizes.n / _GROUP_SIDE) * _GROUP_WIDTH
+        rows = math.ceil(sizes.m / _GROUP_SIDE) * _GROUP_SIDE
         operands = [*a.arguments(), *b.arguments(), *out.arguments()]
-        items, together = (across, down, sizes.batch), (_ACROSS, _SIDE, 1)
-        self._call("group", items, together, *ints(*sizes[:3]), *operands)
+        items, local_size = (columns, rows, sizes.batch), (_GROUP_WIDTH, _GROUP_SIDE, 1)
+        self._call("group", items, local_size, *ints(*sizes[:3]), *operands)
 
     def lines(self, name: str, lines: int, *arguments: Any) -> None:  # noqa: ANN401 - a kernel's
         """Calls a kernel that computes lines, each by as many work items as suit the device."""
-        self._call(name, (1 if self._is_packed else _SIDE, lines), None, *arguments)
+        self._call(name, (1 if self._is_packed else _GROUP_SIDE, lines), None, *arguments)
 
     def planes(self, name: str, planes: int, *arguments: Any) -> None:  # noqa: ANN401 - a kernel's
         """Calls a kernel whose work items compute a plane each."""
@@ -252,23 +254,23 @@ class OpenCLEngine:
     def _call(
         self,
         name: str,
-        all_items: tuple[int, ...],
-        together: tuple[int, ...] | None,
+        global_size: tuple[int, ...],
+        local_size: tuple[int, ...] | None,
         *arguments: Any,  # noqa: ANN401 - a kernel's
     ) -> None:
-        if together is None and self._is_packed:
-            together = (1,) * len(all_items)  # another number of them is compiled anew
+        if local_size is None and self._is_packed:
+            local_size = (1,) * len(global_size)  # another number of them is compiled anew
         try:
-            self._kernels[name](self._queue, all_items, together, *arguments)
+            self._kernels[name](self._queue, global_size, local_size, *arguments)
         except self._cl.Error as error:
-            wrong = f"{self.found.name} ({self.found.title}) did not run the kernel {name}"
+            wrong = f"{self.device.name} ({self.device.title}) did not run the kernel {name}"
             raise NotReadyError(wrong, got=error, do="photinus devices tests it") from error
 
 
-def _usual(found: OpenCLDevice) -> str:
-    if found.handle.type & pyopencl().device_type.GPU:
+def _default_flavour(device: OpenCLDevice) -> str:
+    if device.handle.type & pyopencl().device_type.GPU:
         return GROUPS
-    return NARROW if found.handle.native_vector_width_float == 8 else WIDE
+    return NARROW if device.handle.native_vector_width_float == 8 else WIDE
 
 
 def source() -> str:

@@ -60,32 +60,36 @@ class Offload(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - what the operator returns
         name = str(func)
-        compute = _COMPUTED.get(name)
+        compute = _IMPLEMENTATIONS.get(name)
         if compute is None:
-            space, _, operator = func.name().partition("::")
-            if _HEAVY.search(operator.partition(".")[0]) or space == "mkldnn":
-                raise self._refused(name, "it has no kernel for it", args)
+            namespace, _, operator = func.name().partition("::")
+            if _HEAVY.search(operator.partition(".")[0]) or namespace == "mkldnn":
+                raise self._unsupported_error(name, "it has no kernel for it", args)
             return func(*args, **(kwargs or {}))
-        tensors = [one for one in args if isinstance(one, Tensor)]
+        tensors = [tensor for tensor in args if isinstance(tensor, Tensor)]
         if compute is pools.pool_back:
-            tensors.pop()  # the places
-        if any(one.dtype != torch.float32 or one.device.type != _ON_HOST for one in tensors):
-            raise self._refused(name, "OpenCL devices compute in float32", args)
+            tensors.pop()  # the indices
+        if any(
+            tensor.dtype != torch.float32 or tensor.device.type != _ON_HOST for tensor in tensors
+        ):
+            raise self._unsupported_error(name, "OpenCL devices compute in float32", args)
         try:
             result = compute(self._engine, *args, **(kwargs or {}))
-        except NoKernelError as why:
-            raise self._refused(name, str(why), args) from None
+        except NoKernelError as error:
+            raise self._unsupported_error(name, str(error), args) from None
         self.counts[name] += 1
         return result
 
-    def _refused(self, name: str, why: str, args: Sequence[Any]) -> UsageError:
-        told = [f"{one.dtype}{list(one.shape)}" for one in args if isinstance(one, Tensor)]
-        wrong = f"{self._engine.found.name} does not compute {name}: {why}"
+    def _unsupported_error(self, name: str, reason: str, args: Sequence[Any]) -> UsageError:
+        shapes = [
+            f"{tensor.dtype}{list(tensor.shape)}" for tensor in args if isinstance(tensor, Tensor)
+        ]
+        wrong = f"{self._engine.device.name} does not compute {name}: {reason}"
         do = 'change the layer, or set device="cpu"'
-        return UsageError(wrong, got=", ".join(told).replace("torch.", "") or "nothing", do=do)
+        return UsageError(wrong, got=", ".join(shapes).replace("torch.", "") or "nothing", do=do)
 
 
-_COMPUTED: Mapping[str, Callable[..., Any]] = {
+_IMPLEMENTATIONS: Mapping[str, Callable[..., Any]] = {
     "aten.mm.default": products.multiply,
     "aten.mm.out": products.into(products.multiply),
     "aten.bmm.default": products.multiply,

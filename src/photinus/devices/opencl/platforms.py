@@ -84,15 +84,15 @@ def devices() -> tuple[OpenCLDevice, ...]:
     except cl.Error:  # the loader's word for none
         return ()
     return tuple(
-        OpenCLDevice(f"{OPENCL}:{p}:{d}", device.name.strip(), one.name.strip(), device)
-        for p, one in enumerate(platforms)
-        for d, device in enumerate(_devices_of(cl, one))
+        OpenCLDevice(f"{OPENCL}:{p}:{d}", device.name.strip(), cl_platform.name.strip(), device)
+        for p, cl_platform in enumerate(platforms)
+        for d, device in enumerate(_devices_of(cl, cl_platform))
     )
 
 
-def _devices_of(cl: ModuleType, one: Any) -> list[Any]:  # noqa: ANN401 - pyopencl's
+def _devices_of(cl: ModuleType, cl_platform: Any) -> list[Any]:  # noqa: ANN401 - pyopencl's
     try:
-        return list(one.get_devices())
+        return list(cl_platform.get_devices())
     except cl.Error:  # a platform without a device
         return []
 
@@ -110,22 +110,28 @@ def chosen(name: str) -> OpenCLDevice:
     if not is_device(name) or kind_of(name) != OPENCL:
         do = "name opencl, or opencl:PLATFORM:N"
         raise UsageError("this is no OpenCL device", got=repr(name), do=do)
-    here = devices()
+    available = devices()
     _, _, rest = name.partition(":")
     if not rest:
-        fitting = sorted(here, key=lambda one: one.is_processor)
+        matches = sorted(available, key=lambda device: device.is_processor)
     else:
         part, _, number = rest.rpartition(":")
-        fitting = [one for one in here if _is_of(one, part) and one.name.endswith(f":{number}")]
-    if not fitting:
-        told = ", ".join(f"{one.name} ({one.platform}: {one.title})" for one in here)
+        matches = [
+            device
+            for device in available
+            if _is_on_platform(device, part) and device.name.endswith(f":{number}")
+        ]
+    if not matches:
+        listing = ", ".join(
+            f"{device.name} ({device.platform}: {device.title})" for device in available
+        )
         wrong = f"there is no device {name} on {platform.node()}"
-        do = "photinus devices lists what there is" if here else _INSTALL
-        raise NotReadyError(wrong, got=told or "no OpenCL device", do=do)
-    return fitting[0]
+        do = "photinus devices lists what there is" if available else _INSTALL
+        raise NotReadyError(wrong, got=listing or "no OpenCL device", do=do)
+    return matches[0]
 
 
-def _is_of(one: OpenCLDevice, part: str) -> bool:
+def _is_on_platform(device: OpenCLDevice, part: str) -> bool:
     if part.isdigit():
-        return one.name.split(":")[1] == part
-    return part.lower() in one.platform.lower().replace(" ", "-")
+        return device.name.split(":")[1] == part
+    return part.lower() in device.platform.lower().replace(" ", "-")

@@ -1,4 +1,4 @@
-"""Maxima of windows, and the slopes that go back through them."""
+"""Maxima of windows, and the gradients that go back through them."""
 
 from __future__ import annotations
 
@@ -17,30 +17,32 @@ def pool(engine: OpenCLEngine, x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]: 
     Raises:
         NoKernelError: the windows have holes.
     """
-    window, by, pad, dilation, ceil_mode = (*rest, *_USUAL[len(rest) - 1 :])
+    window, stride, pad, dilation, ceil_mode = (*rest, *_DEFAULTS[len(rest) - 1 :])
     if any(one != 1 for one in dilation):
         raise NoKernelError(f"its dilation is {list(dilation)}")
-    by = by or window
+    stride = stride or window
     meta = torch.empty(x.shape, device="meta")  # only PyTorch knows the size under ceil_mode
-    found = torch.ops.aten.max_pool2d_with_indices(meta, window, by, pad, dilation, ceil_mode)[0]
-    values, places = engine.new(found.shape), engine.new(found.shape, torch.int64)
-    if found.numel():
-        pairs = [np.array([one[0], one[-1]], np.int32) for one in (window, by, pad)]
-        sizes = ints(*x.shape[-2:], *found.shape[-2:])
-        memory, lines = engine.memory(x.detach().contiguous()), found.shape[:-1].numel()
-        engine.lines("pool", lines, memory, *sizes, *pairs, values.memory, places.memory)
-    return engine.fetched(values), engine.fetched(places)
+    outputs = torch.ops.aten.max_pool2d_with_indices(
+        meta, window, stride, pad, dilation, ceil_mode
+    )[0]
+    values, indices = engine.new(outputs.shape), engine.new(outputs.shape, torch.int64)
+    if outputs.numel():
+        pairs = [np.array([pair[0], pair[-1]], np.int32) for pair in (window, stride, pad)]
+        sizes = ints(*x.shape[-2:], *outputs.shape[-2:])
+        memory, lines = engine.memory(x.detach().contiguous()), outputs.shape[:-1].numel()
+        engine.lines("pool", lines, memory, *sizes, *pairs, values.memory, indices.memory)
+    return engine.fetch(values), engine.fetch(indices)
 
 
-_USUAL: tuple[Any, ...] = ((), (0,), (1,), False)
+_DEFAULTS: tuple[Any, ...] = ((), (0,), (1,), False)
 """The operator's defaults of stride, padding, dilation and ceil_mode."""
 
 
-def pool_back(engine: OpenCLEngine, slope: Tensor, x: Tensor, *rest: Any) -> Tensor:  # noqa: ANN401 - as the operator has them
-    """Returns the slope of x [..., h, w]; the places are the last argument."""
-    made = engine.new(x.shape)
-    if made.tensor.numel():
-        read = engine.memory(slope.detach().contiguous()), engine.memory(rest[-1].contiguous())
-        sizes = ints(slope.shape[-2:].numel(), x.shape[-2:].numel())
-        engine.planes("pool_backward", x.shape[:-2].numel(), *read, *sizes, made.memory)
-    return engine.fetched(made)
+def pool_back(engine: OpenCLEngine, gradient: Tensor, x: Tensor, *rest: Any) -> Tensor:  # noqa: ANN401 - as the operator has them
+    """Returns the gradient of x [..., h, w]; the indices are the last argument."""
+    result = engine.new(x.shape)
+    if result.tensor.numel():
+        inputs = engine.memory(gradient.detach().contiguous()), engine.memory(rest[-1].contiguous())
+        sizes = ints(gradient.shape[-2:].numel(), x.shape[-2:].numel())
+        engine.planes("pool_backward", x.shape[:-2].numel(), *inputs, *sizes, result.memory)
+    return engine.fetch(result)

@@ -18,10 +18,10 @@ def multiply(engine: OpenCLEngine, x: Tensor, y: Tensor) -> Tensor:
     shape = (*x.shape[:-1], n)
     if not (m and n and k and batch):
         return torch.zeros(shape)
-    made = engine.new(shape)
-    out = Operand(made.memory, Axis.plain(n), Axis.plain(1), step=m * n)
+    result = engine.new(shape)
+    out = Operand(result.memory, Axis.plain(n), Axis.plain(1), step=m * n)
     engine.product(_matrix(engine, x)[0], _matrix(engine, y)[1], out, ProductShape(m, n, k, batch))
-    return engine.fetched(made)
+    return engine.fetch(result)
 
 
 def _matrix(engine: OpenCLEngine, x: Tensor) -> tuple[Operand, Operand]:
@@ -38,10 +38,10 @@ def add_product(
     engine: OpenCLEngine, bias: Tensor, x: Tensor, y: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
     """Returns beta bias + alpha x y."""
-    made = multiply(engine, x, y)
+    result = multiply(engine, x, y)
     if alpha != 1:
-        made.mul_(alpha)
-    return made.add_(bias.detach(), alpha=beta) if beta else made
+        result.mul_(alpha)
+    return result.add_(bias.detach(), alpha=beta) if beta else result
 
 
 def multiply_vector(engine: OpenCLEngine, x: Tensor, v: Tensor) -> Tensor:
@@ -66,9 +66,9 @@ def onednn_linear(
     """
     if fused != "none":
         raise NoKernelError(f"{fused} is fused")
-    made = multiply(engine, x.reshape(-1, x.shape[-1]), w.mT)
-    made = made if bias is None else made.add_(bias.detach())
-    return made.view(*x.shape[:-1], -1)
+    result = multiply(engine, x.reshape(-1, x.shape[-1]), w.mT)
+    result = result if bias is None else result.add_(bias.detach())
+    return result.view(*x.shape[:-1], -1)
 
 
 def into(compute: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -23,15 +23,15 @@ def check(engine: OpenCLEngine) -> None:
         NotReadyError: an answer is wrong.
     """
     for name, compute in _CASES.items():
-        known = compute()
+        expected = compute()
         with Offload(engine):
-            told = compute()
-        wrong = sum(int((a != b).sum()) for a, b in zip(told, known, strict=True))
+            computed = compute()
+        wrong = sum(int((a != b).sum()) for a, b in zip(computed, expected, strict=True))
         if wrong:
-            found = engine.found
+            device = engine.device
             raise NotReadyError(
-                f"{found.name} ({found.title}) fails its test: it computes a {name} wrongly",
-                got=f"{wrong} of {sum(a.numel() for a in known)} numbers differ",
+                f"{device.name} ({device.title}) fails its test: it computes a {name} wrongly",
+                got=f"{wrong} of {sum(a.numel() for a in expected)} numbers differ",
                 do="renew its driver, or name another device",
             )
 
@@ -44,14 +44,14 @@ def _whole(*shape: int) -> Tensor:
 
 def _products() -> list[Tensor]:
     x, y = _whole(37, 1030), _whole(1030, 70)  # more than is packed at once, and odd edges
-    few = _whole(3, 5, 4), _whole(3, 4, 6)
-    return [x @ y, x.t() @ _whole(37, 9), y.t() @ x.t(), torch.bmm(*few), x @ y[:, 0]]
+    batches = _whole(3, 5, 4), _whole(3, 4, 6)
+    return [x @ y, x.t() @ _whole(37, 9), y.t() @ x.t(), torch.bmm(*batches), x @ y[:, 0]]
 
 
-def _convolution(by: int, pad: int, sides: tuple[int, int]) -> Callable[[], list[Tensor]]:
+def _convolution(stride: int, pad: int, kernel_size: tuple[int, int]) -> Callable[[], list[Tensor]]:
     def compute() -> list[Tensor]:
-        x, w = _whole(2, 3, 11, 9).requires_grad_(), _whole(5, 3, *sides).requires_grad_()
-        y = functional.conv2d(x, w, _whole(5), stride=by, padding=pad)
+        x, w = _whole(2, 3, 11, 9).requires_grad_(), _whole(5, 3, *kernel_size).requires_grad_()
+        y = functional.conv2d(x, w, _whole(5), stride=stride, padding=pad)
         return [y.detach(), *torch.autograd.grad(y, (x, w), _whole(*y.shape))]
 
     return compute
@@ -59,9 +59,9 @@ def _convolution(by: int, pad: int, sides: tuple[int, int]) -> Callable[[], list
 
 def _pool() -> list[Tensor]:
     x = _whole(2, 3, 10, 9).requires_grad_()
-    y, places = functional.max_pool2d(x, 3, 2, 1, ceil_mode=True, return_indices=True)
-    (slope,) = torch.autograd.grad(y, x, _whole(*y.shape))
-    return [y.detach(), places, slope]
+    y, indices = functional.max_pool2d(x, 3, 2, 1, ceil_mode=True, return_indices=True)
+    (gradient,) = torch.autograd.grad(y, x, _whole(*y.shape))
+    return [y.detach(), indices, gradient]
 
 
 _CASES: Mapping[str, Callable[[], list[Tensor]]] = {
