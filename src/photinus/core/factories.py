@@ -161,8 +161,8 @@ def code_named(path: str, kind: str, *bases: type) -> Callable[..., Any]:
     code = imported(path, kind)
     if bases and isinstance(code, type):
         if not issubclass(code, bases):
-            wanted = " or ".join(base.__name__ for base in bases)
-            do = f"name a subclass of {wanted}, or a function that makes one"
+            base_names = " or ".join(base.__name__ for base in bases)
+            do = f"name a subclass of {base_names}, or a function that makes one"
             raise UsageError(
                 f"the {kind} {path!r} is a class of another kind", got=code.__name__, do=do
             )

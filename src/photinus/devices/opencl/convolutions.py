@@ -130,7 +130,7 @@ def _shape_of(
         raise NoKernelError("of one or two dimensions only")
     if is_transposed:
         raise NoKernelError("it is transposed")
-    if any(one != 1 for one in dilation):
+    if any(factor != 1 for factor in dilation):
         raise NoKernelError(f"its dilation is {list(dilation)}")
     if groups != 1:
         raise NoKernelError(f"it has {groups} groups")

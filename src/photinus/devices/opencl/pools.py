@@ -18,7 +18,7 @@ def pool(engine: OpenCLEngine, x: Tensor, *rest: Any) -> tuple[Tensor, Tensor]: 
         NoKernelError: the windows have holes.
     """
     window, stride, pad, dilation, ceil_mode = (*rest, *_DEFAULTS[len(rest) - 1 :])
-    if any(one != 1 for one in dilation):
+    if any(factor != 1 for factor in dilation):
         raise NoKernelError(f"its dilation is {list(dilation)}")
     stride = stride or window
     meta = torch.empty(x.shape, device="meta")  # only PyTorch knows the size under ceil_mode
