@@ -10,10 +10,12 @@ import safetensors.torch
 import torch
 
 from photinus.checkpoint.export import (
+    WEIGHTS,
     load_model,
     save_model,
     tensors_from_state_dict,
 )
+from photinus.checkpoint.files import FolderFormat
 from photinus.core.errors import CheckpointError, UsageError
 
 
@@ -78,3 +80,13 @@ def test_other_formats_are_refused_since_they_can_hold_code(tmp_path):
         load_model(tmp_path)
     with pytest.raises(UsageError, match="step of the state_dict must be a tensor; got int"):
         tensors_from_state_dict({"step": 3})
+
+
+def test_a_folder_whose_seal_lacks_a_field_is_damaged(tmp_path):
+    seal = FolderFormat(file="model.json", format="photinus-model")
+    seal.write(tmp_path / "model", {}, {WEIGHTS: {"w": np.ones(1)}}, lambda _: None)
+    with pytest.raises(CheckpointError, match=r"model\.json is incomplete; got no meta"):
+        load_model(tmp_path / "model")
+    seal.write(tmp_path / "other", {"meta": {}}, {}, lambda _: None)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is missing"):
+        load_model(tmp_path / "other")

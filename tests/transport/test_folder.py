@@ -1,5 +1,6 @@
 """The folder road: what a stranger puts there, a listener that dies, HDFS."""
 
+import errno
 import os
 import socket
 import threading
@@ -218,3 +219,23 @@ def test_hdfs_keeps_the_contract(hdfs):
         return listener, lambda: link_to(listener)
 
     check_link(make)
+
+
+def test_a_folder_that_cannot_be_read_for_a_moment_ends_no_listener(echo, tmp_path, monkeypatch):
+    names, is_stale, was_stale = os.listdir, threading.Event(), threading.Event()
+
+    def listdir(path):
+        if is_stale.is_set():
+            was_stale.set()
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return names(path)
+
+    monkeypatch.setattr("photinus.transport.filesystems.os.listdir", listdir)
+    is_stale.set()
+    with pytest.raises(LinkLostError, match="cannot be read; got Stale file handle"):
+        LocalFilesystem(tmp_path).names("up")
+    was_stale.clear()
+    assert was_stale.wait(10), "the listener looks"
+    is_stale.clear()
+    with closing(link_to(echo)) as link:
+        assert link.exchange(Frame("push"), 10.0)[0].kind == "push"

@@ -181,6 +181,27 @@ def test_a_line_rests_between_tries_and_closes_at_once(net, monkeypatch):
     assert a.lost == 0, "a closed line is no longer counted"
 
 
+def test_a_link_that_is_made_while_its_line_closes_is_closed(net):
+    net.mesh("b")
+    is_asked, may_answer, made = threading.Event(), threading.Event(), []
+
+    def connect(name):
+        is_asked.set()
+        assert may_answer.wait(10)
+        made.append(net.connect(name))
+        return made[0]
+
+    a = Mesh(MemoryListener, connect)
+    a.send("b", Frame("part"))
+    assert is_asked.wait(10)
+    closing = threading.Thread(target=a.close)
+    closing.start()
+    may_answer.set()
+    closing.join(10)
+    with pytest.raises(LinkLostError):
+        made[0].exchange(Frame("part"), 0.0)
+
+
 def test_lines_to_those_who_left_end(net):
     a, b = net.mesh("a"), net.mesh("b")
     a.send("b", Frame("publish"))

@@ -16,7 +16,7 @@ from photinus.checkpoint.mapped import MappedFile, digest_of
 from photinus.checkpoint.signatures import Trust, check_code, is_signed, signature_of
 from photinus.core.errors import CheckpointError, UsageError
 
-_SEAL = FolderFormat(file="model.json", format="photinus-model", is_private=False)
+_SEAL = FolderFormat(file="model.json", format="photinus-model", is_private=False, fields=("meta",))
 WEIGHTS, _SIGNATURE_KIND = "model.safetensors", "model"
 """The file of the arrays, and what is signed."""
 
@@ -103,6 +103,8 @@ def load_model(path: Path | str, *, is_mapped: bool = False) -> SavedModel:
     if source.is_dir():
         try:
             body, files = _SEAL.read(source, WEIGHTS if is_mapped else "")
+            if WEIGHTS not in files:
+                raise CheckpointError(f"{WEIGHTS} is missing")
         except CheckpointError as error:
             raise CheckpointError(f"model {source}: {error}") from error
         signed = _signed_values(body["meta"], body["files"][WEIGHTS]["sha256"])

@@ -131,6 +131,8 @@ class FolderFormat:
     version: int = 1
     is_private: bool = True
     """Readable by the owner only (0700, 0600); otherwise what the umask leaves."""
+    fields: tuple[str, ...] = ()
+    """What the seal has beside the files."""
 
     def write(
         self,
@@ -234,6 +236,8 @@ class FolderFormat:
                 got=f"{body.get('format')} {body.get('version')}",
                 do=f"this photinus reads {self.format} {self.version}",
             )
+        if missing := sorted({"files", *self.fields} - body.keys()):
+            raise CheckpointError(f"{self.file} is incomplete", got=f"no {', '.join(missing)}")
         try:
             for name in body["files"]:
                 checked_name(name, "file")

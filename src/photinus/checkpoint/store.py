@@ -22,7 +22,7 @@ from photinus.checkpoint.mapped import MappedFile
 from photinus.core.errors import CheckpointError, PhotinusError, UsageError
 from photinus.core.parameters import is_finite
 
-_SEAL = FolderFormat(file="manifest.json", format="photinus-checkpoint")
+_SEAL = FolderFormat(file="manifest.json", format="photinus-checkpoint", fields=("meta", "finite"))
 _TEMPORARY = re.compile(r"\..+\.(tmp|old)-[0-9a-f]{12}")
 _SUFFIX = ".safetensors"
 _PIN = ".pinned"

@@ -93,6 +93,9 @@ class LocalFilesystem(Filesystem):
             entries = os.listdir(self._path / directory)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            wrong = f"the folder {self.address} cannot be read"
+            raise LinkLostError(wrong, got=error.strerror or str(error)) from error
         return sorted(name for name in entries if not name.startswith(_HIDDEN))
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
@@ -108,7 +111,8 @@ class LocalFilesystem(Filesystem):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # it is only tidied up
+                path.unlink()
 
 
 class RemoteFilesystem(Filesystem):

@@ -161,7 +161,8 @@ class _PeerSender:
             self.lost += 1
 
     def was_broken(self) -> bool:
-        was_broken, self._was_broken = self._was_broken, False
+        with self._changed:
+            was_broken, self._was_broken = self._was_broken, False
         return was_broken
 
     def close(self, seconds: float = 5.0) -> None:
@@ -179,11 +180,13 @@ class _PeerSender:
             with self._changed:
                 self._changed.wait_for(lambda: self._queue or self._is_closed, _POLL_SECONDS)
                 if self._is_closed:
-                    return
+                    break
                 frame = self._in_flight = self._queue.popleft() if self._queue else None
             if frame is not None or self._link is not None:
                 self._transmit(frame)
                 self._pause_after_failure()
+        if self._link is not None:  # it may have been made while this was closed
+            self._link.close()
 
     def _pause_after_failure(self) -> None:
         """Waits before an unreachable peer is tried again; the pause grows to seconds."""
@@ -201,7 +204,8 @@ class _PeerSender:
         except LinkError:
             self._tries += 1
             self.lost += frame is not None
-            self._was_broken = True
+            with self._changed:
+                self._was_broken = True
             link, self._link = self._link, None
             if link is not None:
                 link.close()
