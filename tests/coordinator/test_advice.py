@@ -27,7 +27,7 @@ def ticking(seconds):
 
 
 def told(payoff, message, rate, times=6):
-    return [text for _ in range(times) if (text := payoff.pushed(message, rate))]
+    return [text for _ in range(times) if (text := payoff.codec_warning(message, rate))]
 
 
 def test_where_coding_takes_longer_than_what_it_saves_it_is_told_once_a_phase():
@@ -78,17 +78,22 @@ def worked(seconds, slot=1, phase=0, steps=5):
 def test_a_link_on_which_sending_takes_longer_than_the_work_is_told_once_a_phase():
     """1 MB takes 0.84 s at 10 Mbit/s, after work of 0.2 s."""
     payoff = CodecAdvice()
-    texts = [text for _ in range(9) if (text := payoff.sent(worked(0.2), 1.25e6))]
+    texts = [text for _ in range(9) if (text := payoff.sending_advice(worked(0.2), 1.25e6))]
     assert texts == [
         "worker 1 sends for 81% of its time; got 1.05 MB at 1.25 MB/s after every 5 steps; "
         "agree less often, as averaging(every=Steps(84), gradients_until=0), or use a smaller codec"
     ]
-    assert [bool(payoff.sent(worked(0.2, phase=1), 1.25e6)) for _ in range(4)] == [0, 0, 1, 0]
+    assert [bool(payoff.sending_advice(worked(0.2, phase=1), 1.25e6)) for _ in range(4)] == [
+        0,
+        0,
+        1,
+        0,
+    ]
 
 
 def test_where_sending_is_quick_or_slow_now_and_then_nothing_is_told():
     payoff = CodecAdvice()
     for seconds in (0.2, 0.2, 0.9) * 4:
-        assert payoff.sent(worked(seconds), 1.25e6) == ""
+        assert payoff.sending_advice(worked(seconds), 1.25e6) == ""
     for seconds, rate in ((0.0, 1.25e6), (0.2, 0.0)) * 4:
-        assert payoff.sent(worked(seconds), rate) == "", "nothing is known"
+        assert payoff.sending_advice(worked(seconds), rate) == "", "nothing is known"

@@ -18,10 +18,10 @@ def cut(version):
 def tried(early_stopping, version, errors, slots=BOTH, name="errors"):
     """One trial from its beginning to its end, of 10 examples a slot."""
     assert early_stopping.begin(version / 10, version, slots)
-    early_stopping.hold(cut(version))
+    early_stopping.offer_candidate(cut(version))
     for slot in slots:
-        early_stopping.take(slot, {"examples": 10.0, name: errors / len(slots)})
-    return early_stopping.whole()
+        early_stopping.add_sums(slot, {"examples": 10.0, name: errors / len(slots)})
+    return early_stopping.finish_trial()
 
 
 def test_a_trial_is_due_once_an_epoch_and_just_before_the_end():
@@ -37,22 +37,27 @@ def test_without_epochs_there_are_no_trials():
 def test_each_slot_is_asked_once_and_counts_once():
     early_stopping = EarlyStopping(10.0, 0)
     assert early_stopping.begin(0.1, 1, BOTH)
-    assert [early_stopping.asks(slot) for slot in (0, 0, 1, 2)] == [True, False, True, False]
-    early_stopping.take(0, {"examples": 4.0, "errors": 1.0})
-    early_stopping.take(0, {"examples": 4.0, "errors": 4.0})
-    assert early_stopping.whole() is None
-    early_stopping.take(1, {"examples": 6.0, "errors": 2.0})
-    found = early_stopping.whole()
+    assert [early_stopping.should_measure(slot) for slot in (0, 0, 1, 2)] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    early_stopping.add_sums(0, {"examples": 4.0, "errors": 1.0})
+    early_stopping.add_sums(0, {"examples": 4.0, "errors": 4.0})
+    assert early_stopping.finish_trial() is None
+    early_stopping.add_sums(1, {"examples": 6.0, "errors": 2.0})
+    found = early_stopping.finish_trial()
     assert (found.examples, found.metrics) == (10, {"error": pytest.approx(0.3)})
-    assert early_stopping.whole() is None, "told once"
+    assert early_stopping.finish_trial() is None, "told once"
 
 
 def test_a_lost_worker_is_not_waited_for():
     early_stopping = EarlyStopping(10.0, 0)
     early_stopping.begin(0.1, 1, BOTH)
-    early_stopping.take(0, {"examples": 4.0, "errors": 1.0})
-    early_stopping.without(1)
-    assert early_stopping.whole().examples == 4
+    early_stopping.add_sums(0, {"examples": 4.0, "errors": 1.0})
+    early_stopping.drop_slot(1)
+    assert early_stopping.finish_trial().examples == 4
 
 
 def test_the_best_is_the_lowest_error_and_patience_counts_from_it():
@@ -76,7 +81,7 @@ def test_the_loss_decides_where_there_is_no_error_and_nothing_else_does():
 def test_a_point_that_is_not_held_is_not_the_best():
     early_stopping = EarlyStopping(10.0, 0)
     early_stopping.begin(0.1, 1, BOTH)
-    early_stopping.hold(cut(2))
+    early_stopping.offer_candidate(cut(2))
     for slot in BOTH:
-        early_stopping.take(slot, {"examples": 1.0, "errors": 0.0})
-    assert not early_stopping.whole().is_best
+        early_stopping.add_sums(slot, {"examples": 1.0, "errors": 0.0})
+    assert not early_stopping.finish_trial().is_best

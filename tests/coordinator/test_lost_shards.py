@@ -33,7 +33,7 @@ def test_one_lost_shard_is_restored_where_the_next_worker_is_up_to_date(leases):
     shards = LostShards(leases)
     agreed(shards, 4, guards=(True, False, True))
     assert shards.can_restore(lose(leases, 2), 4), "worker 0 keeps it"
-    assert shards.lost({0, 1, 2}) == [leases.seats[2]]
+    assert shards.lost_seats({0, 1, 2}) == [leases.seats[2]]
     leases.seats[2].is_live = True
     assert not shards.can_restore(lose(leases, 0), 4), "worker 1 was not up to date"
 
@@ -104,10 +104,10 @@ def test_whom_others_cannot_reach_and_who_is_lost_at_the_end_is_not_restored(wha
 
 def test_a_restoring_of_which_nothing_comes_for_long_is_stuck(leases):
     shards = LostShards(leases)
-    assert shards.asks(1.0) == []
+    assert shards.slots_to_ask(1.0) == []
     leases.seats[1].waiting = Frame("fetch", run=bytes(16), slot=1, lease=2)
-    assert shards.asks(2.0) == [1]
-    assert shards.asks(2.5) == [], "once a second"
+    assert shards.slots_to_ask(2.0) == [1]
+    assert shards.slots_to_ask(2.5) == [], "once a second"
     assert not shards.is_stuck(FIRST_SECONDS)
     assert shards.is_stuck(1.0 + FIRST_SECONDS)
     told = Frame("missing", slot=1, lease=2, header={"wholes": [2], "start": 5})

@@ -36,10 +36,10 @@ class Said:
     def tells(self, slot, rounds, examples=0, version=0, edition=99):
         seat = Seat(RUN, 1, 0, slot, self.leases.seats[slot].lease)
         told = {"version": version, "examples": examples, "edition": edition}
-        return self.peer_directory.hear(seat.frame("publish", told, sequence=rounds))
+        return self.peer_directory.receive(seat.frame("publish", told, sequence=rounds))
 
     def news(self, is_wanted=False):
-        return self.peer_directory.news(is_wanted=is_wanted)
+        return self.peer_directory.notifications(is_wanted=is_wanted)
 
 
 def test_a_change_of_members_is_told_once_to_all_who_are_there():
@@ -60,7 +60,7 @@ def test_a_change_of_members_is_told_once_to_all_who_are_there():
 def test_grants_that_tell_who_is_there_leave_the_news_to_be_told():
     """The first to get a seat is told of itself alone with it."""
     said = Said()
-    said.peer_directory.here()
+    said.peer_directory.member_list()
     assert [f.slot for f in said.news()] == [0, 1, 2]
 
 

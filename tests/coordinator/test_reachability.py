@@ -12,7 +12,7 @@ PATIENCE = 6.0
 def told(slots, cut, until=PATIENCE + 1.0):
     """A meeting in which all tell the truth once a second; `cut` are pairs (x, y): y ↛ x."""
     reach = Reachability()
-    reach.opens(slots, 0.0)
+    reach.open(slots, 0.0)
     parts = {x: frozenset(y for y in slots if (x, y) in cut) for x in slots}
     stuck = {x for x in slots if parts[x]}
     now = 0.0
@@ -84,7 +84,7 @@ def test_whoever_waits_only_for_those_that_are_cut_off_misses_nobody():
 
 def test_a_link_over_which_anything_comes_is_not_cut():
     reach, lossy = Reachability(), MissingPieces(frozenset({1}), frozenset({1}), frozenset({1}))
-    reach.opens((0, 1), 0.0)
+    reach.open((0, 1), 0.0)
     for now in range(1, 30):
         reach.take(0, lossy, float(now))
         reach.take(1, MissingPieces(), float(now))
@@ -96,7 +96,7 @@ def test_a_link_over_which_anything_comes_is_not_cut():
 
 def test_who_says_nothing_at_all_is_late_and_nobody_is_told_of_a_cut():
     reach = Reachability()
-    reach.opens((0, 1, 2), 0.0)
+    reach.open((0, 1, 2), 0.0)
     for now in range(1, 14):
         reach.take(0, MissingPieces(frozenset({2}), frozenset({1, 2})), float(now))
         reach.take(1, MissingPieces(frozenset({2}), frozenset({0, 2})), float(now))
@@ -107,19 +107,19 @@ def test_who_says_nothing_at_all_is_late_and_nobody_is_told_of_a_cut():
 
 def test_all_silent_is_the_coordinators_own_trouble():
     reach = Reachability()
-    reach.opens((0, 1), 0.0)
+    reach.open((0, 1), 0.0)
     assert reach.unreached(1e6, PATIENCE, have_met=False) is None
 
 
 def test_only_who_lacks_something_is_asked_and_in_another_order_each_time():
     reach = Reachability()
-    reach.opens(tuple(range(8)), 0.0)
-    assert reach.asks(0.1, PATIENCE) == []
-    orders = [tuple(reach.asks(float(n), PATIENCE)) for n in range(1, 9)]
+    reach.open(tuple(range(8)), 0.0)
+    assert reach.slots_to_ask(0.1, PATIENCE) == []
+    orders = [tuple(reach.slots_to_ask(float(n), PATIENCE)) for n in range(1, 9)]
     assert {frozenset(order) for order in orders} == {frozenset(range(8))}
     assert len({order[-1] for order in orders}) > 2
     reach.take(3, MissingPieces(), 9.0)
-    assert sorted(reach.asks(10.0, PATIENCE)) == [0, 1, 2, 4, 5, 6, 7]
+    assert sorted(reach.slots_to_ask(10.0, PATIENCE)) == [0, 1, 2, 4, 5, 6, 7]
 
 
 def test_patience_is_three_median_rounds_and_at_least_five_seconds():

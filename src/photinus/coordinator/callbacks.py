@@ -15,7 +15,7 @@ from photinus.training.snapshots import RunSnapshot
 from photinus.transport.frames import Frame
 
 
-def _nothing(*_: object) -> None:
+def _ignore(*_: object) -> None:
     pass
 
 
@@ -51,13 +51,13 @@ class Callbacks:
     run: bytes = bytes(16)
     """The run's key name: frames of another run are ignored."""
     term: int = 1
-    emit: Callable[[Event], None] = _nothing
-    enter: Callable[[str, Frame, Mapping[str, Any]], None] = _nothing
+    emit: Callable[[Event], None] = _ignore
+    enter: Callable[[str, Frame, Mapping[str, Any]], None] = _ignore
     """Writes a line of the ledger: operation, frame, further fields."""
-    save: Callable[[RunSnapshot], None] = _nothing
+    save: Callable[[RunSnapshot], None] = _ignore
     scratch: ScratchFolder = field(default_factory=ScratchFolder)
     """The folder for the files of a sharded table."""
-    best: Callable[[RunSnapshot], None] = _nothing
+    best: Callable[[RunSnapshot], None] = _ignore
     """Keeps the best cut so far."""
     can_shuffle: bool = False
     """The engine can redistribute the rows before any of them is trained on."""

@@ -86,11 +86,11 @@ def files_of(cut: RunSnapshot) -> _Files:
     Each shard of a sharded table is a file.
     """
     point = cut.point
-    named = {"vector": point.vector, "floats": point.floats, "integers": point.integers}
-    named["left"] = point.left
-    agreed = {name: value for name, value in named.items() if value is not None}
-    agreed |= {f"outer.{i}": value for i, value in enumerate(point.outer)}
-    files: _Files = {"agreed": agreed}
+    point_arrays = {"vector": point.vector, "floats": point.floats, "integers": point.integers}
+    point_arrays["left"] = point.left
+    agreed_arrays = {name: value for name, value in point_arrays.items() if value is not None}
+    agreed_arrays |= {f"outer.{i}": value for i, value in enumerate(point.outer)}
+    files: _Files = {"agreed": agreed_arrays}
     files |= {f"{MAPPED}{slot:05d}": shard for slot, shard in cut.shards.items()}
     if cut.history:
         files["history"] = {f"{i:03d}": vector for i, vector in enumerate(cut.history)}
@@ -110,7 +110,10 @@ def meta_of(cut: RunSnapshot, fingerprint: str) -> dict[str, Any]:
         "budget": cut.budget,
         "positions": {str(slot): position for slot, position in cut.positions.items()},
         "rows": {str(slot): rows for slot, rows in cut.rows.items()},
-        "reached": {str(s): [[*f, n] for f, n in own.items()] for s, own in cut.reached.items()},
+        "reached": {
+            str(s): [[*fragment, n] for fragment, n in fragments.items()]
+            for s, fragments in cut.reached.items()
+        },
         "lost": {str(slot): lost for slot, lost in cut.lost.items()},
         "slots": sorted(cut.inner),
         "row_size": cut.row_size,
@@ -131,7 +134,7 @@ def cut_from(checkpoint: Checkpoint, fingerprint: str) -> RunSnapshot:
             do="resume with the settings that the run was started with",
         )
     agreed = files["agreed"]
-    count = sum(name.startswith("outer.") for name in agreed)
+    outer_count = sum(name.startswith("outer.") for name in agreed)
     shards = [files[name] for name in sorted(files) if name.startswith(MAPPED)]
     history = files.get("history", {})
     return RunSnapshot(
@@ -143,7 +146,7 @@ def cut_from(checkpoint: Checkpoint, fingerprint: str) -> RunSnapshot:
             "heal",
             agreed.get("vector"),
             version=int(meta["version"]),
-            outer=tuple(agreed[f"outer.{i}"] for i in range(count)),
+            outer=tuple(agreed[f"outer.{i}"] for i in range(outer_count)),
             floats=agreed.get("floats", np.zeros(0, np.float32)),
             integers=agreed.get("integers", np.zeros(0, np.int64)),
             left=agreed.get("left"),
@@ -152,8 +155,8 @@ def cut_from(checkpoint: Checkpoint, fingerprint: str) -> RunSnapshot:
         rows={int(slot): int(rows) for slot, rows in meta["rows"].items()},
         # older checkpoints hold neither
         reached={
-            int(slot): {(start, stop): n for start, stop, n in own}
-            for slot, own in meta.get("reached", {}).items()
+            int(slot): {(start, stop): n for start, stop, n in fragments}
+            for slot, fragments in meta.get("reached", {}).items()
         },
         lost={int(slot): int(lost) for slot, lost in meta.get("lost", {}).items()},
         inner={int(slot): files.get(f"slot-{int(slot):03d}", {}) for slot in meta["slots"]},

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from photinus.coordinator.callbacks import Callbacks
-from photinus.coordinator.lease_server import Heard, LeaseServer
+from photinus.coordinator.lease_server import FrameHandler, LeaseServer
 from photinus.coordinator.leases import Leases, SeatState, Yields
 from photinus.coordinator.lost_shards import LostShards
 from photinus.coordinator.membership import Membership
@@ -24,8 +24,8 @@ from photinus.training.plan import TrainingPlan
 from photinus.training.snapshots import RunSnapshot
 from photinus.transport.frames import Frame
 
-_ALL_WRONG = "every worker's values are not finite"
-STRIKES = 3
+_ALL_NOT_FINITE = "every worker's values are not finite"
+MAX_STRIKES = 3
 """After so many pushes that are not finite a slot's rows are not used any more."""
 
 
@@ -67,7 +67,7 @@ class Coordinator(LeaseServer):
         """A cut was asked for, so that seats can be given up."""
         self._membership = Membership(self._phases, self._peer_directory, leases, callbacks, now)
         self._lost_shards = LostShards(leases)
-        self._handlers: Mapping[str, Heard] = {
+        self._handlers: Mapping[str, FrameHandler] = {
             "hello": self._hello,
             "push": self._push,
             "fetch": self._push,
@@ -124,42 +124,42 @@ class Coordinator(LeaseServer):
         self._phases.check_trial(now)
         out: list[Frame] = []
         for seat in self.leases.ended(now):
-            why = self.leases.reason(seat)
-            self.callbacks.emit(WorkerLost(slot=seat.slot, lease=seat.lease, reason=why))
-            out += self._left(seat, now)
-        out += self._answered(self.owner.leave_out_the_late(now), now)
-        out += self._go_back(now)
+            reason = self.leases.reason(seat)
+            self.callbacks.emit(WorkerLost(slot=seat.slot, lease=seat.lease, reason=reason))
+            out += self._after_seat_emptied(seat, now)
+        out += self._answer_all(self.owner.leave_out_the_late(now), now)
+        out += self._fall_back(now)
         if self.owner.failure:
             return out + self.stop(self.owner.failure)
-        asked = [*self.owner.asks(now), *self._lost_shards.asks(now)]
-        out += self._peer_directory.asks(asked)
-        out += self._membership.sit_down(now)
+        slots = [*self.owner.slots_to_ask(now), *self._lost_shards.slots_to_ask(now)]
+        out += self._peer_directory.repeated_calls(slots)
+        out += self._membership.seat_waiting(now)
         self._cuts.save_if_whole(now)
         self._phases.decide_on_the_best()  # of a lost worker nothing more is waited for
-        self._membership.warn_if_few_came(now)
-        return out + self._finish_if_closed(now) + self._news(now)
+        self._membership.warn_of_missing(now)
+        return out + self._finish_if_closed(now) + self._notifications(now)
 
-    def _news(self, now: float) -> list[Frame]:
+    def _notifications(self, now: float) -> list[Frame]:
         """Returns what workers without an owner must be sent now."""
         if self.is_over or not self.owner.policy.meets:
             return []
-        wanted = self._membership.is_healing or self._cuts.is_due(now)
-        return self._peer_directory.news(is_wanted=wanted)
+        is_wanted = self._membership.is_healing or self._cuts.is_due(now)
+        return self._peer_directory.notifications(is_wanted=is_wanted)
 
     # -- seats -----------------------------------------------------------------------------------
 
     def _hello(self, frame: Frame, now: float) -> list[Frame]:
         seat, out = self.leases.seats[frame.slot], list[Frame]()
         if seat.rests or self.is_between_passes:
-            return [self._to(frame, "done")]
+            return [self._reply_to(frame, "done")]
         if seat.leaver and seat.leaver == frame.header["attempt"]:
-            return [self._to(frame, "busy")]
+            return [self._reply_to(frame, "busy")]
         if seat.yields in ("ends", "ended") and not seat.is_live:
             seat.yields = "ended"
-            return [self._to(frame, "done")]
+            return [self._reply_to(frame, "done")]
         if seat.is_live and seat.is_again(frame) and frame.header["hello"] > seat.hello:
             self.leases.vacate(seat)  # it was refused, or sent to heal, and has left its seat
-            out = self._left(seat, now)
+            out = self._after_seat_emptied(seat, now)
         return out + self._membership.hello(frame, now)
 
     @property
@@ -218,7 +218,7 @@ class Coordinator(LeaseServer):
         for seat in (self.leases.seats[slot] for slot in slots):
             seat.yields = how
             if seat.is_live and seat.closed is not None:
-                out += self._vacated(seat, now)
+                out += self._vacate(seat, now)
         return out
 
     def take_back(self, slots: Iterable[int]) -> frozenset[int]:
@@ -229,33 +229,33 @@ class Coordinator(LeaseServer):
             seat.yields = "back" if seat.slot in ended else ""
         return ended
 
-    def _left(self, seat: SeatState, now: float) -> list[Frame]:
+    def _after_seat_emptied(self, seat: SeatState, now: float) -> list[Frame]:
         """Called when a seat was emptied: rounds that waited for it may close."""
-        self._membership.lost(seat)
-        return self._go_back(now) or self._answered(self.owner.close(now), now)
+        self._membership.worker_lost(seat)
+        return self._fall_back(now) or self._answer_all(self.owner.close(now), now)
 
-    def _go_back(self, now: float) -> list[Frame]:
+    def _fall_back(self, now: float) -> list[Frame]:
         """Sends all back to the last cut where shards of the table were lost that none restores."""
-        lost = self._lost_shards.lost(self._cuts.holders)
+        lost_seats = self._lost_shards.lost_seats(self._cuts.holders)
         is_stuck = self._lost_shards.is_stuck(now)
-        if not lost and not is_stuck:
+        if not lost_seats and not is_stuck:
             return []
         # a worker that rejoins when the budget is used up sends its shard as it was loaded
-        can = self.owner.has_moved and not (is_stuck or self._phases.is_spent)
-        if can and self._lost_shards.can_restore(lost, self.owner.version):
-            self._lost_shards.restore(lost[0])
-            self._forget_the_meeting()
+        can_continue = self.owner.has_moved and not (is_stuck or self._phases.is_spent)
+        if can_continue and self._lost_shards.can_restore(lost_seats, self.owner.version):
+            self._lost_shards.restore(lost_seats[0])
+            self._restart_meeting()
             return []
-        held = [self.leases.seats[slot] for slot in self._cuts.holders]
-        for seat in held:
+        holder_seats = [self.leases.seats[slot] for slot in self._cuts.holders]
+        for seat in holder_seats:
             self.leases.vacate(seat)
         self.owner.give_up()
         self.leases.free_numbers()
         self._cuts.fall_back()
         self._lost_shards.forget()
-        return [self._frame("fenced", s.slot, s.lease) for s in held]
+        return [self._frame("fenced", s.slot, s.lease) for s in holder_seats]
 
-    def _forget_the_meeting(self) -> None:
+    def _restart_meeting(self) -> None:
         """The open meeting begins anew: no worker is called to the old one any more."""
         for seat in self.leases.seats.values():
             if seat.waiting is not None and seat.answered is not None:
@@ -267,8 +267,8 @@ class Coordinator(LeaseServer):
         if frame.lease and not self.leases.holds(frame):
             return []
         error, kind = frame.header.get("error", ""), frame.header.get("type", "")
-        told = self.stop(error or f"worker {frame.slot} failed", kind)
-        return [*told, self._to(frame, "stop")]
+        frames = self.stop(error or f"worker {frame.slot} failed", kind)
+        return [*frames, self._reply_to(frame, "stop")]
 
     def _state(self, frame: Frame, now: float) -> list[Frame]:
         if not self.leases.holds(frame):
@@ -279,87 +279,89 @@ class Coordinator(LeaseServer):
     def _page(self, frame: Frame, now: float) -> list[Frame]:
         """A worker sends a page of its shard or asks for one; the answer to either is a page."""
         if not self.leases.holds(frame) or frame.phase != self.owner.phase:
-            return [self._to(frame, "fenced")]
+            return [self._reply_to(frame, "fenced")]
         page = page_of(frame)
         answer = self._cuts.page(frame.slot, page, now)
-        return [page_to(self._to(frame, "page"), answer, asked=page.start)]
+        return [page_to(self._reply_to(frame, "page"), answer, asked=page.start)]
 
     def _publish(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
         if not self.leases.holds(frame):
-            return [self._to(frame, "fenced")]
-        return self._peer_directory.hear(frame)
+            return [self._reply_to(frame, "fenced")]
+        return self._peer_directory.receive(frame)
 
     def _ready(self, frame: Frame, now: float) -> list[Frame]:
-        if not self._is_of_meeting(frame):
+        if not self._is_meeting_current(frame):
             return []
         self._lost_shards.ready(frame)
-        return self._answered(self.owner.ready(frame, now), now)
+        return self._answer_all(self.owner.ready(frame, now), now)
 
     def _missing(self, frame: Frame, now: float) -> list[Frame]:
-        if self._is_of_meeting(frame):
+        if self._is_meeting_current(frame):
             self._lost_shards.missing(frame, now)
             self.owner.missing(frame, now)
         return []
 
-    def _is_of_meeting(self, frame: Frame) -> bool:
+    def _is_meeting_current(self, frame: Frame) -> bool:
         """Returns whether a frame of a member belongs to a meeting that can still take place.
 
         For a table the frame names the leases of the others: they must be the present ones.
         """
-        seats, told = self.leases.seats, frame.header
-        met = zip(told["slots"], told.get("leases", ()), strict=False)
-        is_present = all(slot in seats and seats[slot].lease == lease for slot, lease in met)
+        seats, header = self.leases.seats, frame.header
+        member_leases = zip(header["slots"], header.get("leases", ()), strict=False)
+        is_present = all(
+            slot in seats and seats[slot].lease == lease for slot, lease in member_leases
+        )
         return self.leases.holds(frame) and frame.phase == self.owner.phase and is_present
 
     # -- pushes ----------------------------------------------------------------------------------
 
     def _apply(self, seat: SeatState, push: Frame, now: float) -> list[Frame]:
-        self._phases.measured(push)
+        self._phases.add_measurement(push)
         answers = self.owner.receive(seat, push, now)
         if answers is None:
-            return self._refused(seat, push, now)
-        return self._answered(answers, now)
+            return self._refuse(seat, push, now)
+        return self._answer_all(answers, now)
 
-    def _refused(self, seat: SeatState, frame: Frame, now: float) -> list[Frame]:
+    def _refuse(self, seat: SeatState, frame: Frame, now: float) -> list[Frame]:
         """Refuses a push that is not finite: the worker heals, and continues behind its rows."""
         seat.strikes += 1
         seat.loses(frame.header.get("position", seat.position), self.owner.numbers)
-        seat.is_quarantined = seat.strikes >= STRIKES
+        seat.is_quarantined = seat.strikes >= MAX_STRIKES
         wrong = f"worker {seat.slot} pushed values that are not finite"
-        then = f"the push was dropped ({seat.strikes} of {STRIKES})"
+        then = f"the push was dropped ({seat.strikes} of {MAX_STRIKES})"
         then += "; its rows are not used any more" if seat.is_quarantined else ""
         do = "look at its rows, or lower the learning rate"
         self.callbacks.warn(wrong, then=then, do=do)
         self.callbacks.enter("refuse", frame, {})
         is_table = self.owner.has_shards  # whose rows it would leave out are not its own
         if is_table or all(s.is_quarantined or not s.rows for s in self.leases.seats.values()):
-            return self.stop(f"{wrong if is_table else _ALL_WRONG}; {do}")
-        seat.answered = seat.answers[frame.sequence] = self._to(frame, "refused")
+            return self.stop(f"{wrong if is_table else _ALL_NOT_FINITE}; {do}")
+        seat.answered = seat.answers[frame.sequence] = self._reply_to(frame, "refused")
         if not self.owner.policy.waits:  # what it has under way behind this is no better
             self.leases.vacate(seat)
-            return [seat.answered, *self._left(seat, now)]
+            return [seat.answered, *self._after_seat_emptied(seat, now)]
         return [seat.answered]
 
-    def _answered(self, answers: Sequence[PushResult], now: float) -> list[Frame]:
-        agreed = frozenset(a.seat.slot for a in answers if a.is_applied)
-        members, progress = agreed & self.leases.members, self._phases.progress
-        self._phases.look_at_loss()
-        is_cut = bool(agreed) and self._cuts.begin(members, progress, now)
+    def _answer_all(self, answers: Sequence[PushResult], now: float) -> list[Frame]:
+        agreed_slots = frozenset(a.seat.slot for a in answers if a.is_applied)
+        members, progress = agreed_slots & self.leases.members, self._phases.progress
+        self._phases.warn_of_bad_loss()
+        is_cut = bool(agreed_slots) and self._cuts.begin(members, progress, now)
         out = [self._answer(answer, is_cut=is_cut) for answer in answers]
         for seat, _, message in answers:
             if message.kind == "rejoin" and message.fingerprint:
-                self._warn_of_other_bits(seat, message)
+                self._warn_of_divergence(seat, message)
             if message.kind == "rejoin" or (seat.is_leaving and message.kind != "meet"):
-                out += self._vacated(seat, now)
+                out += self._vacate(seat, now)
         return out
 
-    def _vacated(self, seat: SeatState, now: float) -> list[Frame]:
+    def _vacate(self, seat: SeatState, now: float) -> list[Frame]:
         """Empties a seat; a worker that yields is fenced at once, and trains no round in vain."""
         self.leases.vacate(seat)
-        told = [self._frame("fenced", seat.slot, seat.lease)] if seat.is_yielding else []
-        return told + self._left(seat, now)
+        frames = [self._frame("fenced", seat.slot, seat.lease)] if seat.is_yielding else []
+        return frames + self._after_seat_emptied(seat, now)
 
-    def _warn_of_other_bits(self, seat: SeatState, message: Message) -> None:
+    def _warn_of_divergence(self, seat: SeatState, message: Message) -> None:
         where = f" on {seat.host}" if seat.host else ""
         self.callbacks.warn(
             f"worker {seat.slot}{where} has other parameters than the other workers",
@@ -372,17 +374,17 @@ class Coordinator(LeaseServer):
     def _answer(self, answer: PushResult, *, is_cut: bool) -> Frame:
         seat, push, message = answer
         kind = "fenced" if message.kind == "rejoin" else message.kind
-        here = dict(self._peer_directory.here()) if kind == "meet" else {}
-        if here and self.owner.has_shards:
-            here["kept"] = self._cuts.kept
+        member_fields = dict(self._peer_directory.member_list()) if kind == "meet" else {}
+        if member_fields and self.owner.has_shards:
+            member_fields["kept"] = self._cuts.kept
         seat.answered = seat.answers[push.sequence] = message_to(
-            self._to(push, kind),
+            self._reply_to(push, kind),
             message,
-            **here,
+            **member_fields,
             progress=self.owner.progress,
             stop=self._phases.is_spent,
             save=kind == "agreed" and (is_cut or self._membership.is_healer(seat)),
-            measure=kind == "agreed" and self._phases.asks_to_measure(seat.slot),
+            measure=kind == "agreed" and self._phases.should_measure(seat.slot),
         )
         if push.kind == "push" and kind in ("agreed", "ack"):  # as its worker will read it
             self.callbacks.enter("ack", seat.answered, {})
@@ -393,23 +395,26 @@ class Coordinator(LeaseServer):
     def _close(self, frame: Frame, now: float) -> list[Frame]:
         seat, verdict = self.leases.seats[frame.slot], self.leases.verdict(frame)
         if verdict != "next":
-            return self._not_next(seat, frame, verdict)
+            return self._answer_out_of_turn(seat, frame, verdict)
         seat.sequence += 1
-        self._phases.measured(frame)
+        self._phases.add_measurement(frame)
         self.leases.close(seat, frame)
         self._cuts.remember(frame)
-        done = [self._to(frame, "done")] if seat.rests else []
-        return done + self._left(seat, now) + self._finish_if_closed(now)
+        frames = [self._reply_to(frame, "done")] if seat.rests else []
+        return frames + self._after_seat_emptied(seat, now) + self._finish_if_closed(now)
 
     def _finish_if_closed(self, now: float) -> list[Frame]:
         seats = self.leases.seats.values()
         if not self.has_begun or self.is_over or any(s.waiting for s in seats):
             return []
-        is_open = [s for s in seats if s.closed is None and not s.rests]
-        patience = self.callbacks.rejoin_seconds
-        if any(s.is_live or s.asking or s.yields or now < s.ends_at + patience for s in is_open):
+        open_seats = [s for s in seats if s.closed is None and not s.rests]
+        rejoin_seconds = self.callbacks.rejoin_seconds
+        if any(
+            s.is_live or s.asking or s.yields or now < s.ends_at + rejoin_seconds
+            for s in open_seats
+        ):
             return []
-        for seat in is_open:
+        for seat in open_seats:
             wrong = f"worker {seat.slot} did not come back"
             self.callbacks.warn(wrong, then="the rest of its share is not trained on")
         if any(s.rests for s in seats) and not self._phases.is_spent:
@@ -419,10 +424,10 @@ class Coordinator(LeaseServer):
     def _finish(self, now: float) -> list[Frame]:
         self.result = self._phases.finish(now)
         if self.result is not None:
-            return self._farewell("done")
+            return self._end_frames("done")
         return self._membership.regrant(self._phases.keep)
 
-    def _end(self, frame: Frame) -> str:
+    def _kind_after_end(self, frame: Frame) -> str:
         if self.failure or self.result is None:
             return "stop" if self.failure else ""
         return "done" if frame.kind in ("hello", "close") else "fenced"

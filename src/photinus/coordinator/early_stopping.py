@@ -11,11 +11,11 @@ from photinus.core.events import Evaluated
 from photinus.models.metrics import finished
 from photinus.training.snapshots import RunSnapshot
 
-_ALMOST = 0.98
+_LAST_TRIAL_PROGRESS = 0.98
 """The progress at which the last trial begins, before any worker has left."""
 
 
-def _means(sums: Mapping[str, float]) -> dict[str, float]:
+def _mean_metrics(sums: Mapping[str, float]) -> dict[str, float]:
     return finished((), sums)
 
 
@@ -43,20 +43,22 @@ class EarlyStopping:
         self.restart()
         self.epochs = epochs
 
-    def restart(self, finished: Callable[[Mapping[str, float]], dict[str, float]] = _means) -> None:
+    def restart(
+        self, to_metrics: Callable[[Mapping[str, float]], dict[str, float]] = _mean_metrics
+    ) -> None:
         """Another stage begins, of which nothing is measured yet.
 
         Args:
-            finished: makes metrics of the workers' sums.
+            to_metrics: makes metrics of the workers' sums.
         """
-        self._finished, self.epochs = finished, 0.0
+        self._to_metrics, self.epochs = to_metrics, 0.0
         self.best: RunSnapshot | None = None
         """The best point so far."""
         self.is_stopped = False
-        self._begun, self._since, self._value = 0, 0, math.inf
-        self._version = -1
-        self._cut: RunSnapshot | None = None
-        self._missing, self._unasked = set[int](), set[int]()
+        self._trials_begun, self._trials_since_best, self._best_value = 0, 0, math.inf
+        self._trial_version = -1
+        self._candidate: RunSnapshot | None = None
+        self._slots_awaited, self._slots_to_ask = set[int](), set[int]()
         self._sums: dict[str, float] = {}
 
     def measure_for(self, epochs: float) -> None:
@@ -65,66 +67,70 @@ class EarlyStopping:
 
     def begin(self, progress: float, version: int, slots: frozenset[int]) -> bool:
         """Begins a trial with this round where one is due; returns whether it did."""
-        done = progress * self.epochs
-        due = math.ceil(done) if progress >= _ALMOST else math.floor(done + 1e-9)
-        if due <= self._begun or self.is_stopped:
+        epochs_done = progress * self.epochs
+        trials_due = (
+            math.ceil(epochs_done)
+            if progress >= _LAST_TRIAL_PROGRESS
+            else math.floor(epochs_done + 1e-9)
+        )
+        if trials_due <= self._trials_begun or self.is_stopped:
             return False
-        self._begun, self._version, self._cut = due, version, None
-        self._missing, self._unasked, self._sums = set(slots), set(slots), {}
+        self._trials_begun, self._trial_version, self._candidate = trials_due, version, None
+        self._slots_awaited, self._slots_to_ask, self._sums = set(slots), set(slots), {}
         return True
 
-    def asks(self, slot: int) -> bool:
+    def should_measure(self, slot: int) -> bool:
         """Returns whether a slot's worker must measure the point that it is sent now: True once."""
-        is_asked = slot in self._unasked
-        self._unasked.discard(slot)
+        is_asked = slot in self._slots_to_ask
+        self._slots_to_ask.discard(slot)
         return is_asked
 
-    def hold(self, cut: RunSnapshot) -> None:
+    def offer_candidate(self, cut: RunSnapshot) -> None:
         """Holds the point of the present trial: it may be the best."""
-        if cut.version == self._version:
-            self._cut = cut
+        if cut.version == self._trial_version:
+            self._candidate = cut
 
-    def without(self, slot: int) -> None:
+    def drop_slot(self, slot: int) -> None:
         """Continues without a worker that was lost."""
-        self._missing.discard(slot)
+        self._slots_awaited.discard(slot)
 
-    def take(self, slot: int, sums: Mapping[str, float]) -> None:
+    def add_sums(self, slot: int, sums: Mapping[str, float]) -> None:
         """Takes what one worker measured."""
-        if slot in self._missing:
-            self._missing.discard(slot)
+        if slot in self._slots_awaited:
+            self._slots_awaited.discard(slot)
             for name, value in sums.items():
                 self._sums[name] = self._sums.get(name, 0.0) + float(value)
 
-    def whole(self) -> TrialResult | None:
+    def finish_trial(self) -> TrialResult | None:
         """Returns the result of the present trial once all workers have reported, and decides."""
-        if self._missing or not self._sums.get("examples"):
+        if self._slots_awaited or not self._sums.get("examples"):
             return None
-        examples, metrics = self._sums["examples"], self._finished(self._sums)
+        examples, metrics = self._sums["examples"], self._to_metrics(self._sums)
         self._sums = {}
         value = metrics.get("error", metrics.get("loss", math.nan))
-        is_best = value < self._value and self._cut is not None
+        is_best = value < self._best_value and self._candidate is not None
         if is_best:
-            self._value, self._since, self.best = value, 0, self._cut
+            self._best_value, self._trials_since_best, self.best = value, 0, self._candidate
         elif not math.isnan(value):
-            self._since += 1
-        self.is_stopped = bool(self._patience) and self._since >= self._patience
+            self._trials_since_best += 1
+        self.is_stopped = bool(self._patience) and self._trials_since_best >= self._patience
         return TrialResult(round(examples), metrics, is_best)
 
     def decide(self, phase: int, name: str, callbacks: Callbacks) -> None:
         """Emits the present trial's result once all workers have reported; keeps the best point."""
-        found = self.whole()
-        if found is None:
+        result = self.finish_trial()
+        if result is None:
             return
         callbacks.emit(
             Evaluated(
                 phase=phase,
                 name="validation",
-                examples=found.examples,
-                metrics=found.metrics,
-                extra={"best": True} if found.is_best else {},
+                examples=result.examples,
+                metrics=result.metrics,
+                extra={"best": True} if result.is_best else {},
             )
         )
-        if found.is_best and self.best is not None:
+        if result.is_best and self.best is not None:
             callbacks.best(self.best)
         if self.is_stopped:
             wrong = f"{name}: no better point in {self._patience} measurements"

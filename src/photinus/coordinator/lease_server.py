@@ -12,7 +12,7 @@ from photinus.core.events import WorkerJoined
 from photinus.protocol.messages import Seat
 from photinus.transport.frames import Frame
 
-Heard = Callable[[Frame, float], list[Frame]]
+FrameHandler = Callable[[Frame, float], list[Frame]]
 """Takes a frame of one kind in at a time; returns the frames to send."""
 
 
@@ -31,7 +31,7 @@ class LeaseServer(ABC):
     """Why it cannot continue; empty while it can."""
     failure_kind: str = ""
     """The class of the error that a worker reported."""
-    _handlers: Mapping[str, Heard]
+    _handlers: Mapping[str, FrameHandler]
     """What takes a frame in, by its kind."""
 
     def __init__(self, leases: Leases, callbacks: Callbacks) -> None:
@@ -52,15 +52,15 @@ class LeaseServer(ABC):
     def _apply(self, seat: SeatState, push: Frame, now: float) -> list[Frame]:
         """Takes in a push that is its seat's next."""
 
-    def _stranger(self, frame: Frame) -> list[Frame]:  # noqa: ARG002 - for those who answer
+    def _answer_unknown_slot(self, frame: Frame) -> list[Frame]:  # noqa: ARG002 - for those who answer
         """Answers a frame for a slot that does not exist."""
         return []
 
-    def _news(self, now: float) -> list[Frame]:  # noqa: ARG002 - for those who have any
+    def _notifications(self, now: float) -> list[Frame]:  # noqa: ARG002 - for those who have any
         """Returns the frames that other workers must get after a frame was taken in."""
         return []
 
-    def _end(self, frame: Frame) -> str:  # noqa: ARG002 - for those who tell frames apart
+    def _kind_after_end(self, frame: Frame) -> str:  # noqa: ARG002 - for those who tell frames apart
         """Returns the kind of the answer to a frame after the end of the run; empty before it."""
         return "stop" if self.failure else ""
 
@@ -96,33 +96,33 @@ class LeaseServer(ABC):
             return []
         is_known = frame.slot in self.leases.seats
         if frame.term != self.callbacks.term:
-            return [self._to(frame, "fenced")] if is_known else []
+            return [self._reply_to(frame, "fenced")] if is_known else []
         if not is_known:
-            return self._stranger(frame)
+            return self._answer_unknown_slot(frame)
         self.leases.heard(frame, now)
-        heard = self._handlers.get(frame.kind)
-        if heard is None:
+        handler = self._handlers.get(frame.kind)
+        if handler is None:
             return []
-        if end := self._end(frame):
-            return [self._to(frame, end)]
-        return heard(frame, now) + self._news(now)
+        if kind := self._kind_after_end(frame):
+            return [self._reply_to(frame, kind)]
+        return handler(frame, now) + self._notifications(now)
 
     def _push(self, frame: Frame, now: float) -> list[Frame]:
         seat, verdict = self.leases.seats[frame.slot], self.leases.verdict(frame)
         if verdict != "next":
-            return self._not_next(seat, frame, verdict)
+            return self._answer_out_of_turn(seat, frame, verdict)
         self.callbacks.enter(frame.kind, frame, {})
         seat.sequence += 1
-        unanswered = frame.header.get("unanswered", frame.sequence)
-        seat.answers = {n: answer for n, answer in seat.answers.items() if n >= unanswered}
+        first_unanswered = frame.header.get("unanswered", frame.sequence)
+        seat.answers = {n: answer for n, answer in seat.answers.items() if n >= first_unanswered}
         return self._apply(seat, frame, now)
 
-    def _not_next(self, seat: SeatState, frame: Frame, verdict: str) -> list[Frame]:
+    def _answer_out_of_turn(self, seat: SeatState, frame: Frame, verdict: str) -> list[Frame]:
         """A copy gets the answer to the first again; a worker that lost its seat is fenced."""
         if frame.kind == "push":
             self.callbacks.enter(verdict, frame, {})
         if verdict == "fenced":
-            return [self._to(frame, "fenced")]
+            return [self._reply_to(frame, "fenced")]
         last = seat.answered
         if last is not None and last.kind == "grant" and last.sequence == frame.sequence + 1:
             return [last]
@@ -137,19 +137,19 @@ class LeaseServer(ABC):
         """
         if not self.failure:
             self.failure, self.failure_kind = reason, kind
-        return self._farewell("stop")
+        return self._end_frames("stop")
 
-    def _farewell(self, kind: str) -> list[Frame]:
+    def _end_frames(self, kind: str) -> list[Frame]:
         """Returns the frames that tell every worker that the run is over."""
-        told = [s for s in self.leases.seats.values() if s.is_live or s.asking is not None]
-        why = {"reason": self.failure} if self.failure else {}
-        return [self._frame(kind, s.slot, s.lease, why) for s in told]
+        seats = [s for s in self.leases.seats.values() if s.is_live or s.asking is not None]
+        header = {"reason": self.failure} if self.failure else {}
+        return [self._frame(kind, s.slot, s.lease, header) for s in seats]
 
-    def _to(self, frame: Frame, kind: str) -> Frame:
+    def _reply_to(self, frame: Frame, kind: str) -> Frame:
         """Returns an answer to the sender of `frame`."""
-        why = {"reason": self.failure} if kind == "stop" else {}
+        header = {"reason": self.failure} if kind == "stop" else {}
         ids = self.phase, frame.slot, frame.lease, frame.sequence
-        return Frame(kind, self.callbacks.run, self.callbacks.term, *ids, why)
+        return Frame(kind, self.callbacks.run, self.callbacks.term, *ids, header)
 
     def _frame(
         self, kind: str, slot: int, lease: int, header: Mapping[str, Any] | None = None
@@ -158,8 +158,8 @@ class LeaseServer(ABC):
         return Seat(run, term, self.phase, slot, lease).frame(kind, header)
 
 
-def admit(seat: SeatState, leases: Leases, callbacks: Callbacks, now: float, **told: Any) -> None:  # noqa: ANN401
-    """Grants a seat to the worker that asks for it; emits that, and enters `told` in the ledger."""
+def admit(seat: SeatState, leases: Leases, callbacks: Callbacks, now: float, **extra: Any) -> None:  # noqa: ANN401
+    """Grants a seat to the worker that asks for it; enters it in the ledger with `extra`."""
     hello = seat.asking
     assert hello is not None
     leases.grant(seat, hello, now)
@@ -175,4 +175,4 @@ def admit(seat: SeatState, leases: Leases, callbacks: Callbacks, now: float, **t
         )
     )
     granted = {"granted": seat.lease, "next": seat.sequence, "cursor": seat.position}
-    callbacks.enter("grant", hello, granted | told)
+    callbacks.enter("grant", hello, granted | extra)

@@ -23,22 +23,22 @@ from photinus.training.own_loop import agreed_on, plan_of
 from photinus.training.plan import TrainingPlan
 from photinus.transport.frames import Frame
 
-_TOLD = {
+_SAME_FIELDS = {
     "model": "the model",
     "strategy": "the strategy",
     "is_counted": "whether agree is given steps",
 }
 """A header field that must be the same for all workers -> what it is, for people."""
-_OTHER = "give every worker the same model and strategy, and all of them steps or none"
+_SAME_HINT = "give every worker the same model and strategy, and all of them steps or none"
 
 
-def start_of(seat: Seat, parameters: Parameters, about: Mapping[str, Any]) -> Frame:
+def start_of(seat: Seat, parameters: Parameters, header: Mapping[str, Any]) -> Frame:
     """Returns the frame that worker 0 sends before its first hello: the point all start from.
 
     Args:
         seat: its own.
         parameters: of its model.
-        about: fields that the hello of every worker has, too.
+        header: fields that the hello of every worker has, too.
     """
     entries = [asdict(entry) for entry in parameters.layout.entries]
     layout = json.dumps({"entries": entries, "dtype": parameters.layout.dtype}).encode()
@@ -48,7 +48,7 @@ def start_of(seat: Seat, parameters: Parameters, about: Mapping[str, Any]) -> Fr
         "floats": parameters.floats,
         "integers": parameters.integers,
     }
-    return seat.frame("state", {"version": 0, "position": 0, **about}, arrays)
+    return seat.frame("state", {"version": 0, "position": 0, **header}, arrays)
 
 
 class LoopCoordinator(Coordinator):
@@ -65,15 +65,15 @@ class LoopCoordinator(Coordinator):
     ) -> None:
         self._workers, self._strategy = workers, strategy
         nothing = Parameters(Layout(()))
-        self._held: dict[int, Frame] | None = {}
+        self._early_hellos: dict[int, Frame] | None = {}
         """Slot -> its hello that arrived before the start; None after the start."""
-        self._about: Mapping[str, Any] = {}
+        self._header: Mapping[str, Any] = {}
         self._layout = nothing.layout
         super().__init__(self._plan(SingleWorker(), nothing), callbacks)
 
     def _plan(self, strategy: StrategyPair, start: Parameters) -> TrainingPlan:
         vectors = (start.trained, start.floats, start.integers)
-        is_counted = bool(self._about.get("is_counted"))
+        is_counted = bool(self._header.get("is_counted"))
         return plan_of(strategy, self._workers, is_counted=is_counted, start=vectors)
 
     def ask_for_snapshot(self) -> bool:
@@ -82,64 +82,70 @@ class LoopCoordinator(Coordinator):
 
     def tick(self, now: float) -> list[Frame]:
         """Lets time pass, once there is a model."""
-        return [] if self._held is not None else super().tick(now)
+        return [] if self._early_hellos is not None else super().tick(now)
 
     def stop(self, reason: str, kind: str = "") -> list[Frame]:
         """Ends it without a result."""
-        out, held = super().stop(reason, kind), self._held or {}
-        return out + [answer for hello in held.values() for answer in self.hear(hello, 0.0)]
+        frames, early_hellos = super().stop(reason, kind), self._early_hellos or {}
+        return frames + [
+            answer for hello in early_hellos.values() for answer in self.hear(hello, 0.0)
+        ]
 
     # -- the start -------------------------------------------------------------------------------
 
     def hear(self, frame: Frame, now: float) -> list[Frame]:
         """Takes one frame in; returns the frames to send, each to its slot's worker."""
-        mine = (self.callbacks.run, self.callbacks.term)
-        is_known = (frame.run, frame.term) == mine and frame.slot in self.leases.seats
+        run_and_term = (self.callbacks.run, self.callbacks.term)
+        is_known = (frame.run, frame.term) == run_and_term and frame.slot in self.leases.seats
         if is_known and not self.is_over and not frame.lease:
             if frame.kind == "state":
-                return self._started(frame, now)
-            if frame.kind == "hello" and self._held is not None:
-                self._held[frame.slot] = frame
+                return self._take_start(frame, now)
+            if frame.kind == "hello" and self._early_hellos is not None:
+                self._early_hellos[frame.slot] = frame
                 return []
-            if frame.kind == "hello" and (wrong := self._differs(frame)):
+            if frame.kind == "hello" and (wrong := self._difference(frame)):
                 return self.stop(wrong, UsageError.__name__)
         return super().hear(frame, now)
 
-    def _started(self, frame: Frame, now: float) -> list[Frame]:
+    def _take_start(self, frame: Frame, now: float) -> list[Frame]:
         """Takes the first start; the sender of any start is answered."""
         answer = Seat(frame.run, frame.term, 0, frame.slot).frame("busy")
-        if self._held is None:
+        if self._early_hellos is None:
             return [answer]
-        arrays, held = frame.arrays, self._held
-        told = json.loads(arrays["layout"].tobytes())
+        arrays, early_hellos = frame.arrays, self._early_hellos
+        layout = json.loads(arrays["layout"].tobytes())
         self._layout = Layout(
-            tuple(Entry(**{**e, "shape": tuple(e["shape"])}) for e in told["entries"]),
-            str(told["dtype"]),
+            tuple(Entry(**{**e, "shape": tuple(e["shape"])}) for e in layout["entries"]),
+            str(layout["dtype"]),
         )
         vectors = (arrays[name] for name in ("trained", "floats", "integers"))
         start = Parameters(self._layout, *vectors)
-        self._about = {name: frame.header.get(name) for name in _TOLD}
-        strategy = agreed_on(self._told_strategy(), self._workers)
+        self._header = {name: frame.header.get(name) for name in _SAME_FIELDS}
+        strategy = agreed_on(self._named_strategy(), self._workers)
         self._set_up(self._plan(strategy, start), self.callbacks, now)
-        self._held = None
-        return [answer, *(f for hello in held.values() for f in self.hear(hello, now))]
+        self._early_hellos = None
+        return [answer, *(f for hello in early_hellos.values() for f in self.hear(hello, now))]
 
-    def _told_strategy(self) -> StrategySpec | CustomStrategy:
+    def _named_strategy(self) -> StrategySpec | CustomStrategy:
         """Returns the strategy that the workers named; never imports a name from the network."""
-        told = self._about["strategy"]
-        if told == to_plain(self._strategy):
+        named = self._header["strategy"]
+        if named == to_plain(self._strategy):
             return self._strategy
-        if not isinstance(told, Mapping) or told.get("recipe") not in RECIPES or _names_code(told):
+        if (
+            not isinstance(named, Mapping)
+            or named.get("recipe") not in RECIPES
+            or _names_code(named)
+        ):
             do = "name it in photinus.launch, too"
-            raise UsageError("agree names a strategy of one's own", got=told, do=do)
-        return from_plain(told)
+            raise UsageError("agree names a strategy of one's own", got=named, do=do)
+        return from_plain(named)
 
-    def _differs(self, hello: Frame) -> str:
+    def _difference(self, hello: Frame) -> str:
         """Returns how a worker's model or strategy differs from worker 0's; empty if not at all."""
-        for name, what in _TOLD.items():
-            if (got := hello.header.get(name)) != self._about[name]:
-                wrong = f"worker {hello.slot} and worker 0 differ in {what}"
-                return message(wrong, got=f"{got} and {self._about[name]}", do=_OTHER)
+        for name, description in _SAME_FIELDS.items():
+            if (got := hello.header.get(name)) != self._header[name]:
+                wrong = f"worker {hello.slot} and worker 0 differ in {description}"
+                return message(wrong, got=f"{got} and {self._header[name]}", do=_SAME_HINT)
         return ""
 
     # -- the end ---------------------------------------------------------------------------------
@@ -150,12 +156,12 @@ class LoopCoordinator(Coordinator):
         Raises:
             RunFailedError: the run ended without a result.
         """
-        found = self.result
-        if found is None:
+        result = self.result
+        if result is None:
             raise RunFailedError("the run ended before its workers were done")
-        return Parameters(self._layout, found.vectors[-1], found.floats, found.integers)
+        return Parameters(self._layout, result.vectors[-1], result.floats, result.integers)
 
 
-def _names_code(told: Mapping[str, Any]) -> bool:
-    outer = told.get("outer")
+def _names_code(strategy: Mapping[str, Any]) -> bool:
+    outer = strategy.get("outer")
     return isinstance(outer, Mapping) and "function" in outer

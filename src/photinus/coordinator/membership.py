@@ -20,7 +20,7 @@ from photinus.training.strategy_state import is_kept
 from photinus.transport.frames import Frame
 
 InnerOptimizer = Mapping[str, Vector]
-FEW_CAME_SECONDS = 30.0
+MISSING_WARNING_SECONDS = 30.0
 
 
 class Membership:
@@ -41,7 +41,7 @@ class Membership:
         self._phases, self._peer_directory = phases, peer_directory
         self._owner, self._cuts = phases.owner, phases.cuts
         self._leases, self._callbacks = leases, callbacks
-        self._created, self._has_warned = now, False
+        self._created_at, self._has_warned = now, False
         self._healer: SeatState | None = None
 
     @property
@@ -57,7 +57,7 @@ class Membership:
         """Answers a worker that asks for a seat: with a grant, "busy", or nothing yet."""
         seat = self._leases.seats[frame.slot]
         if seat.is_live and seat.is_again(frame):
-            return _said_before(seat, frame)
+            return _repeated_grant(seat, frame)
         if seat.rows < 0:
             self._callbacks.enter("hello", frame, {})
         seat.rows, seat.asking = frame.header["rows"], frame
@@ -66,15 +66,17 @@ class Membership:
         seat.span = tuple(frame.header.get("span", seat.span))
         if seat.is_live or seat.waiting is not None or self._is_excluded(seat, now):
             return [self._owner.frame("busy", seat.slot, 0)]
-        return self._seated(seat, now) if self._phases.has_begun else self._begin_when_all_came(now)
+        return (
+            self._seat(seat, now) if self._phases.has_begun else self._begin_when_all_arrived(now)
+        )
 
-    def sit_down(self, now: float) -> list[Frame]:
+    def seat_waiting(self, now: float) -> list[Frame]:
         """Seats the workers that wait for a seat that is free now."""
         if not self._phases.has_begun or self._healer is not None:
             return []
-        return [frame for seat in self._waiting(now) for frame in self._seated(seat, now)]
+        return [frame for seat in self._claimable_seats(now) for frame in self._seat(seat, now)]
 
-    def _waiting(self, now: float) -> list[SeatState]:
+    def _claimable_seats(self, now: float) -> list[SeatState]:
         """Returns the free seats that a worker waits for, and may take."""
         seats = self._leases.seats.values()
         free = [s for s in seats if s.asking is not None and not s.is_live and s.waiting is None]
@@ -84,7 +86,7 @@ class Membership:
         """Returns whether others continue without it for a while: it yields or is out of reach."""
         return seat.is_yielding or (now < seat.returns_at and bool(self._leases.members))
 
-    def lost(self, seat: SeatState) -> None:
+    def worker_lost(self, seat: SeatState) -> None:
         """A lost worker can neither heal others nor complete a cut."""
         self._cuts.without(seat.slot)
         if self._healer is seat:
@@ -97,7 +99,7 @@ class Membership:
             return []
         self._healer, state = None, snapshot_of(frame)
         point = self._cuts.held_by(state)
-        return [self._granted(seat, now, point, state.inner) for seat in self._waiting(now)]
+        return [self._admit(seat, now, point, state.inner) for seat in self._claimable_seats(now)]
 
     def regrant(self, keep: frozenset[int] = frozenset()) -> list[Frame]:
         """Returns grants for all seated workers: of another phase, or of another point of it.
@@ -112,16 +114,18 @@ class Membership:
                 grants.append(self._grant(seat, point, {} if seat.slot in keep else inner))
         return grants
 
-    def _begin_when_all_came(self, now: float) -> list[Frame]:
+    def _begin_when_all_arrived(self, now: float) -> list[Frame]:
         seats = self._leases.seats.values()
         if any(s.rows < 0 for s in seats):
             return []
-        here = [s for s in seats if s.asking is not None]
-        return self._phases.begun(now) or [f for seat in here for f in self._seated(seat, now)]
+        asking_seats = [s for s in seats if s.asking is not None]
+        return self._phases.begun(now) or [
+            frame for seat in asking_seats for frame in self._seat(seat, now)
+        ]
 
-    def _seated(self, seat: SeatState, now: float) -> list[Frame]:
+    def _seat(self, seat: SeatState, now: float) -> list[Frame]:
         """Grants the seat, or asks a survivor for the parameters that only workers hold."""
-        out: list[Frame] = []
+        frames: list[Frame] = []
         if self._owner.has_shards and seat.closed is not None:
             return []  # its shard was sent with its close: nothing is left to do here
         if self._cuts.is_in_workers_only and not self._owner.has_shards:
@@ -130,27 +134,31 @@ class Membership:
                 return []
             if self._cuts.saved is None:
                 self._cuts.fall_back()
-                out = self.regrant()
-        return [*out, self._granted(seat, now, *self._cuts.start_for(seat.slot))]
+                frames = self.regrant()
+        return [*frames, self._admit(seat, now, *self._cuts.start_for(seat.slot))]
 
-    def warn_if_few_came(self, now: float) -> None:
+    def warn_of_missing(self, now: float) -> None:
         """Warns the user, once, that workers are waited for."""
-        if self._phases.has_begun or self._has_warned or now - self._created < FEW_CAME_SECONDS:
+        if (
+            self._phases.has_begun
+            or self._has_warned
+            or now - self._created_at < MISSING_WARNING_SECONDS
+        ):
             return
         self._has_warned = True
         seats = self._leases.seats.values()
-        came = sum(1 for s in seats if s.rows >= 0)
-        wrong = f"{came} of {len(seats)} workers came within {FEW_CAME_SECONDS:.0f} s"
+        arrived = sum(1 for s in seats if s.rows >= 0)
+        wrong = f"{arrived} of {len(seats)} workers came within {MISSING_WARNING_SECONDS:.0f} s"
         self._callbacks.warn(wrong, do=self._callbacks.advice())
 
-    def _granted(self, seat: SeatState, now: float, point: Message, inner: InnerOptimizer) -> Frame:
-        before = seat.lost
+    def _admit(self, seat: SeatState, now: float, point: Message, inner: InnerOptimizer) -> Frame:
+        lost_before = seat.lost
         if not is_kept(inner):  # what it had done since its fragments' last turns is gone
             seat.loses(seat.position, self._owner.numbers)
         # a worker that says hello does not know its phase; a new term enters what it resumed from
-        phase, version = self._owner.at
-        told = {"lost": seat.lost - before} if seat.lost > before else {}
-        admit(seat, self._leases, self._callbacks, now, phase=phase, version=version, **told)
+        phase, version = self._owner.point_id
+        extra = {"lost": seat.lost - lost_before} if seat.lost > lost_before else {}
+        admit(seat, self._leases, self._callbacks, now, phase=phase, version=version, **extra)
         return self._grant(seat, point, inner)
 
     def _grant(self, seat: SeatState, point: Message, inner: InnerOptimizer) -> Frame:
@@ -178,16 +186,20 @@ class Membership:
             is_behind=owner.has_shards and owner.has_moved,
             is_idle=seat.is_quarantined or self._phases.is_spent,
         )
-        told: dict[str, Any] = {"attempt": seat.attempt, "hello": seat.hello}
+        header: dict[str, Any] = {"attempt": seat.attempt, "hello": seat.hello}
         if owner.policy.meets:
-            told |= self._peer_directory.here()
-        frame = owner.frame("grant", seat.slot, seat.lease, **told)
+            header |= self._peer_directory.member_list()
+        frame = owner.frame("grant", seat.slot, seat.lease, **header)
         seat.answered, seat.has = grant_to(frame, grant), len(history)
         return seat.answered
 
 
-def _said_before(seat: SeatState, hello: Frame) -> list[Frame]:
+def _repeated_grant(seat: SeatState, hello: Frame) -> list[Frame]:
     """A copy of the hello that got the seat gets the same grant, unless it was used already."""
-    last = seat.answered
-    is_open = last is not None and last.kind == "grant" and seat.hello == hello.header["hello"]
-    return [last] if is_open and last is not None else []
+    last_answer = seat.answered
+    is_open = (
+        last_answer is not None
+        and last_answer.kind == "grant"
+        and seat.hello == hello.header["hello"]
+    )
+    return [last_answer] if is_open and last_answer is not None else []

@@ -64,16 +64,16 @@ class ParameterServer:
             applied: examples that are in the point.
         """
         self.phase, self.policy, self.budget = phase, policy, 1
-        self.reach = Reachability()
+        self.reachability = Reachability()
         self.metrics: Mapping[str, float] = {}
         self.failure = ""
         """Why the workers cannot agree any more; empty while they can."""
         self._durations: list[float] = []
-        self._fetched = 0
+        self._fetched_bytes = 0
         """Bytes that were sent to workers by fetches since a push was applied."""
-        self._among: dict[int, int] = {}
+        self._peer_bytes: dict[int, int] = {}
         """Slot -> the bytes that it sent to other workers since the last round."""
-        self._distances: dict[int, float] = {}
+        self._slot_distances: dict[int, float] = {}
         """Slot -> its distance from the point on which the open meeting agrees."""
         self.restore(point, applied)
 
@@ -84,12 +84,12 @@ class ParameterServer:
     def restore(self, point: Message, applied: int) -> None:
         """Goes back to a point; what was waiting is dropped."""
         self._state = self.policy.init(point)
-        self._opened: float | None = None
+        self._opened_at: float | None = None
         """When the first push of this round arrived."""
-        self._met: float | None = None
+        self._quorum_at: float | None = None
         """When its quorum had pushed."""
-        self.reach.opens((), 0.0)
-        self.version = self._began_at = point.version
+        self.reachability.open((), 0.0)
+        self.version = self._start_version = point.version
         self.applied = applied
 
     def frame(self, kind: str, slot: int, lease: int, **header: Any) -> Frame:  # noqa: ANN401
@@ -98,7 +98,7 @@ class ParameterServer:
         return seat.frame(kind, header)
 
     @property
-    def at(self) -> tuple[int, int]:
+    def point_id(self) -> tuple[int, int]:
         """Phase and version: the present point."""
         return self.phase, self.version
 
@@ -125,7 +125,7 @@ class ParameterServer:
     @property
     def has_moved(self) -> bool:
         """True when something was agreed on since the start, or since the last return to a cut."""
-        return self.version > self._began_at
+        return self.version > self._start_version
 
     def give_up(self) -> None:
         """Drops all pushes that wait: their rows are done again from another point."""
@@ -147,85 +147,85 @@ class ParameterServer:
         seat.waiting = frame
         members = self._leases.members if self.policy.waits else self._leases.held
         replies, self._state = self.policy.receive(seat.slot, message, members, self._state)
-        answers = self._settled(replies, now)
-        if seat.waiting is not None and self._opened is None:
-            self._opened = now
+        answers = self._settle(replies, now)
+        if seat.waiting is not None and self._opened_at is None:
+            self._opened_at = now
         return answers or (self.leave_out_the_late(now) if self.policy.quorum != 1 else [])
 
     def ready(self, frame: Frame, now: float) -> list[PushResult]:
         """Takes in that a member of the open meeting holds the whole mean."""
         message, members = message_of(frame), self._leases.members
-        if message.version == self.version and message.slots == self.reach.slots:
-            self.reach.take(frame.slot, MissingPieces(), now)
-            self._among[frame.slot] = frame.header.get("bytes", 0)
+        if message.version == self.version and message.slots == self.reachability.slots:
+            self.reachability.take(frame.slot, MissingPieces(), now)
+            self._peer_bytes[frame.slot] = frame.header.get("bytes", 0)
             if "apart" in frame.header:
-                self._distances[frame.slot] = frame.header["apart"]
+                self._slot_distances[frame.slot] = frame.header["apart"]
         replies, self._state = self.policy.receive(frame.slot, message, members, self._state)
-        return self._settled(replies, now)
+        return self._settle(replies, now)
 
     def close(self, now: float, without: frozenset[int] = frozenset()) -> list[PushResult]:
         """Closes the rounds that are whole for the members that are left."""
         members = self._leases.members - without
         if len(members) < self.policy.shards:
-            self.reach.opens((), now)  # the meeting begins anew once all are here
+            self.reachability.open((), now)  # the meeting begins anew once all are here
         replies, self._state = self.policy.close(members, self._state)
-        return self._settled(replies, now)
+        return self._settle(replies, now)
 
     def leave_out_the_late(self, now: float) -> list[PushResult]:
         """Closes a round without the members that kept it waiting too long."""
-        if self._opened is None:
+        if self._opened_at is None:
             return []
-        if self.reach.slots:
+        if self.reachability.slots:
             return self._leave_out_the_unreached(now)
         members = self._leases.members
         late = frozenset(s for s in members if self._leases.seats[s].waiting is None)
         if not late:
             return []
-        came, policy = len(members) - len(late), self.policy
-        enough = policy.quorum * len(members) - 1e-9 if policy.quorum < 1 else policy.quorum
-        if policy.quorum != 1 and came >= enough:
-            self._met = now if self._met is None else self._met
-            if now - self._met >= policy.grace_seconds:
+        pushed_count, policy = len(members) - len(late), self.policy
+        quorum_count = policy.quorum * len(members) - 1e-9 if policy.quorum < 1 else policy.quorum
+        if policy.quorum != 1 and pushed_count >= quorum_count:
+            self._quorum_at = now if self._quorum_at is None else self._quorum_at
+            if now - self._quorum_at >= policy.grace_seconds:
                 return self.close(now, late)
         seconds = late_after(self._durations)
-        is_late = seconds is not None and now - self._opened >= seconds
+        is_late = seconds is not None and now - self._opened_at >= seconds
         # a worker whose push, state or answer is under way is not late: it would send once more
         late = frozenset(s for s in late if is_late and not self._leases.is_moving(s, now))
         return self.close(now, late) if late else []
 
     def missing(self, frame: Frame, now: float) -> None:
         """A member of the open meeting reports what it has not received."""
-        told = frame.header
-        if told["version"] == self.version and tuple(told["slots"]) == self.reach.slots:
-            lacks = {name: frozenset(told[name]) for name in ("parts", "wholes", "near")}
-            self.reach.take(frame.slot, MissingPieces(**lacks), now)
+        header = frame.header
+        if header["version"] == self.version and tuple(header["slots"]) == self.reachability.slots:
+            fields = {name: frozenset(header[name]) for name in ("parts", "wholes", "near")}
+            self.reachability.take(frame.slot, MissingPieces(**fields), now)
 
-    def asks(self, now: float) -> list[int]:
+    def slots_to_ask(self, now: float) -> list[int]:
         """Returns the members of a meeting that stands still: each is asked what it lacks."""
-        return self.reach.asks(now, late_after(self._durations) or FIRST_SECONDS)
+        return self.reachability.slots_to_ask(now, late_after(self._durations) or FIRST_SECONDS)
 
     def _leave_out_the_unreached(self, now: float) -> list[PushResult]:
         """Lets the others meet again when members of the open meeting cannot reach each other."""
         seconds = late_after(self._durations) or FIRST_SECONDS
-        found = self.reach.unreached(now, seconds, have_met=self._leases.have_met)
-        if found is None:
+        unreachable = self.reachability.unreached(now, seconds, have_met=self._leases.have_met)
+        if unreachable is None:
             return []
-        if found.is_split:
-            self.failure = found.text
+        if unreachable.is_split:
+            self.failure = unreachable.text
             return []
-        self._opened = now
-        if found.text:
-            self._callbacks.emit(Warned(text=found.text))
-        for slot in found.slots:
+        self._opened_at = now
+        if unreachable.text:
+            self._callbacks.emit(Warned(text=unreachable.text))
+        for slot in unreachable.slots:
             self._leases.exclude(self._leases.seats[slot], now)
             if self.policy.shards:  # none continues without it: all go back
                 self._leases.vacate(self._leases.seats[slot])
-        return self.close(now, found.slots)
+        return self.close(now, unreachable.slots)
 
-    def _settled(self, replies: Sequence[Reply], now: float) -> list[PushResult]:
+    def _settle(self, replies: Sequence[Reply], now: float) -> list[PushResult]:
         """Applies what was agreed, counts what was missed."""
         answers: list[PushResult] = []
-        sparse: dict[int, Message] = {}
+        sparse_answers: dict[int, Message] = {}
         for reply in replies:
             seat = self._leases.seats[reply.slot]
             push = seat.waiting
@@ -234,17 +234,19 @@ class ParameterServer:
             if reply.message.kind != "meet":
                 seat.waiting = None
             elif push.kind == "push":
-                self.reach.opens(reply.message.slots, now)
-            told = reply.message
+                self.reachability.open(reply.message.slots, now)
+            answer = reply.message
             if "kept" in push.arrays:
-                told = sparse.get(id(told)) or sparse.setdefault(id(told), to_sparse(told))
-            answers.append(PushResult(seat, push, told))
+                answer = sparse_answers.get(id(answer)) or sparse_answers.setdefault(
+                    id(answer), to_sparse(answer)
+                )
+            answers.append(PushResult(seat, push, answer))
             if push.kind == "push" and seat.waiting is None:
-                self._count(seat, push, told)
+                self._count(seat, push, answer)
         agreed = [a for a in answers if a.is_applied]
-        self._fetched += _bytes_down([a for a in answers if a.push.kind == "fetch"])
+        self._fetched_bytes += _bytes_down([a for a in answers if a.push.kind == "fetch"])
         if agreed:
-            self._round_closed(agreed, now)
+            self._close_round(agreed, now)
         return answers
 
     def _count(self, seat: SeatState, push: Frame, answer: Message) -> None:
@@ -261,18 +263,18 @@ class ParameterServer:
         seat.reaches(_fragment(push), position)
         self._callbacks.enter("apply", push, {"applied_in": answer.version})
 
-    def _tell_of_publications(self, agreed: Sequence[PushResult]) -> None:
+    def _emit_publications(self, agreed: Sequence[PushResult]) -> None:
         """Emits what became of publications; those of lost workers are undone, and do not count."""
-        told = {a.seat.slot: a.push.header for a in agreed}
-        lives = {a.seat.slot: f"{a.seat.slot} {a.push.lease}" for a in agreed}
+        headers = {a.seat.slot: a.push.header for a in agreed}
+        origin_keys = {a.seat.slot: f"{a.seat.slot} {a.push.lease}" for a in agreed}
         published = taken = missing = 0
-        for origin, counts in told.items():
+        for origin, counts in headers.items():
             for reader, sent in counts.get("sent", {}).items():
                 # a worker that has left took nothing in
-                read = told.get(int(reader), {}).get("taken", {}).get(lives[origin], 0)
+                read = headers.get(int(reader), {}).get("taken", {}).get(origin_keys[origin], 0)
                 published, taken = published + sent, taken + read
                 missing += max(0, sent - read)
-        doubled = sum(counts.get("doubled", 0) for counts in told.values())
+        doubled = sum(counts.get("doubled", 0) for counts in headers.values())
         self._callbacks.emit(
             PeersMet(
                 phase=self.phase,
@@ -284,20 +286,25 @@ class ParameterServer:
             )
         )
 
-    def _round_closed(self, agreed: Sequence[PushResult], now: float) -> None:
-        seconds = now - self._opened if self._opened is not None else 0.0
+    def _close_round(self, agreed: Sequence[PushResult], now: float) -> None:
+        seconds = now - self._opened_at if self._opened_at is not None else 0.0
         self._durations = [*self._durations[-20:], seconds]
-        self._opened = self._met = None
-        self.reach.opens((), now)
+        self._opened_at = self._quorum_at = None
+        self.reachability.open((), now)
         self._leases.have_met |= self.policy.meets and len(agreed) > 1
         for answer in agreed:
             answer.seat.exclusions = 0
         self.version = max(a.message.version for a in agreed)
-        said = [a.push.header for a in agreed]
-        told = [(header.get("metrics", {}), header.get("examples", 0)) for header in said]
-        self.metrics = {**(_mean_metrics(told) or self.metrics), **self._apart(agreed)}
+        headers = [a.push.header for a in agreed]
+        worker_metrics = [
+            (header.get("metrics", {}), header.get("examples", 0)) for header in headers
+        ]
+        self.metrics = {
+            **(_mean_metrics(worker_metrics) or self.metrics),
+            **self._spread_metrics(agreed),
+        }
         if self.policy.rounds_between:
-            self._tell_of_publications(agreed)
+            self._emit_publications(agreed)
         self._callbacks.emit(
             RoundClosed(
                 phase=self.phase,
@@ -307,13 +314,13 @@ class ParameterServer:
                 progress=self.progress,
                 seconds=seconds,
                 metrics=self.metrics,
-                bytes_up=sum(a.push.size_bytes for a in agreed) + sum(self._among.values()),
-                bytes_down=_bytes_down(agreed) + self._fetched,
+                bytes_up=sum(a.push.size_bytes for a in agreed) + sum(self._peer_bytes.values()),
+                bytes_down=_bytes_down(agreed) + self._fetched_bytes,
             )
         )
-        self._fetched, self._among, self._distances = 0, {}, {}
+        self._fetched_bytes, self._peer_bytes, self._slot_distances = 0, {}, {}
 
-    def _apart(self, agreed: Sequence[PushResult]) -> dict[str, float]:
+    def _spread_metrics(self, agreed: Sequence[PushResult]) -> dict[str, float]:
         """Returns how far apart the workers were: the spread, as a share of the parameters' length.
 
         Measured in the first round and in each eighth; between them the last value stands. Where
@@ -322,20 +329,20 @@ class ParameterServer:
         Where workers do not wait: how many versions old the point was that a push started from.
         """
         if not self.policy.waits:
-            stale = [a.message.version - 1 - a.push.header["version"] for a in agreed]
-            return {"staleness": sum(stale) / len(stale)}
+            staleness = [a.message.version - 1 - a.push.header["version"] for a in agreed]
+            return {"staleness": sum(staleness) / len(staleness)}
         if self.policy.meets:
-            told = [self._distances.get(a.seat.slot, math.nan) for a in agreed]
-            apart = math.sqrt(sum(d * d for d in told) / len(told))
-            return {"consistency": apart} if len(told) > 1 and math.isfinite(apart) else {}
-        held = self.point.vector
-        if not self.policy.keeps or held is None or len(agreed) < 2:
+            distances = [self._slot_distances.get(a.seat.slot, math.nan) for a in agreed]
+            spread = math.sqrt(sum(d * d for d in distances) / len(distances))
+            return {"consistency": spread} if len(distances) > 1 and math.isfinite(spread) else {}
+        vector = self.point.vector
+        if not self.policy.keeps or vector is None or len(agreed) < 2:
             return {}
         if self.version % APART_EVERY and "consistency" in self.metrics:
             return {"consistency": self.metrics["consistency"]}
-        apart = float(getattr(self._state, "apart", math.nan))  # seen while all was merged
-        length = float(np.linalg.norm(part(held, _fragment(agreed[0].push))))
-        return {"consistency": apart / length} if length > 0 and math.isfinite(apart) else {}
+        spread = float(getattr(self._state, "apart", math.nan))  # seen while all was merged
+        length = float(np.linalg.norm(part(vector, _fragment(agreed[0].push))))
+        return {"consistency": spread / length} if length > 0 and math.isfinite(spread) else {}
 
 
 def _is_finite(message: Message, point: Message, width: int) -> bool:
@@ -359,15 +366,15 @@ def _fragment(push: Frame) -> tuple[int, int]:
 
 def _bytes_down(answers: Sequence[PushResult]) -> int:
     messages = [a.message for a in answers]
-    told = [held for m in messages for held in (m.vector, m.rows, m.kept)]
-    return sum(held.nbytes for held in told if held is not None)
+    arrays = [array for m in messages for array in (m.vector, m.rows, m.kept)]
+    return sum(array.nbytes for array in arrays if array is not None)
 
 
-def _mean_metrics(told: Sequence[tuple[Mapping[str, Any], int]]) -> dict[str, float]:
+def _mean_metrics(worker_metrics: Sequence[tuple[Mapping[str, Any], int]]) -> dict[str, float]:
     """Returns each metric's mean over the examples of the workers that sent it."""
     sums: dict[str, float] = {}
     weights: dict[str, int] = {}
-    for metrics, examples in told:
+    for metrics, examples in worker_metrics:
         for name, value in metrics.items():
             sums[name] = sums.get(name, 0.0) + float(value) * examples
             weights[name] = weights.get(name, 0) + examples

@@ -21,12 +21,12 @@ class PeerDirectory:
         self._phases, self._leases, self._owner = phases, leases, phases.owner
         self._members: frozenset[int] | None = None
         self._peers: list[list[Any]] = []
-        self._edition = self._announced = 0
-        self._called = (-1, -1)
-        self._told: dict[int, Frame] = {}
+        self._edition = self._announced_edition = 0
+        self._called_at = (-1, -1)
+        self._reports: dict[int, Frame] = {}
         """Slot -> what it last reported of its publications."""
 
-    def here(self) -> Mapping[str, Any]:
+    def member_list(self) -> Mapping[str, Any]:
         """Returns the members, with the lease and the address of each."""
         leases = self._leases
         if self._members is not leases.members:
@@ -35,25 +35,25 @@ class PeerDirectory:
             self._peers = [[seat.slot, seat.lease, seat.address] for seat in seats]
         return {"edition": self._edition, "peers": self._peers}
 
-    def hear(self, frame: Frame) -> list[Frame]:
+    def receive(self, frame: Frame) -> list[Frame]:
         """Takes in how much a worker has published since the last exact average."""
-        seat, at = self._leases.seats[frame.slot], self._owner.at
-        if frame.phase != at[0]:
+        seat, point = self._leases.seats[frame.slot], self._owner.point_id
+        if frame.phase != point[0]:
             return []
-        if frame.header["version"] != at[1]:
+        if frame.header["version"] != point[1]:
             # it was left out of a meeting: the call to that one shows it that it must rejoin
-            return [self._to(seat, frame.header["version"])]
-        self._told[frame.slot] = frame
-        is_behind = frame.header.get("edition", -1) < self.here()["edition"]
-        return [self._to(seat)] if is_behind or self._called == at else []
+            return [self._member_frame(seat, frame.header["version"])]
+        self._reports[frame.slot] = frame
+        is_behind = frame.header.get("edition", -1) < self.member_list()["edition"]
+        return [self._member_frame(seat)] if is_behind or self._called_at == point else []
 
-    def asks(self, slots: Iterable[int]) -> list[Frame]:
+    def repeated_calls(self, slots: Iterable[int]) -> list[Frame]:
         """Returns the calls to the open meeting again: `slots` answer with what they lack."""
         seats = [self._leases.seats[slot] for slot in slots]
-        answered = [seat.answered for seat in seats if seat.waiting is not None]
-        return [frame for frame in answered if frame is not None and frame.kind == "meet"]
+        answers = [seat.answered for seat in seats if seat.waiting is not None]
+        return [frame for frame in answers if frame is not None and frame.kind == "meet"]
 
-    def news(self, *, is_wanted: bool) -> list[Frame]:
+    def notifications(self, *, is_wanted: bool) -> list[Frame]:
         """Returns what all members must be sent now: other members, or a call to a meeting.
 
         Args:
@@ -61,14 +61,16 @@ class PeerDirectory:
         """
         if not self._phases.has_begun:
             return []
-        self.here()
-        is_new_call = self._called != self._owner.at and self._is_due(is_wanted=is_wanted)
+        self.member_list()
+        is_new_call = self._called_at != self._owner.point_id and self._is_due(is_wanted=is_wanted)
         if is_new_call:
-            self._called = self._owner.at
-        if self._announced == self._edition and not is_new_call:
+            self._called_at = self._owner.point_id
+        if self._announced_edition == self._edition and not is_new_call:
             return []
-        self._announced = self._edition
-        return [self._to(self._leases.seats[slot]) for slot in sorted(self._leases.members)]
+        self._announced_edition = self._edition
+        return [
+            self._member_frame(self._leases.seats[slot]) for slot in sorted(self._leases.members)
+        ]
 
     def _is_due(self, *, is_wanted: bool) -> bool:
         """Returns whether a meeting is due: after m publications of each on average, or as wanted.
@@ -77,23 +79,23 @@ class PeerDirectory:
         meeting: slower ones, which are not called, would be late for it.
         """
         phases, owner, leases = self._phases, self._owner, self._leases
-        most = owner.policy.rounds_between
-        if not most or not leases.members:
+        max_rounds = owner.policy.rounds_between
+        if not max_rounds or not leases.members:
             return False
-        told = [
+        reports = [
             frame
-            for frame in self._told.values()
-            if (frame.phase, frame.header["version"]) == owner.at and leases.holds(frame)
+            for frame in self._reports.values()
+            if (frame.phase, frame.header["version"]) == owner.point_id and leases.holds(frame)
         ]
-        rounds = sum(f.sequence for f in told)
+        rounds = sum(report.sequence for report in reports)
         waiting = ((s, s.waiting) for s in leases.seats.values())
         is_done = any(p and p.header["position"] >= phases.end_of(seat) for seat, p in waiting)
-        is_spent = phases.would_spend(sum(f.header.get("examples", 0) for f in told))
-        return is_wanted or is_done or is_spent or rounds >= most * len(leases.members)
+        is_spent = phases.would_spend(sum(report.header.get("examples", 0) for report in reports))
+        return is_wanted or is_done or is_spent or rounds >= max_rounds * len(leases.members)
 
-    def _to(self, seat: SeatState, missed: int | None = None) -> Frame:
-        at = self._owner.at
-        is_called = missed is not None or self._called == at
-        version = at[1] if missed is None else missed
-        told = {**self.here(), "version": version, "call": is_called}
-        return self._owner.frame("here", seat.slot, seat.lease, **told)
+    def _member_frame(self, seat: SeatState, missed_version: int | None = None) -> Frame:
+        point = self._owner.point_id
+        is_called = missed_version is not None or self._called_at == point
+        version = point[1] if missed_version is None else missed_version
+        header = {**self.member_list(), "version": version, "call": is_called}
+        return self._owner.frame("here", seat.slot, seat.lease, **header)

@@ -371,7 +371,7 @@ class Phases:
 
     # -- validation ------------------------------------------------------------------------------
 
-    def look_at_loss(self) -> None:
+    def warn_of_bad_loss(self) -> None:
         """Warns, once a stage, of a loss that is not finite: a push is looked at by its numbers."""
         name, loss = self.phase.stage.name, self.owner.metrics.get("loss", 0.0)
         if math.isfinite(loss) or name in self._wrong_losses:
@@ -381,15 +381,15 @@ class Phases:
         do = "look for a log, a root or a quotient of 0 in it; the model may be of no use"
         self._callbacks.warn(wrong, got=f"{loss:g} in round {self.owner.version}", do=do)
 
-    def asks_to_measure(self, slot: int) -> bool:
+    def should_measure(self, slot: int) -> bool:
         """Returns whether a slot's worker must measure the point that it is sent now: True once."""
-        return self.early_stopping.asks(slot)
+        return self.early_stopping.should_measure(slot)
 
-    def measured(self, frame: Frame) -> None:
+    def add_measurement(self, frame: Frame) -> None:
         """Takes what a worker measured."""
         told = frame.header.get("measured")
         if told is not None:
-            self.early_stopping.take(frame.slot, told)
+            self.early_stopping.add_sums(frame.slot, told)
             self.decide_on_the_best()
 
     def decide_on_the_best(self) -> None:

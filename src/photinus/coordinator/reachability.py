@@ -50,41 +50,41 @@ class Reachability:
 
     def __init__(self) -> None:
         self.slots: tuple[int, ...] = ()
-        self._lacks: dict[int, MissingPieces] = {}
-        self._since: dict[tuple[int, int], float] = {}
+        self._missing: dict[int, MissingPieces] = {}
+        self._waiting_since: dict[tuple[int, int], float] = {}
         """(x, y) -> since when x waits for something of y and receives nothing from it."""
-        self._moved = self._asked = 0.0
-        self._asks = 0
+        self._progress_at = self._asked_at = 0.0
+        self._ask_count = 0
 
-    def opens(self, slots: tuple[int, ...], now: float) -> None:
+    def open(self, slots: tuple[int, ...], now: float) -> None:
         """A meeting opens, opens again without a member, or ends; `slots` are its members."""
         if slots != self.slots:
-            self.slots, self._lacks, self._since = slots, {}, {}
-            self._moved = self._asked = now
+            self.slots, self._missing, self._waiting_since = slots, {}, {}
+            self._progress_at = self._asked_at = now
 
-    def take(self, slot: int, lacks: MissingPieces, now: float) -> None:
+    def take(self, slot: int, missing: MissingPieces, now: float) -> None:
         """Takes in what a member lacks: nothing, when it is ready."""
         if slot not in self.slots:
             return
-        last = self._lacks.get(slot)
-        if last is None or last[:2] != lacks[:2]:
-            self._moved = now
-        self._lacks[slot] = lacks
+        last_missing = self._missing.get(slot)
+        if last_missing is None or last_missing[:2] != missing[:2]:
+            self._progress_at = now
+        self._missing[slot] = missing
         for other in self.slots:
-            if other not in lacks.parts | lacks.wholes:
-                self._since.pop((slot, other), None)
-            elif other in lacks.near:
-                self._since[slot, other] = now
+            if other not in missing.parts | missing.wholes:
+                self._waiting_since.pop((slot, other), None)
+            elif other in missing.near:
+                self._waiting_since[slot, other] = now
             else:
-                self._since.setdefault((slot, other), now)
+                self._waiting_since.setdefault((slot, other), now)
 
-    def asks(self, now: float, seconds: float) -> list[int]:
+    def slots_to_ask(self, now: float, seconds: float) -> list[int]:
         """Returns the slots to ask now what they lack: at least ten times until they are late."""
-        if now - self._asked < min(1.0, seconds / 10):
+        if now - self._asked_at < min(1.0, seconds / 10):
             return []
-        self._asked, self._asks = now, self._asks + 1
-        open_ = [s for s in self.slots if s not in self._lacks or any(self._lacks[s][:2])]
-        return reordered(open_, self._asks)
+        self._asked_at, self._ask_count = now, self._ask_count + 1
+        incomplete = [s for s in self.slots if s not in self._missing or any(self._missing[s][:2])]
+        return reordered(incomplete, self._ask_count)
 
     def unreached(self, now: float, seconds: float, *, have_met: bool) -> UnreachableMember | None:
         """Returns which member is left out, once the meeting has stood still for so long.
@@ -92,54 +92,54 @@ class Reachability:
         Where no two reach each other: all but the lowest slot if workers `have_met` before, so
         that one continues until the network is mended; else none, for their ports are closed.
         """
-        silent = frozenset(self.slots) - self._lacks.keys()
-        still = now - self._moved
-        if not self._lacks or still < (2 * seconds if silent else seconds):
+        silent = frozenset(self.slots) - self._missing.keys()
+        idle_seconds = now - self._progress_at
+        if not self._missing or idle_seconds < (2 * seconds if silent else seconds):
             return None
         if silent:  # it is alive, but does nothing: late, as in a round
             return UnreachableMember(silent)
         pairs = self._pairs(now - seconds)
-        missed = {y: sum(y == slot for _, slot in pairs) for _, y in pairs}
-        if not missed:
+        missed_counts = {y: sum(y == slot for _, slot in pairs) for _, y in pairs}
+        if not missed_counts:
             return None
-        worst = max(missed, key=lambda slot: (missed[slot], slot))
+        worst = max(missed_counts, key=lambda slot: (missed_counts[slot], slot))
         other = min(x for x, y in pairs if y == worst)
-        cut = {frozenset(pair) for pair in pairs}
+        cut_pairs = {frozenset(pair) for pair in pairs}
         count = len(self.slots)
-        if len(cut) == count * (count - 1) // 2:
+        if len(cut_pairs) == count * (count - 1) // 2:
             if not have_met:
-                return UnreachableMember(frozenset(), _split(self.slots), is_split=True)
+                return UnreachableMember(frozenset(), _split_text(self.slots), is_split=True)
             if count > 2:
-                return UnreachableMember(frozenset(self.slots[1:]), _alone(self.slots))
-        return UnreachableMember(frozenset({worst}), _told(other, worst, still))
+                return UnreachableMember(frozenset(self.slots[1:]), _all_left_out_text(self.slots))
+        return UnreachableMember(frozenset({worst}), _unreached_text(other, worst, idle_seconds))
 
     def _pairs(self, before: float) -> set[tuple[int, int]]:
         """Returns (x, y) where x has waited since before a time for what y could have sent."""
-        merged = {slot for slot, lacks in self._lacks.items() if not lacks.parts}
-        long = {pair for pair, since in self._since.items() if since <= before}
-        return {(x, y) for x, y in long if y in merged or y in self._lacks[x].parts}
+        mergers = {slot for slot, missing in self._missing.items() if not missing.parts}
+        overdue = {pair for pair, since in self._waiting_since.items() if since <= before}
+        return {(x, y) for x, y in overdue if y in mergers or y in self._missing[x].parts}
 
 
 _DO = "open the workers' ports to each other, or take a recipe with one owner"
 
 
-def _told(one: int, other: int, seconds: float) -> str:
-    wrong = f"workers {one} and {other} could not reach each other for {seconds:.0f} s"
-    then = f"worker {other} is left out of this round, and is brought up to date"
+def _unreached_text(first: int, second: int, seconds: float) -> str:
+    wrong = f"workers {first} and {second} could not reach each other for {seconds:.0f} s"
+    then = f"worker {second} is left out of this round, and is brought up to date"
     return message(wrong, then=then, do=_DO)
 
 
-def _alone(slots: tuple[int, ...]) -> str:
-    wrong = f"no two of the workers {_listed(slots)} can reach each other any more"
+def _all_left_out_text(slots: tuple[int, ...]) -> str:
+    wrong = f"no two of the workers {_slot_list(slots)} can reach each other any more"
     return message(
         wrong, then=f"all but worker {slots[0]} are left out, and are brought up to date", do=_DO
     )
 
 
-def _listed(slots: tuple[int, ...]) -> str:
+def _slot_list(slots: tuple[int, ...]) -> str:
     return ", ".join(str(slot) for slot in slots)
 
 
-def _split(slots: tuple[int, ...]) -> str:
-    wrong = f"no two of the workers {_listed(slots)} can reach each other, so none agree"
+def _split_text(slots: tuple[int, ...]) -> str:
+    wrong = f"no two of the workers {_slot_list(slots)} can reach each other, so none agree"
     return message(wrong, do=_DO)

@@ -6,41 +6,43 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from photinus.data.label_skew import skewed
 
-_LARGE = 1.5
+_LARGE_FACTOR = 1.5
 """A worker with more than so many times its share of the rows keeps the others waiting."""
 
-Found = tuple[str, str, str]
+Finding = tuple[str, str, str]
 """What is wrong, what was got, what to do."""
 
 
-def uneven(rows: Sequence[int]) -> list[Found]:
+def uneven(rows: Sequence[int]) -> list[Finding]:
     """Returns what is wrong with how many rows each worker holds.
 
     Example:
         >>> [wrong for wrong, got, do in uneven([90, 10, 0])]
         ['1 of 3 partitions are empty', 'worker 0 holds 90% of the rows']
     """
-    empty, most, total = rows.count(0), max(rows), sum(rows)
+    empty_count, largest, total = rows.count(0), max(rows), sum(rows)
     do = "repartition the data, or use fewer workers"
-    found = [(f"{empty} of {len(rows)} partitions are empty", "", do)] if empty else []
-    if most * len(rows) > _LARGE * total and total:
-        wrong = f"worker {rows.index(most)} holds {most / total:.0%} of the rows"
-        found.append((wrong, f"{len(rows)} workers", do))
-    return found
+    findings = (
+        [(f"{empty_count} of {len(rows)} partitions are empty", "", do)] if empty_count else []
+    )
+    if largest * len(rows) > _LARGE_FACTOR * total and total:
+        wrong = f"worker {rows.index(largest)} holds {largest / total:.0%} of the rows"
+        findings.append((wrong, f"{len(rows)} workers", do))
+    return findings
 
 
-def other_labels(labels: Mapping[int, Mapping[str, int]]) -> list[Found]:
+def other_labels(labels: Mapping[int, Mapping[str, int]]) -> list[Finding]:
     """Returns which slots' labels are distributed otherwise than those of all workers."""
-    far = skewed(labels)
-    if not far:
+    skews = skewed(labels)
+    if not skews:
         return []
-    slots = ", ".join(str(slot) for slot in far)
+    slots = ", ".join(str(slot) for slot in skews)
     wrong = f"the rows of workers {slots} have a different distribution of labels from all rows"
     do = "shuffle the rows before training, or agree after every step"
-    return [(wrong, f"up to {max(far.values()):.0%} of a worker's rows", do)]
+    return [(wrong, f"up to {max(skews.values()):.0%} of a worker's rows", do)]
 
 
-def no_probabilities(phase: str, spans: Iterable[tuple[float, ...]]) -> list[Found]:
+def no_probabilities(phase: str, spans: Iterable[tuple[float, ...]]) -> list[Finding]:
     """Returns whether the workers' (lowest, highest) numbers leave 0..1.
 
     Means of units are in 0..1: on other inputs training raises no error, but is useless.

@@ -101,7 +101,7 @@ class SnapshotCollector:
     def saved(self) -> RunSnapshot | None:
         """The last cut, when nothing was agreed since."""
         cut = self.last
-        return cut if cut is not None and (cut.phase, cut.version) == self._owner.at else None
+        return cut if cut is not None and (cut.phase, cut.version) == self._owner.point_id else None
 
     @property
     def is_in_workers_only(self) -> bool:
@@ -203,7 +203,7 @@ class SnapshotCollector:
             cut = _held(cut, first.trained, first.floats, first.integers)
         inner = {slot: s.inner for slot, s in sorted(self._snapshots.items())}
         self.last = replace(cut, inner=inner, shards=shards)
-        self._early_stopping.hold(self.last)
+        self._early_stopping.offer_candidate(self.last)
         if self.is_due(now):
             self._saved_at, self.is_asked = now, False
             self._callbacks.save(self.last)
@@ -217,7 +217,7 @@ class SnapshotCollector:
         self._missing.discard(slot)
         if self._owner.has_shards and slot not in self._told:
             self.drop()  # no worker can send that version of its shard any more
-        self._early_stopping.without(slot)
+        self._early_stopping.drop_slot(slot)
 
     # -- shards of a table -----------------------------------------------------------------------
 

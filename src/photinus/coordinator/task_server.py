@@ -26,7 +26,7 @@ from photinus.transport.frames import Frame
 
 FAILURES = 4
 """How often one unit may fail, each time in another way; Spark's own default."""
-_HEARD_SECONDS = 1.0
+_MAX_TICK_SECONDS = 1.0
 """With more between two ticks the owner was busy and could take no frame in."""
 
 
@@ -99,8 +99,8 @@ class TaskServer(LeaseServer):
         """Of all results."""
         self._units, self._rule = units, rule
         self._results: dict[int, Any] = {}
-        self._causes: dict[int, str] = {}  # slot -> how its unit failed last
-        self._ticked: float | None = None
+        self._last_causes: dict[int, str] = {}  # slot -> how its unit failed last
+        self._ticked_at: float | None = None
         self._handlers = {"hello": self._hello, "push": self._push, "bye": self._bye}
 
     @property
@@ -108,20 +108,20 @@ class TaskServer(LeaseServer):
         """True when every worker may leave."""
         return bool(self.failure) or all(s.closed is not None for s in self.leases.seats.values())
 
-    def _stranger(self, frame: Frame) -> list[Frame]:
-        count = f"{self._units.unit} {frame.slot} came, and there were {self._units.count}"
+    def _answer_unknown_slot(self, frame: Frame) -> list[Frame]:
+        got = f"{self._units.unit} {frame.slot} came, and there were {self._units.count}"
         wrong = f"the data changed its {self._units.unit}s"
-        told = self.stop(message(wrong, got=count, do="repartition(n) it, or cache() it"))
-        return [*told, self._to(frame, "stop")]
+        frames = self.stop(message(wrong, got=got, do="repartition(n) it, or cache() it"))
+        return [*frames, self._reply_to(frame, "stop")]
 
     def tick(self, now: float) -> list[Frame]:
         """Called some times a second: leases end, standbys sit down."""
-        unheard = now - (now if self._ticked is None else self._ticked)
-        self._ticked = now
+        busy_seconds = now - (now if self._ticked_at is None else self._ticked_at)
+        self._ticked_at = now
         seats = self.leases.seats.values()
-        if unheard > _HEARD_SECONDS:  # the rule took long: signs of life wait to be read
+        if busy_seconds > _MAX_TICK_SECONDS:  # the rule took long: signs of life wait to be read
             for seat in seats:
-                seat.ends_at += unheard
+                seat.ends_at += busy_seconds
         self.leases.ended(now)
         free = [s for s in seats if s.asking and not s.is_live and s.waiting is None]
         return [self._granted(s, now) for s in free if s.closed is None and not self.failure]
@@ -131,14 +131,14 @@ class TaskServer(LeaseServer):
     def _hello(self, frame: Frame, now: float) -> list[Frame]:
         seat = self.leases.seats[frame.slot]
         if seat.closed is not None:
-            return [self._to(frame, "done")]
+            return [self._reply_to(frame, "done")]
         if seat.is_live and seat.is_again(frame):
             if frame.header["hello"] <= seat.hello:
                 return [seat.answered] if seat.answered is not None else []
             self.leases.vacate(seat)
         seat.asking = frame
         if seat.is_live or seat.waiting is not None:
-            return [self._to(frame, "busy")]
+            return [self._reply_to(frame, "busy")]
         return [self._granted(seat, now)]
 
     def _granted(self, seat: SeatState, now: float) -> Frame:
@@ -157,8 +157,8 @@ class TaskServer(LeaseServer):
             heal=Message("heal", state, version=self.version),
             is_fresh=self.version == 0,
         )
-        told = {"attempt": seat.attempt, "hello": seat.hello}
-        seat.answered = grant_to(self._frame("grant", seat.slot, seat.lease, told), grant)
+        header = {"attempt": seat.attempt, "hello": seat.hello}
+        seat.answered = grant_to(self._frame("grant", seat.slot, seat.lease, header), grant)
         return seat.answered
 
     def _bye(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
@@ -166,23 +166,23 @@ class TaskServer(LeaseServer):
 
         A unit that fails twice in the same way, at the same line, will do so again.
         """
-        seat, held = self.leases.seats[frame.slot], self.leases.holds(frame)
-        if frame.lease and not held:
-            return [self._to(frame, "fenced")]
+        seat, is_held = self.leases.seats[frame.slot], self.leases.holds(frame)
+        if frame.lease and not is_held:
+            return [self._reply_to(frame, "fenced")]
         seat.strikes += 1
         kind, text = frame.header.get("type", ""), frame.header.get("error", "")
         if errors.class_of(kind):
-            return [*self.stop(text, kind), self._to(frame, "stop")]
-        if held:
+            return [*self.stop(text, kind), self._reply_to(frame, "stop")]
+        if is_held:
             self.leases.vacate(seat)
         cause = frame.header.get("cause", "") or text
-        is_same, self._causes[seat.slot] = self._causes.get(seat.slot) == cause, cause
+        is_same, self._last_causes[seat.slot] = self._last_causes.get(seat.slot) == cause, cause
         if seat.strikes < FAILURES and not is_same:
-            return [self._to(frame, "fenced")]
-        how = "twice in the same way" if is_same else f"{FAILURES} times"
-        wrong = f"{self._units.work} failed {how} on {self._units.unit} {seat.slot}"
-        told = self.stop(f"{message(wrong, got=cause)}\n{text}")
-        return [*told, self._to(frame, "stop")]
+            return [self._reply_to(frame, "fenced")]
+        times = "twice in the same way" if is_same else f"{FAILURES} times"
+        wrong = f"{self._units.work} failed {times} on {self._units.unit} {seat.slot}"
+        frames = self.stop(f"{message(wrong, got=cause)}\n{text}")
+        return [*frames, self._reply_to(frame, "stop")]
 
     # -- pushes ----------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class TaskServer(LeaseServer):
         if not is_sound(self._results[seat.slot]):
             return self._refuse(seat, push)
         is_whole = len(self._results) == self._units.count or not self._units.together
-        return self._closed() if is_whole else []
+        return self._close_round() if is_whole else []
 
     def _refuse(self, seat: SeatState, frame: Frame) -> list[Frame]:
         """Refuses a push that is not finite; where a round needs it, the work ends."""
@@ -210,18 +210,18 @@ class TaskServer(LeaseServer):
         self.callbacks.warn(wrong, then="they were dropped", do="look at its rows")
         return [self._answer(seat, frame, is_done=True)]
 
-    def _closed(self) -> list[Frame]:
+    def _close_round(self) -> list[Frame]:
         """Takes in, counts and answers a round that is whole."""
         results, self._results = dict(sorted(self._results.items())), {}
         try:
             is_done = self._rule.take(list(results.values())) or not self._units.together
         except Exception as error:
-            return self._failed(error, list(results))
+            return self._fail(error, list(results))
         self.version += 1
         seats = [self.leases.seats[slot] for slot in results]
-        return [self._applied(seat, is_done=is_done) for seat in seats]
+        return [self._count_applied(seat, is_done=is_done) for seat in seats]
 
-    def _failed(self, error: Exception, slots: list[int]) -> list[Frame]:
+    def _fail(self, error: Exception, slots: list[int]) -> list[Frame]:
         """Ends the work with the error of the user's arithmetic."""
         self.cause = error
         if isinstance(error, PhotinusError):
@@ -230,7 +230,7 @@ class TaskServer(LeaseServer):
         wrong = f"{self._units.taking} failed{where}, update {self.version + 1}"
         return self.stop(message(wrong, got=f"{type(error).__name__}: {error}"))
 
-    def _applied(self, seat: SeatState, *, is_done: bool) -> Frame:
+    def _count_applied(self, seat: SeatState, *, is_done: bool) -> Frame:
         push, seat.waiting = seat.waiting, None
         assert push is not None
         self.leases.counts["applied"] += 1
@@ -245,8 +245,8 @@ class TaskServer(LeaseServer):
             self.leases.close(seat, push)
         state = None if is_done else self._rule.state(0)
         self.bytes_sent += 0 if state is None else state.nbytes
-        told = Message("agreed", state, version=self.version)
-        answer = message_to(self._to(push, "agreed"), told, stop=is_done)
+        state_message = Message("agreed", state, version=self.version)
+        answer = message_to(self._reply_to(push, "agreed"), state_message, stop=is_done)
         seat.answered = seat.answers[push.sequence] = answer
         return answer
 
@@ -267,10 +267,10 @@ def unit_life(work: UnitWork, *, can_repeat: bool) -> WorkerGenerator:
         state, position = grant.heal.vector, grant.position
         try:
             while state is not None:
-                made, position = work.compute(state), position + 1
-                news = yield Exchange(Turn("swap"), Message("push", made), position)
-                [told] = news.messages
-                state = None if news.stop else told.vector
+                result, position = work.compute(state), position + 1
+                reply = yield Exchange(Turn("swap"), Message("push", result), position)
+                [agreed] = reply.messages
+                state = None if reply.stop else agreed.vector
         except FencedError:
             if not can_repeat:
                 raise
