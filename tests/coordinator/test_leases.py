@@ -40,9 +40,9 @@ def test_a_slot_that_is_none_is_fenced(leases):
 
 def test_a_lease_ends_after_the_last_sign_of_life(leases):
     leases.heard(push(0, 1, 5), 3.0)
-    assert [s.slot for s in leases.ended(LEASE_SECONDS)] == [1]
+    assert [s.slot for s in leases.expire(LEASE_SECONDS)] == [1]
     assert leases.members == {0}
-    assert leases.ended(LEASE_SECONDS) == []
+    assert leases.expire(LEASE_SECONDS) == []
     assert leases.verdict(push(1, 1, 0)) == "fenced"
 
 
@@ -50,7 +50,7 @@ def test_a_lease_ends_soon_after_its_connection_closed(leases):
     leases.gone(0, 1, 2.0)
     leases.gone(1, 9, 2.0)  # of an older connection
     leases.gone(7, 1, 2.0)
-    assert [s.slot for s in leases.ended(2.0 + RETURN_SECONDS)] == [0]
+    assert [s.slot for s in leases.expire(2.0 + RETURN_SECONDS)] == [0]
 
 
 def test_a_new_lease_fences_the_one_before(leases):
@@ -68,17 +68,17 @@ def test_no_round_waits_for_whom_its_share_is_done(leases):
 
 
 def test_a_hello_once_more_is_of_the_same_attempt(leases):
-    assert leases.seats[0].is_again(hello(0, "a", 2))
-    assert not leases.seats[0].is_again(hello(0, "b"))
-    assert not Leases(1).seats[0].is_again(hello(0, ""))
+    assert leases.seats[0].is_same_attempt(hello(0, "a", 2))
+    assert not leases.seats[0].is_same_attempt(hello(0, "b"))
+    assert not Leases(1).seats[0].is_same_attempt(hello(0, ""))
 
 
 def test_a_slot_is_starved_while_a_copy_waits_beside_another_one(leases):
     leases.vacate(leases.seats[1])
     assert not leases.starved, "nobody waits: a task may still come"
-    leases.seats[0].asking = hello(0)
+    leases.seats[0].pending_hello = hello(0)
     assert leases.starved == {1}
-    leases.seats[1].asking = hello(1)
+    leases.seats[1].pending_hello = hello(1)
     assert not leases.starved
 
 
@@ -86,16 +86,16 @@ def test_the_lease_of_a_process_that_has_ended_ends_at_once(leases):
     leases.lease_seconds = 60.0
     leases.died(0, "a", 1.0)
     leases.heard(push(0, 1, 5), 1.05)  # what it had sent before is no sign of life
-    assert [seat.slot for seat in leases.ended(1.1)] == [0]
+    assert [seat.slot for seat in leases.expire(1.1)] == [0]
     assert leases.reason(leases.seats[0]) == "its process ended"
     leases.grant(leases.seats[0], hello(0, "b"), 2.0)
-    assert [seat.slot for seat in leases.ended(60.0)] == [1], "the next one has a whole lease"
+    assert [seat.slot for seat in leases.expire(60.0)] == [1], "the next one has a whole lease"
 
 
 def test_an_attempt_that_ended_without_the_seat_ends_no_lease(leases):
     leases.died(0, "another", 1.0)
     leases.died(7, "a", 1.0)
-    assert not leases.ended(1.1)
+    assert not leases.expire(1.1)
 
 
 def beat(slot, lease, attempt="a"):
@@ -108,28 +108,28 @@ def test_a_lease_holds_while_its_grant_is_on_its_way_to_a_worker_that_lives():
     leases.grant(leases.seats[0], hello(0, "a"), 0.0)
     for second in range(1, 100):
         leases.heard(beat(0, 0), float(second))
-        assert leases.ended(float(second)) == []
-    assert [s.slot for s in leases.ended(99.0 + LEASE_SECONDS)] == [0]
+        assert leases.expire(float(second)) == []
+    assert [s.slot for s in leases.expire(99.0 + LEASE_SECONDS)] == [0]
 
 
 def test_a_sign_of_life_of_another_attempt_holds_no_lease(leases):
     leases.heard(beat(0, 0, "b"), 4.0)
-    assert [s.slot for s in leases.ended(LEASE_SECONDS)] == [0, 1]
+    assert [s.slot for s in leases.expire(LEASE_SECONDS)] == [0, 1]
 
 
 def test_a_grant_whose_connection_closed_is_on_its_way_no_more(leases):
     leases.gone(0, 1, 2.0)
     leases.heard(beat(0, 0), 2.5)
-    assert [s.slot for s in leases.ended(2.0 + RETURN_SECONDS)] == [0]
+    assert [s.slot for s in leases.expire(2.0 + RETURN_SECONDS)] == [0]
 
 
 def test_who_asks_again_for_a_grant_that_a_closed_connection_lost_keeps_its_seat(leases):
     leases.gone(0, 1, 2.0)
     leases.heard(hello(0), 2.5)
-    assert [s.slot for s in leases.ended(LEASE_SECONDS)] == [1]
+    assert [s.slot for s in leases.expire(LEASE_SECONDS)] == [1]
 
 
 def test_bytes_are_signs_of_life_of_the_lease_under_which_they_came(leases):
     leases.sent_bytes(0, 1, 4.0)
     leases.sent_bytes(1, 9, 4.0)
-    assert [s.slot for s in leases.ended(LEASE_SECONDS)] == [1]
+    assert [s.slot for s in leases.expire(LEASE_SECONDS)] == [1]

@@ -63,7 +63,7 @@ def test_a_backup_is_lost_with_the_lease_that_kept_it(leases):
 def test_while_one_is_restored_no_other_may_be_lost(leases):
     shards = LostShards(leases)
     agreed(shards, 4)
-    leases.seats[0].waiting = Frame("fetch", run=bytes(16))
+    leases.seats[0].pending_push = Frame("fetch", run=bytes(16))
     assert not shards.can_restore(lose(leases, 1), 4)
     leases.seats[1].is_live = True
     assert shards.can_restore(lose(leases, 0), 4), "but the same once more"
@@ -98,14 +98,14 @@ def test_whom_others_cannot_reach_and_who_is_lost_at_the_end_is_not_restored(wha
     if what == "excluded":
         leases.seats[1].exclusions = 1
     else:
-        leases.seats[0].closed = Frame("close", run=bytes(16))
+        leases.seats[0].close_frame = Frame("close", run=bytes(16))
     assert not shards.can_restore(lose(leases, 1), 4)
 
 
 def test_a_restoring_of_which_nothing_comes_for_long_is_stuck(leases):
     shards = LostShards(leases)
     assert shards.slots_to_ask(1.0) == []
-    leases.seats[1].waiting = Frame("fetch", run=bytes(16), slot=1, lease=2)
+    leases.seats[1].pending_push = Frame("fetch", run=bytes(16), slot=1, lease=2)
     assert shards.slots_to_ask(2.0) == [1]
     assert shards.slots_to_ask(2.5) == [], "once a second"
     assert not shards.is_stuck(FIRST_SECONDS)
@@ -122,7 +122,7 @@ def test_a_restoring_of_which_nothing_comes_for_long_is_stuck(leases):
 def test_two_that_report_the_same_in_turn_are_stuck(leases):
     shards = LostShards(leases)
     for slot in (0, 1):
-        leases.seats[slot].waiting = Frame("fetch", run=bytes(16), slot=slot, lease=2)
+        leases.seats[slot].pending_push = Frame("fetch", run=bytes(16), slot=slot, lease=2)
     for second in range(1, 40):
         slot = second % 2
         told = Frame("missing", slot=slot, lease=2, header={"wholes": [1 - slot], "start": 5})

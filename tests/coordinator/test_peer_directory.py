@@ -60,7 +60,7 @@ def test_a_change_of_members_is_told_once_to_all_who_are_there():
 def test_grants_that_tell_who_is_there_leave_the_news_to_be_told():
     """The first to get a seat is told of itself alone with it."""
     said = Said()
-    said.peer_directory.member_list()
+    said.peer_directory.member_fields()
     assert [f.slot for f in said.news()] == [0, 1, 2]
 
 

@@ -123,7 +123,7 @@ class Coordinator(LeaseServer):
             return []
         self._phases.check_trial(now)
         out: list[Frame] = []
-        for seat in self.leases.ended(now):
+        for seat in self.leases.expire(now):
             reason = self.leases.reason(seat)
             self.callbacks.emit(WorkerLost(slot=seat.slot, lease=seat.lease, reason=reason))
             out += self._after_seat_emptied(seat, now)
@@ -133,7 +133,7 @@ class Coordinator(LeaseServer):
             return out + self.stop(self.owner.failure)
         slots = [*self.owner.slots_to_ask(now), *self._lost_shards.slots_to_ask(now)]
         out += self._peer_directory.repeated_calls(slots)
-        out += self._membership.seat_waiting(now)
+        out += self._membership.fill_free_seats(now)
         self._cuts.save_if_whole(now)
         self._phases.decide_on_the_best()  # of a lost worker nothing more is waited for
         self._membership.warn_of_missing(now)
@@ -150,14 +150,14 @@ class Coordinator(LeaseServer):
 
     def _hello(self, frame: Frame, now: float) -> list[Frame]:
         seat, out = self.leases.seats[frame.slot], list[Frame]()
-        if seat.rests or self.is_between_passes:
+        if seat.is_resting or self.is_between_passes:
             return [self._reply_to(frame, "done")]
         if seat.leaver and seat.leaver == frame.header["attempt"]:
             return [self._reply_to(frame, "busy")]
         if seat.yields in ("ends", "ended") and not seat.is_live:
             seat.yields = "ended"
             return [self._reply_to(frame, "done")]
-        if seat.is_live and seat.is_again(frame) and frame.header["hello"] > seat.hello:
+        if seat.is_live and seat.is_same_attempt(frame) and frame.header["hello"] > seat.hello:
             self.leases.vacate(seat)  # it was refused, or sent to heal, and has left its seat
             out = self._after_seat_emptied(seat, now)
         return out + self._membership.hello(frame, now)
@@ -172,7 +172,7 @@ class Coordinator(LeaseServer):
         """True while seats can be given up: rows are kept, and no worker alone holds a shard."""
         seats = self.leases.seats.values()
         is_training = self.has_begun and not self.is_over and not self.is_between_passes
-        return is_training and not self.owner.has_shards and not any(s.streams for s in seats)
+        return is_training and not self.owner.has_shards and not any(s.is_streaming for s in seats)
 
     @property
     def is_kept(self) -> bool:
@@ -183,7 +183,7 @@ class Coordinator(LeaseServer):
     def idle(self) -> frozenset[int]:
         """The slots that need no worker in this phase any more, their shares being done."""
         seats = self.leases.seats.values() if self.is_kept else ()
-        return frozenset(seat.slot for seat in seats if seat.closed is not None)
+        return frozenset(seat.slot for seat in seats if seat.close_frame is not None)
 
     def prepared_to_yield(self) -> bool:
         """Returns whether all seats may be given up now.
@@ -217,7 +217,7 @@ class Coordinator(LeaseServer):
         out: list[Frame] = []
         for seat in (self.leases.seats[slot] for slot in slots):
             seat.yields = how
-            if seat.is_live and seat.closed is not None:
+            if seat.is_live and seat.close_frame is not None:
                 out += self._vacate(seat, now)
         return out
 
@@ -258,9 +258,9 @@ class Coordinator(LeaseServer):
     def _restart_meeting(self) -> None:
         """The open meeting begins anew: no worker is called to the old one any more."""
         for seat in self.leases.seats.values():
-            if seat.waiting is not None and seat.answered is not None:
-                seat.answers.pop(seat.waiting.sequence, None)
-                seat.answered = None
+            if seat.pending_push is not None and seat.last_answer is not None:
+                seat.answers.pop(seat.pending_push.sequence, None)
+                seat.last_answer = None
 
     def _bye(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
         """A worker reported an error of its own: the run ends, once, with that error's text."""
@@ -325,7 +325,7 @@ class Coordinator(LeaseServer):
     def _refuse(self, seat: SeatState, frame: Frame, now: float) -> list[Frame]:
         """Refuses a push that is not finite: the worker heals, and continues behind its rows."""
         seat.strikes += 1
-        seat.loses(frame.header.get("position", seat.position), self.owner.numbers)
+        seat.mark_lost(frame.header.get("position", seat.position), self.owner.numbers)
         seat.is_quarantined = seat.strikes >= MAX_STRIKES
         wrong = f"worker {seat.slot} pushed values that are not finite"
         then = f"the push was dropped ({seat.strikes} of {MAX_STRIKES})"
@@ -336,11 +336,11 @@ class Coordinator(LeaseServer):
         is_table = self.owner.has_shards  # whose rows it would leave out are not its own
         if is_table or all(s.is_quarantined or not s.rows for s in self.leases.seats.values()):
             return self.stop(f"{wrong if is_table else _ALL_NOT_FINITE}; {do}")
-        seat.answered = seat.answers[frame.sequence] = self._reply_to(frame, "refused")
+        seat.last_answer = seat.answers[frame.sequence] = self._reply_to(frame, "refused")
         if not self.owner.policy.waits:  # what it has under way behind this is no better
             self.leases.vacate(seat)
-            return [seat.answered, *self._after_seat_emptied(seat, now)]
-        return [seat.answered]
+            return [seat.last_answer, *self._after_seat_emptied(seat, now)]
+        return [seat.last_answer]
 
     def _answer_all(self, answers: Sequence[PushResult], now: float) -> list[Frame]:
         agreed_slots = frozenset(a.seat.slot for a in answers if a.is_applied)
@@ -374,10 +374,10 @@ class Coordinator(LeaseServer):
     def _answer(self, answer: PushResult, *, is_cut: bool) -> Frame:
         seat, push, message = answer
         kind = "fenced" if message.kind == "rejoin" else message.kind
-        member_fields = dict(self._peer_directory.member_list()) if kind == "meet" else {}
+        member_fields = dict(self._peer_directory.member_fields()) if kind == "meet" else {}
         if member_fields and self.owner.has_shards:
             member_fields["kept"] = self._cuts.kept
-        seat.answered = seat.answers[push.sequence] = message_to(
+        seat.last_answer = seat.answers[push.sequence] = message_to(
             self._reply_to(push, kind),
             message,
             **member_fields,
@@ -387,8 +387,8 @@ class Coordinator(LeaseServer):
             measure=kind == "agreed" and self._phases.should_measure(seat.slot),
         )
         if push.kind == "push" and kind in ("agreed", "ack"):  # as its worker will read it
-            self.callbacks.enter("ack", seat.answered, {})
-        return seat.answered
+            self.callbacks.enter("ack", seat.last_answer, {})
+        return seat.last_answer
 
     # -- the end of a phase ----------------------------------------------------------------------
 
@@ -400,24 +400,24 @@ class Coordinator(LeaseServer):
         self._phases.add_measurement(frame)
         self.leases.close(seat, frame)
         self._cuts.remember(frame)
-        frames = [self._reply_to(frame, "done")] if seat.rests else []
+        frames = [self._reply_to(frame, "done")] if seat.is_resting else []
         return frames + self._after_seat_emptied(seat, now) + self._finish_if_closed(now)
 
     def _finish_if_closed(self, now: float) -> list[Frame]:
         seats = self.leases.seats.values()
-        if not self.has_begun or self.is_over or any(s.waiting for s in seats):
+        if not self.has_begun or self.is_over or any(s.pending_push for s in seats):
             return []
-        open_seats = [s for s in seats if s.closed is None and not s.rests]
+        open_seats = [s for s in seats if s.close_frame is None and not s.is_resting]
         rejoin_seconds = self.callbacks.rejoin_seconds
         if any(
-            s.is_live or s.asking or s.yields or now < s.ends_at + rejoin_seconds
+            s.is_live or s.pending_hello or s.yields or now < s.ends_at + rejoin_seconds
             for s in open_seats
         ):
             return []
         for seat in open_seats:
             wrong = f"worker {seat.slot} did not come back"
             self.callbacks.warn(wrong, then="the rest of its share is not trained on")
-        if any(s.rests for s in seats) and not self._phases.is_spent:
+        if any(s.is_resting for s in seats) and not self._phases.is_spent:
             return self._phases.rest()
         return self._finish(now)
 

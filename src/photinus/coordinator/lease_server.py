@@ -123,7 +123,7 @@ class LeaseServer(ABC):
             self.callbacks.enter(verdict, frame, {})
         if verdict == "fenced":
             return [self._reply_to(frame, "fenced")]
-        last = seat.answered
+        last = seat.last_answer
         if last is not None and last.kind == "grant" and last.sequence == frame.sequence + 1:
             return [last]
         return [seat.answers[frame.sequence]] if frame.sequence in seat.answers else []
@@ -141,7 +141,7 @@ class LeaseServer(ABC):
 
     def _end_frames(self, kind: str) -> list[Frame]:
         """Returns the frames that tell every worker that the run is over."""
-        seats = [s for s in self.leases.seats.values() if s.is_live or s.asking is not None]
+        seats = [s for s in self.leases.seats.values() if s.is_live or s.pending_hello is not None]
         header = {"reason": self.failure} if self.failure else {}
         return [self._frame(kind, s.slot, s.lease, header) for s in seats]
 
@@ -160,7 +160,7 @@ class LeaseServer(ABC):
 
 def admit(seat: SeatState, leases: Leases, callbacks: Callbacks, now: float, **extra: Any) -> None:  # noqa: ANN401
     """Grants a seat to the worker that asks for it; enters it in the ledger with `extra`."""
-    hello = seat.asking
+    hello = seat.pending_hello
     assert hello is not None
     leases.grant(seat, hello, now)
     callbacks.emit(

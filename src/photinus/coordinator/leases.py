@@ -37,9 +37,9 @@ class SeatState:
     lease: int = 0
     is_live: bool = False
     """A worker holds the lease now."""
-    closed: Frame | None = None
+    close_frame: Frame | None = None
     """Its worker's frame that its share of this phase is done; None before."""
-    rests: bool = False
+    is_resting: bool = False
     """Its pass over the rows is used up: its worker says hello again with the next one."""
     attempt: str = ""
     """Which attempt holds the lease, or held it last."""
@@ -52,19 +52,19 @@ class SeatState:
     """-1 until its worker has said hello for the first time."""
     labels: dict[str, int] = field(default_factory=dict)
     """How often each label is in its rows; empty where that is not known."""
-    streams: bool = False
+    is_streaming: bool = False
     """It has as many passes over its rows as there are jobs, and no more."""
     span: tuple[float, ...] = ()
     """The lowest and the highest number of its first rows; empty where the job needs none."""
-    has: int = 0
+    phases_held: int = 0
     """How many earlier phases' parameters the worker holds."""
     ends_at: float = 0.0
     """When the lease ends, unless a sign of life arrives."""
-    is_gone: bool = False
+    is_disconnected: bool = False
     """Its connection closed, and nothing was received since."""
     is_dead: bool = False
     """Its process has ended: what is still read from it is no sign of life."""
-    moved_at: float = -math.inf
+    transferred_at: float = -math.inf
     """When bytes of a frame to or from its worker moved last, before that frame was whole."""
     sequence: int = 0
     """The number that its next push must have."""
@@ -75,13 +75,13 @@ class SeatState:
     are the numbers of which it has pushed none yet. Empty where its pushes hold all numbers."""
     lost: int = 0
     """Examples up to `position` that are not in the agreed parameters, and never will be."""
-    waiting: Frame | None = None
+    pending_push: Frame | None = None
     """Its push that is accepted and not yet answered."""
-    answered: Frame | None = None
+    last_answer: Frame | None = None
     """The last answer, for a copy of the question."""
     answers: dict[int, Frame] = field(default_factory=dict)
     """Sequence -> an answer that its worker may not have received yet."""
-    asking: Frame | None = None
+    pending_hello: Frame | None = None
     """The hello of the worker that waits for the seat."""
     exclusions: int = 0
     """How often in a row it was left out of a meeting because others could not reach it."""
@@ -106,7 +106,7 @@ class SeatState:
         """True while the seat is due to another run: it is not granted, its holder must leave."""
         return self.yields in ("parks", "ends", "ended")
 
-    def reaches(self, fragment: _Fragment, position: int) -> None:
+    def advance(self, fragment: _Fragment, position: int) -> None:
         """Its rows up to `position` are in the agreed parameters, or in a fragment of them."""
         if fragment == ALL:
             self.reached = {}
@@ -115,20 +115,25 @@ class SeatState:
             self.reached[fragment] = position
         self.position = position
 
-    def behind(self, numbers: int) -> int:
+    def lacking_examples(self, numbers: int) -> int:
         """Returns how many examples its fragments, of so many numbers in all, lack on average."""
-        parts = {f: position for f, position in self.reached.items() if f != ALL}
-        rest = numbers - sum(stop - start for start, stop in parts)
-        lacks = rest * (self.position - self.reached.get(ALL, self.position))
-        lacks += sum((f[1] - f[0]) * (self.position - reached) for f, reached in parts.items())
-        return -(-lacks // numbers) if numbers else 0
+        parts = {
+            fragment: position for fragment, position in self.reached.items() if fragment != ALL
+        }
+        other_numbers = numbers - sum(stop - start for start, stop in parts)
+        lacking = other_numbers * (self.position - self.reached.get(ALL, self.position))
+        lacking += sum(
+            (fragment[1] - fragment[0]) * (self.position - reached)
+            for fragment, reached in parts.items()
+        )
+        return -(-lacking // numbers) if numbers else 0
 
-    def loses(self, position: int, numbers: int) -> None:
+    def mark_lost(self, position: int, numbers: int) -> None:
         """What it has not pushed of its rows up to `position` is lost, in every fragment."""
-        self.lost += self.behind(numbers) + position - self.position
+        self.lost += self.lacking_examples(numbers) + position - self.position
         self.position, self.reached = position, {}
 
-    def is_again(self, hello: Frame) -> bool:
+    def is_same_attempt(self, hello: Frame) -> bool:
         """Returns whether the attempt that holds the seat, or held it last, says hello again."""
         return self.lease > 0 and hello.header.get("attempt") == self.attempt
 
@@ -158,17 +163,17 @@ class Leases:
     @property
     def are_streams(self) -> bool:
         """True when a worker has a pass over its rows only as often as there are jobs."""
-        return any(seat.streams for seat in self.seats.values())
+        return any(seat.is_streaming for seat in self.seats.values())
 
     @property
-    def here(self) -> list[SeatState]:
+    def present_seats(self) -> list[SeatState]:
         """The seats that a worker holds or asks for."""
-        return [s for s in self.seats.values() if s.is_live or s.asking is not None]
+        return [s for s in self.seats.values() if s.is_live or s.pending_hello is not None]
 
     @property
-    def closed(self) -> dict[int, Frame]:
+    def close_frames(self) -> dict[int, Frame]:
         """Slot -> its worker's frame that its share is done, of those that sent one."""
-        return {s.slot: s.closed for s in self.seats.values() if s.closed is not None}
+        return {s.slot: s.close_frame for s in self.seats.values() if s.close_frame is not None}
 
     # -- how far the rows are --------------------------------------------------------------------
 
@@ -177,7 +182,7 @@ class Leases:
         for seat in self.seats.values():
             seat.position, seat.reached, seat.lost = 0, {}, 0
 
-    def go_back(self, cut: RunSnapshot) -> None:
+    def restore(self, cut: RunSnapshot) -> None:
         """Every seat is as far as it was at a cut."""
         for seat in self.seats.values():
             seat.position = cut.positions.get(seat.slot, 0)
@@ -197,7 +202,7 @@ class Leases:
     def passes(self, numbers: int) -> dict[int, float]:
         """Returns how often each worker's rows were trained on, in all of so many numbers."""
         seats = [seat for seat in self.seats.values() if seat.rows > 0]
-        return {s.slot: (s.position - s.lost - s.behind(numbers)) / s.rows for s in seats}
+        return {s.slot: (s.position - s.lost - s.lacking_examples(numbers)) / s.rows for s in seats}
 
     # -- verdicts on frames ----------------------------------------------------------------------
 
@@ -209,27 +214,36 @@ class Leases:
     def verdict(self, frame: Frame) -> str:
         """Returns next, duplicate, gap or fenced, and counts all but the first."""
         if not self.holds(frame):
-            return self._counted("fenced")
-        wanted = self.seats[frame.slot].sequence
-        if frame.sequence == wanted:
+            return self._count("fenced")
+        expected = self.seats[frame.slot].sequence
+        if frame.sequence == expected:
             return "next"
-        return self._counted("duplicate" if frame.sequence < wanted else "gap")
+        return self._count("duplicate" if frame.sequence < expected else "gap")
 
-    def _counted(self, verdict: str) -> str:
+    def _count(self, verdict: str) -> str:
         self.counts[verdict] += 1
         return verdict
 
     def grant(self, seat: SeatState, hello: Frame, now: float) -> None:
         """Gives the seat to the sender of the hello: a new lease."""
         seat.lease += 1
-        seat.is_live, seat.closed, seat.asking, seat.answered = True, None, None, None
+        seat.is_live, seat.close_frame, seat.pending_hello, seat.last_answer = (
+            True,
+            None,
+            None,
+            None,
+        )
         seat.yields = ""
         seat.answers = {}
-        told = hello.header
-        seat.attempt, seat.hello, seat.has = told["attempt"], told["hello"], told["has"]
-        seat.host, seat.address = told.get("host", ""), told.get("address", "")
-        seat.ends_at, seat.is_gone, seat.is_dead = now + self.lease_seconds, False, False
-        seat.moved_at = -math.inf
+        header = hello.header
+        seat.attempt, seat.hello, seat.phases_held = (
+            header["attempt"],
+            header["hello"],
+            header["has"],
+        )
+        seat.host, seat.address = header.get("host", ""), header.get("address", "")
+        seat.ends_at, seat.is_disconnected, seat.is_dead = now + self.lease_seconds, False, False
+        seat.transferred_at = -math.inf
         self._members = None
 
     def vacate(self, seat: SeatState) -> None:
@@ -243,16 +257,16 @@ class Leases:
 
     def close(self, seat: SeatState, frame: Frame) -> None:
         """Notes that a share, or a pass, is done: no round waits for its worker any more."""
-        seat.closed, self._members = frame, None
+        seat.close_frame, self._members = frame, None
         if frame.header.get("rests"):
-            seat.rests, seat.is_live = True, False
+            seat.is_resting, seat.is_live = True, False
 
     def empty(self, now: float) -> None:
         """Empties all seats after a pass: the workers say hello again with the next one."""
         self.free_numbers()
         for seat in self.seats.values():
-            seat.rests = seat.is_live = False
-            seat.rows, seat.asking, seat.ends_at = -1, None, now
+            seat.is_resting = seat.is_live = False
+            seat.rows, seat.pending_hello, seat.ends_at = -1, None, now
         self.reopen()
 
     def free_numbers(self) -> None:
@@ -261,20 +275,20 @@ class Leases:
         The ledger has pushes only: their numbers have no gap.
         """
         for seat in self.seats.values():
-            if seat.closed is not None:
-                seat.sequence = seat.closed.sequence
+            if seat.close_frame is not None:
+                seat.sequence = seat.close_frame.sequence
 
     def reopen(self) -> None:
         """Opens every share again, for another phase, or at an earlier point of this one."""
         for seat in self.seats.values():
-            seat.closed = None
+            seat.close_frame = None
         self._members = None
 
     def withdraw(self, hello: Frame) -> None:
         """The worker that asked for a seat is gone, and waits for it no longer."""
         seat = self.seats.get(hello.slot)
-        if seat is not None and seat.asking is hello:
-            seat.asking = None
+        if seat is not None and seat.pending_hello is hello:
+            seat.pending_hello = None
 
     def heard(self, frame: Frame, now: float) -> None:
         """Takes a frame as a sign of life of the holder of the lease.
@@ -287,16 +301,16 @@ class Leases:
         seat = self.seats.get(frame.slot)
         if seat is None or not seat.is_live:
             return
-        is_back = frame.kind == "hello" and seat.is_again(frame)
-        is_waiting = self.is_granted_to(frame) and not seat.is_gone
+        is_back = frame.kind == "hello" and seat.is_same_attempt(frame)
+        is_waiting = self.is_granted_to(frame) and not seat.is_disconnected
         if frame.lease == seat.lease or is_back or is_waiting:
-            self._lives(seat, now)
+            self._extend(seat, now)
 
     def is_granted_to(self, frame: Frame) -> bool:
         """Returns whether a frame is of the seat's holder, sent before it knew of its grant."""
         seat = self.seats.get(frame.slot)
         is_older = seat is not None and seat.is_live and frame.lease < seat.lease
-        return is_older and seat is not None and seat.is_again(frame)
+        return is_older and seat is not None and seat.is_same_attempt(frame)
 
     def sent_bytes(self, slot: int, lease: int, now: float) -> None:
         """Takes bytes from the holder of a lease as a sign of life, before a frame is whole.
@@ -304,26 +318,26 @@ class Leases:
         Bytes of a connection that has closed do not count: they are older than its end.
         """
         seat = self.seats[slot]
-        if seat.is_live and seat.lease == lease and not seat.is_gone:
-            self._lives(seat, now)
+        if seat.is_live and seat.lease == lease and not seat.is_disconnected:
+            self._extend(seat, now)
 
     def moved(self, slot: int, now: float) -> None:
         """Notes that bytes of a frame to or from a worker moved, before it is whole."""
-        self.seats[slot].moved_at = now
+        self.seats[slot].transferred_at = now
 
     def is_moving(self, slot: int, now: float) -> bool:
         """Returns whether bytes of a frame to or from a slot's worker have moved lately."""
-        return now - self.seats[slot].moved_at < MOVED_SECONDS
+        return now - self.seats[slot].transferred_at < MOVED_SECONDS
 
-    def _lives(self, seat: SeatState, now: float) -> None:
+    def _extend(self, seat: SeatState, now: float) -> None:
         if not seat.is_dead:
-            seat.ends_at, seat.is_gone = now + self.lease_seconds, False
+            seat.ends_at, seat.is_disconnected = now + self.lease_seconds, False
 
     def gone(self, slot: int, lease: int, now: float) -> None:
         """Its connection closed: the lease ends soon, unless the worker reconnects."""
         seat = self.seats.get(slot)
         if seat is not None and seat.is_live and seat.lease == lease:
-            seat.ends_at, seat.is_gone = min(seat.ends_at, now + RETURN_SECONDS), True
+            seat.ends_at, seat.is_disconnected = min(seat.ends_at, now + RETURN_SECONDS), True
 
     def died(self, slot: int, attempt: str, now: float) -> None:
         """Ends the lease now if the attempt, whose process has ended, holds the seat."""
@@ -335,11 +349,11 @@ class Leases:
         """Returns why a lease has ended."""
         if seat.is_dead:
             return "its process ended"
-        if seat.is_gone:
+        if seat.is_disconnected:
             return "its connection closed and did not come back"
         return f"no sign of life from it for {self.lease_seconds:g} s"
 
-    def ended(self, now: float) -> list[SeatState]:
+    def expire(self, now: float) -> list[SeatState]:
         """Returns the seats whose lease has just ended, and empties them."""
         ended = [seat for seat in self.seats.values() if seat.is_live and now >= seat.ends_at]
         for seat in ended:
@@ -347,7 +361,7 @@ class Leases:
         return ended
 
     @property
-    def held(self) -> frozenset[int]:
+    def held_slots(self) -> frozenset[int]:
         """The slots whose lease a worker holds, done with its share or not."""
         return frozenset(seat.slot for seat in self.seats.values() if seat.is_live)
 
@@ -357,22 +371,26 @@ class Leases:
 
         A task that was not sent its end yet holds its place.
         """
-        given = (seat for seat in self.seats.values() if seat.is_yielding)
-        return {seat.slot: not seat.is_live and seat.yields != "ends" for seat in given}
+        yielding_seats = (seat for seat in self.seats.values() if seat.is_yielding)
+        return {seat.slot: not seat.is_live and seat.yields != "ends" for seat in yielding_seats}
 
     @property
     def starved(self) -> frozenset[int]:
         """The slots that no worker holds or asks for, while a copy waits for a held seat."""
         seats = self.seats.values()
-        if not any(seat.is_live and seat.asking is not None for seat in seats):
+        if not any(seat.is_live and seat.pending_hello is not None for seat in seats):
             return frozenset()
-        empty = (s for s in seats if not (s.is_live or s.asking or s.closed or s.rests or s.yields))
-        return frozenset(seat.slot for seat in empty)
+        empty_seats = (
+            s
+            for s in seats
+            if not (s.is_live or s.pending_hello or s.close_frame or s.is_resting or s.yields)
+        )
+        return frozenset(seat.slot for seat in empty_seats)
 
     @property
     def members(self) -> frozenset[int]:
         """The slots that a round waits for: held, and not done with their share."""
         if self._members is None:
-            held = (s for s in self.seats.values() if s.is_live and s.closed is None)
-            self._members = frozenset(seat.slot for seat in held)
+            open_seats = (s for s in self.seats.values() if s.is_live and s.close_frame is None)
+            self._members = frozenset(seat.slot for seat in open_seats)
         return self._members

@@ -45,7 +45,7 @@ class LostShards:
     def lost_seats(self, holders: Iterable[int]) -> list[SeatState]:
         """Returns the seats whose workers are lost, of those that held a shard."""
         seats = [self._leases.seats[slot] for slot in sorted(holders)]
-        return [seat for seat in seats if not seat.is_live and seat.closed is None]
+        return [seat for seat in seats if not seat.is_live and seat.close_frame is None]
 
     def can_restore(self, lost_seats: list[SeatState], version: int) -> bool:
         """Returns whether the run continues where these are lost, at the point of a version.
@@ -57,7 +57,7 @@ class LostShards:
         if (
             len(lost_seats) != 1
             or lost_seats[0].exclusions
-            or any(s.closed for s in seats.values())
+            or any(s.close_frame for s in seats.values())
         ):
             return False
         guard = seats[(lost_seats[0].slot + 1) % len(seats)]
@@ -81,7 +81,7 @@ class LostShards:
     @property
     def restoring(self) -> list[SeatState]:
         """The seats whose workers restore their shards now."""
-        pushes = ((seat, seat.waiting) for seat in self._leases.seats.values())
+        pushes = ((seat, seat.pending_push) for seat in self._leases.seats.values())
         return [seat for seat, push in pushes if push is not None and push.kind == "fetch"]
 
     def missing(self, frame: Frame, now: float) -> None:

@@ -56,21 +56,21 @@ class Membership:
     def hello(self, frame: Frame, now: float) -> list[Frame]:
         """Answers a worker that asks for a seat: with a grant, "busy", or nothing yet."""
         seat = self._leases.seats[frame.slot]
-        if seat.is_live and seat.is_again(frame):
+        if seat.is_live and seat.is_same_attempt(frame):
             return _repeated_grant(seat, frame)
         if seat.rows < 0:
             self._callbacks.enter("hello", frame, {})
-        seat.rows, seat.asking = frame.header["rows"], frame
+        seat.rows, seat.pending_hello = frame.header["rows"], frame
         seat.labels = frame.header.get("labels", seat.labels)
-        seat.streams = "passes" in frame.header
+        seat.is_streaming = "passes" in frame.header
         seat.span = tuple(frame.header.get("span", seat.span))
-        if seat.is_live or seat.waiting is not None or self._is_excluded(seat, now):
+        if seat.is_live or seat.pending_push is not None or self._is_excluded(seat, now):
             return [self._owner.frame("busy", seat.slot, 0)]
         return (
             self._seat(seat, now) if self._phases.has_begun else self._begin_when_all_arrived(now)
         )
 
-    def seat_waiting(self, now: float) -> list[Frame]:
+    def fill_free_seats(self, now: float) -> list[Frame]:
         """Seats the workers that wait for a seat that is free now."""
         if not self._phases.has_begun or self._healer is not None:
             return []
@@ -79,7 +79,11 @@ class Membership:
     def _claimable_seats(self, now: float) -> list[SeatState]:
         """Returns the free seats that a worker waits for, and may take."""
         seats = self._leases.seats.values()
-        free = [s for s in seats if s.asking is not None and not s.is_live and s.waiting is None]
+        free = [
+            s
+            for s in seats
+            if s.pending_hello is not None and not s.is_live and s.pending_push is None
+        ]
         return [seat for seat in free if not self._is_excluded(seat, now)]
 
     def _is_excluded(self, seat: SeatState, now: float) -> bool:
@@ -118,7 +122,7 @@ class Membership:
         seats = self._leases.seats.values()
         if any(s.rows < 0 for s in seats):
             return []
-        asking_seats = [s for s in seats if s.asking is not None]
+        asking_seats = [s for s in seats if s.pending_hello is not None]
         return self._phases.begun(now) or [
             frame for seat in asking_seats for frame in self._seat(seat, now)
         ]
@@ -126,7 +130,7 @@ class Membership:
     def _seat(self, seat: SeatState, now: float) -> list[Frame]:
         """Grants the seat, or asks a survivor for the parameters that only workers hold."""
         frames: list[Frame] = []
-        if self._owner.has_shards and seat.closed is not None:
+        if self._owner.has_shards and seat.close_frame is not None:
             return []  # its shard was sent with its close: nothing is left to do here
         if self._cuts.is_in_workers_only and not self._owner.has_shards:
             if survivors := self._leases.members:
@@ -154,7 +158,7 @@ class Membership:
     def _admit(self, seat: SeatState, now: float, point: Message, inner: InnerOptimizer) -> Frame:
         lost_before = seat.lost
         if not is_kept(inner):  # what it had done since its fragments' last turns is gone
-            seat.loses(seat.position, self._owner.numbers)
+            seat.mark_lost(seat.position, self._owner.numbers)
         # a worker that says hello does not know its phase; a new term enters what it resumed from
         phase, version = self._owner.point_id
         extra = {"lost": seat.lost - lost_before} if seat.lost > lost_before else {}
@@ -181,22 +185,22 @@ class Membership:
             heal=point._replace(outer=()) if is_fresh else point,
             is_fresh=is_fresh,
             inner=inner,
-            history=history[seat.has :],
+            history=history[seat.phases_held :],
             shard=shard,
             is_behind=owner.has_shards and owner.has_moved,
             is_idle=seat.is_quarantined or self._phases.is_spent,
         )
         header: dict[str, Any] = {"attempt": seat.attempt, "hello": seat.hello}
         if owner.policy.meets:
-            header |= self._peer_directory.member_list()
+            header |= self._peer_directory.member_fields()
         frame = owner.frame("grant", seat.slot, seat.lease, **header)
-        seat.answered, seat.has = grant_to(frame, grant), len(history)
-        return seat.answered
+        seat.last_answer, seat.phases_held = grant_to(frame, grant), len(history)
+        return seat.last_answer
 
 
 def _repeated_grant(seat: SeatState, hello: Frame) -> list[Frame]:
     """A copy of the hello that got the seat gets the same grant, unless it was used already."""
-    last_answer = seat.answered
+    last_answer = seat.last_answer
     is_open = (
         last_answer is not None
         and last_answer.kind == "grant"

@@ -130,9 +130,9 @@ class ParameterServer:
     def give_up(self) -> None:
         """Drops all pushes that wait: their rows are done again from another point."""
         for seat in self._leases.seats.values():
-            if seat.waiting is not None and seat.waiting.kind == "push":
-                self._count(seat, seat.waiting, Message("rejoin"))
-            seat.waiting = None
+            if seat.pending_push is not None and seat.pending_push.kind == "push":
+                self._count(seat, seat.pending_push, Message("rejoin"))
+            seat.pending_push = None
 
     def receive(self, seat: SeatState, frame: Frame, now: float) -> list[PushResult] | None:
         """Takes a push or a fetch in; None when its numbers are not finite.
@@ -144,11 +144,11 @@ class ParameterServer:
         is_sound = frame.header.get("is_finite", True)
         if not is_sound or not _is_finite(message, self.point, self.policy.rows):
             return None
-        seat.waiting = frame
-        members = self._leases.members if self.policy.waits else self._leases.held
+        seat.pending_push = frame
+        members = self._leases.members if self.policy.waits else self._leases.held_slots
         replies, self._state = self.policy.receive(seat.slot, message, members, self._state)
         answers = self._settle(replies, now)
-        if seat.waiting is not None and self._opened_at is None:
+        if seat.pending_push is not None and self._opened_at is None:
             self._opened_at = now
         return answers or (self.leave_out_the_late(now) if self.policy.quorum != 1 else [])
 
@@ -178,7 +178,7 @@ class ParameterServer:
         if self.reachability.slots:
             return self._leave_out_the_unreached(now)
         members = self._leases.members
-        late = frozenset(s for s in members if self._leases.seats[s].waiting is None)
+        late = frozenset(s for s in members if self._leases.seats[s].pending_push is None)
         if not late:
             return []
         pushed_count, policy = len(members) - len(late), self.policy
@@ -228,11 +228,11 @@ class ParameterServer:
         sparse_answers: dict[int, Message] = {}
         for reply in replies:
             seat = self._leases.seats[reply.slot]
-            push = seat.waiting
+            push = seat.pending_push
             if push is None:
                 continue
             if reply.message.kind != "meet":
-                seat.waiting = None
+                seat.pending_push = None
             elif push.kind == "push":
                 self.reachability.open(reply.message.slots, now)
             answer = reply.message
@@ -241,7 +241,7 @@ class ParameterServer:
                     id(answer), to_sparse(answer)
                 )
             answers.append(PushResult(seat, push, answer))
-            if push.kind == "push" and seat.waiting is None:
+            if push.kind == "push" and seat.pending_push is None:
                 self._count(seat, push, answer)
         agreed = [a for a in answers if a.is_applied]
         self._fetched_bytes += _bytes_down([a for a in answers if a.push.kind == "fetch"])
@@ -255,12 +255,12 @@ class ParameterServer:
         if is_missed:
             is_dropped = not self.policy.waits  # for good: its rows are not done again
             if is_dropped:
-                seat.loses(position, self.numbers)
+                seat.mark_lost(position, self.numbers)
             self._callbacks.enter("miss", push, {"dropped": is_dropped})
             return
         # not its examples: with fragments the same ones are in several pushes
         self.applied += position - seat.position
-        seat.reaches(_fragment(push), position)
+        seat.advance(_fragment(push), position)
         self._callbacks.enter("apply", push, {"applied_in": answer.version})
 
     def _emit_publications(self, agreed: Sequence[PushResult]) -> None:

@@ -22,11 +22,11 @@ class PeerDirectory:
         self._members: frozenset[int] | None = None
         self._peers: list[list[Any]] = []
         self._edition = self._announced_edition = 0
-        self._called_at = (-1, -1)
+        self._called_point = (-1, -1)
         self._reports: dict[int, Frame] = {}
         """Slot -> what it last reported of its publications."""
 
-    def member_list(self) -> Mapping[str, Any]:
+    def member_fields(self) -> Mapping[str, Any]:
         """Returns the members, with the lease and the address of each."""
         leases = self._leases
         if self._members is not leases.members:
@@ -44,13 +44,13 @@ class PeerDirectory:
             # it was left out of a meeting: the call to that one shows it that it must rejoin
             return [self._member_frame(seat, frame.header["version"])]
         self._reports[frame.slot] = frame
-        is_behind = frame.header.get("edition", -1) < self.member_list()["edition"]
-        return [self._member_frame(seat)] if is_behind or self._called_at == point else []
+        is_behind = frame.header.get("edition", -1) < self.member_fields()["edition"]
+        return [self._member_frame(seat)] if is_behind or self._called_point == point else []
 
     def repeated_calls(self, slots: Iterable[int]) -> list[Frame]:
         """Returns the calls to the open meeting again: `slots` answer with what they lack."""
         seats = [self._leases.seats[slot] for slot in slots]
-        answers = [seat.answered for seat in seats if seat.waiting is not None]
+        answers = [seat.last_answer for seat in seats if seat.pending_push is not None]
         return [frame for frame in answers if frame is not None and frame.kind == "meet"]
 
     def notifications(self, *, is_wanted: bool) -> list[Frame]:
@@ -61,10 +61,12 @@ class PeerDirectory:
         """
         if not self._phases.has_begun:
             return []
-        self.member_list()
-        is_new_call = self._called_at != self._owner.point_id and self._is_due(is_wanted=is_wanted)
+        self.member_fields()
+        is_new_call = self._called_point != self._owner.point_id and self._is_due(
+            is_wanted=is_wanted
+        )
         if is_new_call:
-            self._called_at = self._owner.point_id
+            self._called_point = self._owner.point_id
         if self._announced_edition == self._edition and not is_new_call:
             return []
         self._announced_edition = self._edition
@@ -88,14 +90,14 @@ class PeerDirectory:
             if (frame.phase, frame.header["version"]) == owner.point_id and leases.holds(frame)
         ]
         rounds = sum(report.sequence for report in reports)
-        waiting = ((s, s.waiting) for s in leases.seats.values())
+        waiting = ((s, s.pending_push) for s in leases.seats.values())
         is_done = any(p and p.header["position"] >= phases.end_of(seat) for seat, p in waiting)
         is_spent = phases.would_spend(sum(report.header.get("examples", 0) for report in reports))
         return is_wanted or is_done or is_spent or rounds >= max_rounds * len(leases.members)
 
     def _member_frame(self, seat: SeatState, missed_version: int | None = None) -> Frame:
         point = self._owner.point_id
-        is_called = missed_version is not None or self._called_at == point
+        is_called = missed_version is not None or self._called_point == point
         version = point[1] if missed_version is None else missed_version
-        header = {**self.member_list(), "version": version, "call": is_called}
+        header = {**self.member_fields(), "version": version, "call": is_called}
         return self._owner.frame("here", seat.slot, seat.lease, **header)

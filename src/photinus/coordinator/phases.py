@@ -134,7 +134,7 @@ class Phases:
         cut = self.cuts.last
         if cut is not None and cut.phase == phase:
             self._enter_owner(phase, cut.point, cut.applied)
-            self._leases.go_back(cut)
+            self._leases.restore(cut)
         else:
             first = self.cuts.start_of(phase) if point is None else point
             self._enter_owner(phase, first._replace(version=0))
@@ -198,7 +198,7 @@ class Phases:
         if self._look_for_skew():
             return self.rest()
         self.begin(now)
-        asking = (seat.asking for seat in self._leases.here)
+        asking = (seat.pending_hello for seat in self._leases.present_seats)
         is_count = any(hello is not None and hello.header.get("passes") == 0 for hello in asking)
         return self.rest() if is_count else []
 
@@ -247,7 +247,7 @@ class Phases:
             self.cuts.keep_stage(point.vector)
         if following == len(self._plan.phases):
             return False
-        closed = self._leases.closed
+        closed = self._leases.close_frames
         newest = max((frame.header["version"] for frame in closed.values()), default=-1)
         closed = {s: f for s, f in closed.items() if goes_on and f.header["version"] == newest}
         self.keep = frozenset(closed)
@@ -267,7 +267,7 @@ class Phases:
         point, best = self.owner.point, self._best
         if best is not None:
             return best.point
-        closed = [frame for frame in self._leases.closed.values() if frame.arrays]
+        closed = [frame for frame in self._leases.close_frames.values() if frame.arrays]
         if self.owner.policy.keeps or self.owner.has_shards or not closed:
             return point
         newest = max(frame.header["version"] for frame in closed)
@@ -354,9 +354,9 @@ class Phases:
         self.is_between_passes = True
         leases, cut = self._leases, self.cuts.saved
         if self.owner.version > 0 and (cut is None or not cut.inner):
-            closed = leases.closed.items()
+            closed = leases.close_frames.items()
             self.cuts.keep({slot: f.arrays for slot, f in closed if self._is_newest(f)})
-        return [self.owner.frame("done", s.slot, s.lease) for s in leases.here]
+        return [self.owner.frame("done", s.slot, s.lease) for s in leases.present_seats]
 
     def next_pass(self, now: float) -> None:
         """Lets all workers say hello again, each with a pass over its rows."""

@@ -165,7 +165,7 @@ class SnapshotCollector:
         has_trained, self._applied = owner.applied != self._applied, owner.applied
         # after a round of shards without steps workers leave, and others could read no rows of them
         is_all = bool(members) and (has_trained or not owner.has_shards)
-        is_all = is_all and not any(seat.closed for seat in seats)
+        is_all = is_all and not any(seat.close_frame for seat in seats)
         is_all = is_all and (members == self._leases.members or not owner.policy.waits)
         is_trial = is_all and self._early_stopping.begin(
             progress, owner.version, self._leases.members
@@ -275,7 +275,7 @@ class SnapshotCollector:
         """
         if not self._owner.has_shards:
             return None
-        closed = self._leases.closed.values()
+        closed = self._leases.close_frames.values()
         shards: Shards = self._shards.at(max(frame.header["version"] for frame in closed))
         shards = shards if best is None else best.shards
         self._shards.drop()  # the table alone keeps the files, and releases them once it is whole
@@ -333,7 +333,7 @@ class SnapshotCollector:
         self.last = cut
         self.forget()
         owner.restore(cut.point, cut.applied)
-        leases.go_back(cut)
+        leases.restore(cut)
         self._callbacks.enter("back", owner.frame("stop", 0, 0, version=cut.version), {})
         do = "checkpoint more often to lose less"
         if owner.has_shards:

@@ -106,7 +106,9 @@ class TaskServer(LeaseServer):
     @property
     def is_over(self) -> bool:
         """True when every worker may leave."""
-        return bool(self.failure) or all(s.closed is not None for s in self.leases.seats.values())
+        return bool(self.failure) or all(
+            s.close_frame is not None for s in self.leases.seats.values()
+        )
 
     def _answer_unknown_slot(self, frame: Frame) -> list[Frame]:
         got = f"{self._units.unit} {frame.slot} came, and there were {self._units.count}"
@@ -122,28 +124,28 @@ class TaskServer(LeaseServer):
         if busy_seconds > _MAX_TICK_SECONDS:  # the rule took long: signs of life wait to be read
             for seat in seats:
                 seat.ends_at += busy_seconds
-        self.leases.ended(now)
-        free = [s for s in seats if s.asking and not s.is_live and s.waiting is None]
-        return [self._granted(s, now) for s in free if s.closed is None and not self.failure]
+        self.leases.expire(now)
+        free = [s for s in seats if s.pending_hello and not s.is_live and s.pending_push is None]
+        return [self._granted(s, now) for s in free if s.close_frame is None and not self.failure]
 
     # -- seats -----------------------------------------------------------------------------------
 
     def _hello(self, frame: Frame, now: float) -> list[Frame]:
         seat = self.leases.seats[frame.slot]
-        if seat.closed is not None:
+        if seat.close_frame is not None:
             return [self._reply_to(frame, "done")]
-        if seat.is_live and seat.is_again(frame):
+        if seat.is_live and seat.is_same_attempt(frame):
             if frame.header["hello"] <= seat.hello:
-                return [seat.answered] if seat.answered is not None else []
+                return [seat.last_answer] if seat.last_answer is not None else []
             self.leases.vacate(seat)
-        seat.asking = frame
-        if seat.is_live or seat.waiting is not None:
+        seat.pending_hello = frame
+        if seat.is_live or seat.pending_push is not None:
             return [self._reply_to(frame, "busy")]
         return [self._granted(seat, now)]
 
     def _granted(self, seat: SeatState, now: float) -> Frame:
-        assert seat.asking is not None
-        has = seat.asking.header["has"]
+        assert seat.pending_hello is not None
+        has = seat.pending_hello.header["has"]
         admit(seat, self.leases, self.callbacks, now)
         state = self._rule.state(has)
         self.bytes_sent += state.nbytes
@@ -158,8 +160,8 @@ class TaskServer(LeaseServer):
             is_fresh=self.version == 0,
         )
         header = {"attempt": seat.attempt, "hello": seat.hello}
-        seat.answered = grant_to(self._frame("grant", seat.slot, seat.lease, header), grant)
-        return seat.answered
+        seat.last_answer = grant_to(self._frame("grant", seat.slot, seat.lease, header), grant)
+        return seat.last_answer
 
     def _bye(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
         """Takes in a worker's error: one of photinus's ends the work, others after some tries.
@@ -191,7 +193,7 @@ class TaskServer(LeaseServer):
         if parcel is None:
             raise FrameError("a push of a unit must hold its result", got=f"worker {seat.slot}")
         self.bytes_received += parcel.nbytes
-        seat.waiting, self._results[seat.slot] = push, unpacked(parcel)
+        seat.pending_push, self._results[seat.slot] = push, unpacked(parcel)
         if not is_sound(self._results[seat.slot]):
             return self._refuse(seat, push)
         is_whole = len(self._results) == self._units.count or not self._units.together
@@ -199,7 +201,7 @@ class TaskServer(LeaseServer):
 
     def _refuse(self, seat: SeatState, frame: Frame) -> list[Frame]:
         """Refuses a push that is not finite; where a round needs it, the work ends."""
-        seat.waiting = None
+        seat.pending_push = None
         del self._results[seat.slot]
         self.refused.append(seat.slot)
         self.callbacks.enter("refuse", frame, {})
@@ -231,7 +233,7 @@ class TaskServer(LeaseServer):
         return self.stop(message(wrong, got=f"{type(error).__name__}: {error}"))
 
     def _count_applied(self, seat: SeatState, *, is_done: bool) -> Frame:
-        push, seat.waiting = seat.waiting, None
+        push, seat.pending_push = seat.pending_push, None
         assert push is not None
         self.leases.counts["applied"] += 1
         seat.position = push.header["position"]
@@ -247,7 +249,7 @@ class TaskServer(LeaseServer):
         self.bytes_sent += 0 if state is None else state.nbytes
         state_message = Message("agreed", state, version=self.version)
         answer = message_to(self._reply_to(push, "agreed"), state_message, stop=is_done)
-        seat.answered = seat.answers[push.sequence] = answer
+        seat.last_answer = seat.answers[push.sequence] = answer
         return answer
 
 
