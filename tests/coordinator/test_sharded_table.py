@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from photinus.checkpoint.mapped import PagedFile, ScratchFolder, is_mapped
-from photinus.coordinator.sharded_table import ENOUGH, ShardFiles, Table, kinds_of, page_in
+from photinus.coordinator.sharded_table import NO_MORE_WANTED, ShardFiles, Table, kinds_of, page_in
 from photinus.core.errors import RunFailedError
 from photinus.training.requests import Page
 
@@ -52,7 +52,7 @@ def test_a_page_that_comes_twice_counts_once(shards):
         shards.take(0, page("vector", 4, [4, 5]))
     shards.take(0, page("outer.0", 0, [7, 8]))
     assert shards.at(5)[0]["vector"].tolist() == [0, 1, 2, 3, 4, 5]
-    assert shards.take(0, page("outer.0", 0, [7, 8])) == ENOUGH
+    assert shards.take(0, page("outer.0", 0, [7, 8])) == NO_MORE_WANTED
 
 
 def test_another_version_takes_the_place_of_what_did_not_come_whole(shards, tmp_path):
@@ -73,7 +73,7 @@ def test_a_full_disk_costs_a_checkpoint_and_ends_a_run_whose_result_it_is(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(PagedFile, "write", full)
-    assert shards.take(0, page("vector", 0, [0.0])) == ENOUGH
+    assert shards.take(0, page("vector", 0, [0.0])) == NO_MORE_WANTED
     assert failures == ["a shard could not be written: No space left on device"]
     with pytest.raises(RunFailedError, match="No space left on device; free some space"):
         shards.take(0, page("vector", 0, [0.0], is_last=True))

@@ -49,7 +49,7 @@ class Made:
         self.cuts.take(slot, version, state(value), 1.0)
 
     def lose(self, slot):
-        self.cuts.without(slot)
+        self.cuts.drop_slot(slot)
         self.cuts.save_if_whole(1.0)
 
     def tell_shard(self, slot, value):
@@ -102,7 +102,7 @@ def test_a_lost_worker_is_not_waited_for():
 @pytest.mark.parametrize("policy", [Meetings(), Rounds()], ids=["meetings", "rounds"])
 def test_when_all_are_lost_nobody_can_say_what_the_parameters_are(policy):
     made = begun(policy)
-    made.cuts.without(0)
+    made.cuts.drop_slot(0)
     made.lose(1)
     assert bool(made.saved) is policy.keeps
 
@@ -122,13 +122,13 @@ def test_the_cut_of_a_table_waits_for_the_shards_of_all():
 
 def test_a_lost_shard_is_loaded_from_the_last_whole_cut_of_its_phase():
     made = begun(Meetings(rows=1, shards=2))
-    assert made.cuts.kept == 0
+    assert made.cuts.restorable_version == 0
     for slot in (0, 1):
         made.take(slot, 7, 1.0)
         made.tell_shard(slot, 1.0)
-    assert made.cuts.kept == 7
+    assert made.cuts.restorable_version == 7
     made.owner.phase = 1
-    assert made.cuts.kept == 0
+    assert made.cuts.restorable_version == 0
 
 
 def test_a_worker_goes_on_loading_from_the_cut_that_it_was_granted():
@@ -137,7 +137,7 @@ def test_a_worker_goes_on_loading_from_the_cut_that_it_was_granted():
         made.owner.version = version
         if version == 8:
             made.begin()
-            assert made.cuts.loaded(0)["vector"].tolist() == [1.0]
+            assert made.cuts.load_shard(0)["vector"].tolist() == [1.0]
         for slot in (0, 1):
             made.take(slot, version, 1.0)
             kinds = {"vector": ("float64", (1,))}
@@ -145,11 +145,11 @@ def test_a_worker_goes_on_loading_from_the_cut_that_it_was_granted():
                 made.cuts._shards.take(0, Page(8, "vector", 0, np.full(1, value), kinds))
             else:
                 made.cuts.page(slot, Page(version, "vector", 0, np.full(1, value), kinds), 1.0)
-    assert made.cuts.kept == 8
+    assert made.cuts.restorable_version == 8
     assert made.cuts.page(0, Page(7, "vector", 0), 1.0).numbers.tolist() == [1.0]
-    assert made.cuts.loaded(0)["vector"].tolist() == [2.0]
+    assert made.cuts.load_shard(0)["vector"].tolist() == [2.0]
     made.cuts.page(0, Page(9, "vector", 0, np.zeros(1), kinds), 1.0)
-    assert not made.cuts._loading
+    assert not made.cuts._loading_shards
 
 
 def test_a_cut_that_is_not_whole_gives_way_to_the_next():

@@ -2,7 +2,7 @@
 
 The same object serves processes, Spark tasks and the simulator; `coordinator.server` gives it a
 lock, a clock and a listener. Seats are `coordinator.membership`'s, phases
-`coordinator.phases`'s, cuts `coordinator.cuts`'s.
+`coordinator.phases`'s, snapshots `coordinator.snapshots`'s.
 """
 
 from __future__ import annotations
@@ -107,13 +107,13 @@ class Coordinator(LeaseServer):
     @property
     def is_snapshot_asked(self) -> bool:
         """True while a cut that was asked for is not whole."""
-        return self._cuts.is_asked
+        return self._cuts.is_requested
 
     def ask_for_snapshot(self) -> bool:
         """Has the present round saved, even shortly after a save; False where none is open."""
         if self.is_over:
             return False
-        return self._cuts.ask(is_open=self.has_begun and not self.is_between_passes)
+        return self._cuts.request(is_open=self.has_begun and not self.is_between_passes)
 
     # -- frames and time -------------------------------------------------------------------------
 
@@ -376,7 +376,7 @@ class Coordinator(LeaseServer):
         kind = "fenced" if message.kind == "rejoin" else message.kind
         member_fields = dict(self._peer_directory.member_fields()) if kind == "meet" else {}
         if member_fields and self.owner.has_shards:
-            member_fields["kept"] = self._cuts.kept
+            member_fields["kept"] = self._cuts.restorable_version
         seat.last_answer = seat.answers[push.sequence] = message_to(
             self._reply_to(push, kind),
             message,
@@ -399,7 +399,7 @@ class Coordinator(LeaseServer):
         seat.sequence += 1
         self._phases.add_measurement(frame)
         self.leases.close(seat, frame)
-        self._cuts.remember(frame)
+        self._cuts.keep_closing_state(frame)
         frames = [self._reply_to(frame, "done")] if seat.is_resting else []
         return frames + self._after_seat_emptied(seat, now) + self._finish_if_closed(now)
 
@@ -425,7 +425,7 @@ class Coordinator(LeaseServer):
         self.result = self._phases.finish(now)
         if self.result is not None:
             return self._end_frames("done")
-        return self._membership.regrant(self._phases.keep)
+        return self._membership.regrant(self._phases.stateful_slots)
 
     def _kind_after_end(self, frame: Frame) -> str:
         if self.failure or self.result is None:

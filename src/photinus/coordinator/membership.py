@@ -92,7 +92,7 @@ class Membership:
 
     def worker_lost(self, seat: SeatState) -> None:
         """A lost worker can neither heal others nor complete a cut."""
-        self._cuts.without(seat.slot)
+        self._cuts.drop_slot(seat.slot)
         if self._healer is seat:
             self._healer = None
 
@@ -102,20 +102,22 @@ class Membership:
         if healer is None or healer.slot != frame.slot or version != self._owner.version:
             return []
         self._healer, state = None, snapshot_of(frame)
-        point = self._cuts.held_by(state)
+        point = self._cuts.point_of(state)
         return [self._admit(seat, now, point, state.inner) for seat in self._claimable_seats(now)]
 
-    def regrant(self, keep: frozenset[int] = frozenset()) -> list[Frame]:
+    def regrant(self, stateful_slots: frozenset[int] = frozenset()) -> list[Frame]:
         """Returns grants for all seated workers: of another phase, or of another point of it.
 
         Args:
-            keep: whose inner state is the agreed one, at the border of a start and its rest.
+            stateful_slots: with the agreed inner state, at the border of a start and its rest.
         """
         grants: list[Frame] = []
         for seat in self._leases.seats.values():
             if seat.is_live:
                 point, inner = self._cuts.start_for(seat.slot)
-                grants.append(self._grant(seat, point, {} if seat.slot in keep else inner))
+                grants.append(
+                    self._grant(seat, point, {} if seat.slot in stateful_slots else inner)
+                )
         return grants
 
     def _begin_when_all_arrived(self, now: float) -> list[Frame]:
@@ -123,7 +125,7 @@ class Membership:
         if any(s.rows < 0 for s in seats):
             return []
         asking_seats = [s for s in seats if s.pending_hello is not None]
-        return self._phases.begun(now) or [
+        return self._phases.begin_or_release(now) or [
             frame for seat in asking_seats for frame in self._seat(seat, now)
         ]
 
@@ -170,7 +172,7 @@ class Membership:
         owner, history, is_fresh = self._owner, self._cuts.history, self._owner.version == 0
         shard: dict[str, Kind] = {}
         if owner.has_shards:
-            shard = kinds_of(self._cuts.loaded(seat.slot))
+            shard = kinds_of(self._cuts.load_shard(seat.slot))
         grant = Grant(
             phase=owner.phase,
             lease=seat.lease,

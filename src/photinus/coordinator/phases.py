@@ -25,9 +25,9 @@ from photinus.training.plan import START, Phase, TrainingPlan
 from photinus.training.snapshots import RunSnapshot
 from photinus.transport.frames import Frame
 
-_USUAL, _LEFT_OUT = "averaging", ("every", "outer", "codec")
+_DEFAULT_RECIPE, _ROUND_ARGUMENTS = "averaging", ("every", "outer", "codec")
 """The recipe of a job that names none, and arguments of it that say how its rounds are."""
-_SHUFFLES = "all rows are redistributed by their hash, once; shuffle=False leaves them"
+_SHUFFLE_NOTE = "all rows are redistributed by their hash, once; shuffle=False leaves them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class Phases:
         self.owner = ParameterServer(leases, callbacks)
         self.early_stopping = EarlyStopping(0.0, plan.patience)
         self.cuts = SnapshotCollector(plan, leases, self.owner, self.early_stopping, callbacks, cut)
-        self.span, self.keep = (0.0, 1.0), frozenset[int]()
-        self.has_begun, self.is_between_passes, self._is_tried = False, False, False
-        self._begun, self._is_shuffled, self.wants_shuffle = -1, False, False
-        self._wrong_losses = set[str]()
+        self.span, self.stateful_slots = (0.0, 1.0), frozenset[int]()
+        self.has_begun, self.is_between_passes, self._is_trial_over = False, False, False
+        self._begun_phase, self._is_shuffled, self.wants_shuffle = -1, False, False
+        self._warned_stages = set[str]()
         """The stages that were warned of."""
         self.enter(cut.phase if cut else 0)
 
@@ -97,21 +97,23 @@ class Phases:
     def is_spent(self) -> bool:
         """True when the budget is used up and shares were not fixed in advance."""
         is_done = self.owner.applied >= self.owner.budget
-        return self._is_stopped or (is_done and not self._plan.is_fixed(self.owner.phase))
+        return self._is_cut_short or (is_done and not self._plan.is_fixed(self.owner.phase))
 
     @property
-    def _is_stopped(self) -> bool:
+    def _is_cut_short(self) -> bool:
         """True where the phase ends before its rows are used up."""
-        return self.early_stopping.is_stopped or self._is_tried
+        return self.early_stopping.is_stopped or self._is_trial_over
 
     def would_spend(self, examples: int) -> bool:
         """Returns whether so many more examples use the budget up."""
-        return self._is_tried or self.owner.applied + examples >= self.owner.budget
+        return self._is_trial_over or self.owner.applied + examples >= self.owner.budget
 
     def check_trial(self, now: float) -> None:
         """Ends the present phase of a trial once it was tried for long enough."""
         seconds = self._plan.trial_seconds
-        self._is_tried = self.has_begun and seconds is not None and now - self._entered >= seconds
+        self._is_trial_over = (
+            self.has_begun and seconds is not None and now - self._entered_at >= seconds
+        )
 
     def end_of(self, seat: SeatState) -> float:
         """Returns the position in a seat's rows at which its share of the phase ends."""
@@ -126,7 +128,7 @@ class Phases:
             phase: its index.
             point: of a rest, where its start ended: every seat continues where it was.
         """
-        self._is_tried = False
+        self._is_trial_over = False
         self.cuts.forget()
         if point is None:
             self._leases.restart()
@@ -136,7 +138,7 @@ class Phases:
             self._enter_owner(phase, cut.point, cut.applied)
             self._leases.restore(cut)
         else:
-            first = self.cuts.start_of(phase) if point is None else point
+            first = self.cuts.first_point(phase) if point is None else point
             self._enter_owner(phase, first._replace(version=0))
 
     def _enter_owner(self, phase: int, point: Message, applied: int = 0) -> None:
@@ -149,14 +151,14 @@ class Phases:
     def begin(self, now: float) -> None:
         """Begins the phase, as all rows are counted; or another pass over them."""
         self.has_begun = True
-        if self._begun == self.owner.phase:
+        if self._begun_phase == self.owner.phase:
             return
         self.span = self._spans(self.owner.phase)
         if self.span[0] == self.span[1]:
             self.enter(self.owner.phase + 1)
             self.span = self._spans(self.owner.phase)
         owner = self.owner
-        self._begun = owner.phase
+        self._begun_phase = owner.phase
         point = owner.point._replace(version=owner.version)
         self._enter_owner(owner.phase, point, owner.applied)
         for warning in self._settled_warnings:
@@ -166,7 +168,7 @@ class Phases:
             spans = (seat.span for seat in self._leases.seats.values())
             for text, got, do in no_probabilities(self.phase.name, spans):
                 self._callbacks.warn(text, got=got, do=do)
-        self._entered = now
+        self._entered_at = now
         self.cuts.enter_phase(now)
         stage, rows = self.phase.stage, {s.slot: s.rows for s in self._leases.seats.values()}
         epochs = stage.passes(self._leases.rows)
@@ -190,17 +192,19 @@ class Phases:
             )
         )
 
-    def begun(self, now: float) -> list[Frame]:
+    def begin_or_release(self, now: float) -> list[Frame]:
         """Begins as all workers have come; returns what sends them away before they train.
 
         They leave where their rows must be redistributed, or were only counted.
         """
-        if self._look_for_skew():
+        if self._warn_of_skew():
             return self.rest()
         self.begin(now)
-        asking = (seat.pending_hello for seat in self._leases.present_seats)
-        is_count = any(hello is not None and hello.header.get("passes") == 0 for hello in asking)
-        return self.rest() if is_count else []
+        hellos = (seat.pending_hello for seat in self._leases.present_seats)
+        is_counting_pass = any(
+            hello is not None and hello.header.get("passes") == 0 for hello in hellos
+        )
+        return self.rest() if is_counting_pass else []
 
     def _size(self) -> int:
         """Returns how many numbers are trained in this phase."""
@@ -215,7 +219,7 @@ class Phases:
 
     def finish(self, now: float) -> RunResult | None:
         """Ends the present phase, and enters the next one; returns the result after the last."""
-        point, table = self._final(), self.cuts.table(self._best)
+        point, table = self._final_point(), self.cuts.table(self._best)
         assert point.floats is not None
         assert point.integers is not None
         self._warn_of_unused_rows()
@@ -224,64 +228,66 @@ class Phases:
                 phase=self.owner.phase,
                 name=self.phase.name,
                 examples=self.owner.applied,
-                seconds=now - self._entered,
+                seconds=now - self._entered_at,
                 metrics=self.owner.metrics,
                 passes={str(s): n for s, n in self._leases.passes(self.owner.numbers).items()},
                 fingerprint=_fingerprint(point) if table is None else table.fingerprint,
             )
         )
-        if self._goes_on(point, now):
+        if self._enter_next(point, now):
             return None
         return RunResult(self.cuts.history, point.floats, point.integers, table)
 
-    def _goes_on(self, point: Message, now: float) -> bool:
+    def _enter_next(self, point: Message, now: float) -> bool:
         """Enters the phase after the present one, from where this one ended; False after the last.
 
         A rest continues from its start's point, rows and inner optimizers.
         """
-        following, goes_on = self.owner.phase + 1, not self._is_stage_over
-        if self.phase.part == START and not goes_on:
-            following += 1
-        if not goes_on and not self.owner.has_shards:
+        next_phase, has_rest = self.owner.phase + 1, not self._is_stage_over
+        if self.phase.part == START and not has_rest:
+            next_phase += 1
+        if not has_rest and not self.owner.has_shards:
             assert point.vector is not None
             self.cuts.keep_stage(point.vector)
-        if following == len(self._plan.phases):
+        if next_phase == len(self._plan.phases):
             return False
-        closed = self._leases.close_frames
-        newest = max((frame.header["version"] for frame in closed.values()), default=-1)
-        closed = {s: f for s, f in closed.items() if goes_on and f.header["version"] == newest}
-        self.keep = frozenset(closed)
-        self.enter(following, point if goes_on else None)
+        close_frames = self._leases.close_frames
+        newest = max((frame.header["version"] for frame in close_frames.values()), default=-1)
+        close_frames = {
+            s: f for s, f in close_frames.items() if has_rest and f.header["version"] == newest
+        }
+        self.stateful_slots = frozenset(close_frames)
+        self.enter(next_phase, point if has_rest else None)
         self.begin(now)
-        cut = self.cuts.here()
-        if goes_on:
+        cut = self.cuts.present_snapshot()
+        if has_rest:
             self._callbacks.enter("rest", self.owner.frame("stop", 0, 0), {})
-            inner = {slot: inner_of(frame.arrays) for slot, frame in closed.items()}
-            cut = replace(cut, inner={slot: held for slot, held in inner.items() if held})
+            inner_states = {slot: inner_of(frame.arrays) for slot, frame in close_frames.items()}
+            cut = replace(cut, inner={slot: state for slot, state in inner_states.items() if state})
             self.cuts.continue_from(cut)
         self._callbacks.save(cut)
         return True
 
-    def _final(self) -> Message:
+    def _final_point(self) -> Message:
         """Returns the exact average at a phase's end: the owner's point, or the workers' mean."""
         point, best = self.owner.point, self._best
         if best is not None:
             return best.point
-        closed = [frame for frame in self._leases.close_frames.values() if frame.arrays]
-        if self.owner.policy.keeps or self.owner.has_shards or not closed:
+        close_frames = [frame for frame in self._leases.close_frames.values() if frame.arrays]
+        if self.owner.policy.keeps or self.owner.has_shards or not close_frames:
             return point
-        newest = max(frame.header["version"] for frame in closed)
-        held = [frame.arrays for frame in closed if frame.header["version"] == newest]
-        share = [1.0 / len(held)] * len(held)
-        vector = held[0]["vector"].copy()  # its worker may train on in the same memory
-        if len({fingerprint(h["vector"]) for h in held}) > 1:
+        newest = max(frame.header["version"] for frame in close_frames)
+        states = [frame.arrays for frame in close_frames if frame.header["version"] == newest]
+        weights = [1.0 / len(states)] * len(states)
+        vector = states[0]["vector"].copy()  # its worker may train on in the same memory
+        if len({fingerprint(arrays["vector"]) for arrays in states}) > 1:
             wrong = "the workers ended with different parameters"
             self._callbacks.warn(wrong, then="the result is their mean")
-            vector = combine([h["vector"] for h in held], share)
+            vector = combine([arrays["vector"] for arrays in states], weights)
         return point._replace(
             vector=vector,
-            floats=combine([h["floats"] for h in held], share),
-            integers=np.maximum.reduce([h["integers"] for h in held]),
+            floats=combine([arrays["floats"] for arrays in states], weights),
+            integers=np.maximum.reduce([arrays["integers"] for arrays in states]),
         )
 
     def _warn_of_no_rest(self) -> None:
@@ -290,8 +296,8 @@ class Phases:
         if phase.part != START or phase.until != AUTO or self.span != (0.0, 1.0):
             return
         strategy: Any = self._plan.phases[self.owner.phase + 1].strategy
-        recipe, is_named = strategy.recipe, not strategy.usual.issuperset(_LEFT_OUT)
-        if recipe != _USUAL or is_named:
+        recipe, is_named = strategy.recipe, not strategy.usual.issuperset(_ROUND_ARGUMENTS)
+        if recipe != _DEFAULT_RECIPE or is_named:
             steps = phase.steps(self._leases.rows)
             self._callbacks.warn(
                 f"{phase.stage.name}: all steps average gradients, and none is of {recipe}",
@@ -307,36 +313,39 @@ class Phases:
 
     def _warn_of_unused_rows(self) -> None:
         """Names the workers whose rows were trained on less often than the others'."""
-        if self._is_stopped or not self._plan.is_fixed(self.owner.phase):
+        if self._is_cut_short or not self._plan.is_fixed(self.owner.phase):
             return
         rows, stage = self._leases.rows, self.phase.stage
         wanted = self.span[1] * stage.passes(rows)
         for slot, passes in self._leases.passes(self.owner.numbers).items():
             seat = self._leases.seats[slot]
-            missing = (wanted - passes) * seat.rows
-            share = 1.0 if self._plan.is_shared else seat.rows / rows
-            if missing > math.ceil(stage.batch_size * share):
+            missing_examples = (wanted - passes) * seat.rows
+            batch_share = 1.0 if self._plan.is_shared else seat.rows / rows
+            if missing_examples > math.ceil(stage.batch_size * batch_share):
                 self._callbacks.warn(
-                    f"{self.phase.name}: {missing:.0f} examples of worker {slot} were not used",
+                    f"{self.phase.name}: {missing_examples:.0f} examples of worker {slot}"
+                    " were not used",
                     got=f"{passes:.2f} passes over its {seat.rows} rows, not {wanted:.2f}",
                 )
 
-    def _look_for_skew(self) -> bool:
+    def _warn_of_skew(self) -> bool:
         """Looks at rows and labels once all workers came; returns whether to redistribute the rows.
 
         Workers that train alone between rounds drift apart when their rows are not alike, and
         the worker with the most rows works while the others wait.
         """
         seats = self._leases.seats
-        wrong = uneven([max(0, seat.rows) for seat in seats.values()])
+        findings = uneven([max(0, seat.rows) for seat in seats.values()])
         if self._has_local_steps:  # a mean gradient is of all labels
-            wrong += other_labels({slot: seat.labels for slot, seat in seats.items()})
-        if not wrong or self._begun >= 0:
+            findings += other_labels({slot: seat.labels for slot, seat in seats.items()})
+        if not findings or self._begun_phase >= 0:
             return False
         can_shuffle = self._callbacks.can_shuffle and not self._is_shuffled
         self.wants_shuffle = self._plan.shuffle and can_shuffle
-        for text, got, do in wrong:
-            self._callbacks.warn(text, got=got or None, do=_SHUFFLES if self.wants_shuffle else do)
+        for text, got, do in findings:
+            self._callbacks.warn(
+                text, got=got or None, do=_SHUFFLE_NOTE if self.wants_shuffle else do
+            )
         return self.wants_shuffle
 
     @property
@@ -354,8 +363,14 @@ class Phases:
         self.is_between_passes = True
         leases, cut = self._leases, self.cuts.saved
         if self.owner.version > 0 and (cut is None or not cut.inner):
-            closed = leases.close_frames.items()
-            self.cuts.keep({slot: f.arrays for slot, f in closed if self._is_newest(f)})
+            close_frames = leases.close_frames.items()
+            self.cuts.save_from_workers(
+                {
+                    slot: frame.arrays
+                    for slot, frame in close_frames
+                    if self._is_at_agreed_point(frame)
+                }
+            )
         return [self.owner.frame("done", s.slot, s.lease) for s in leases.present_seats]
 
     def next_pass(self, now: float) -> None:
@@ -365,18 +380,18 @@ class Phases:
         self.cuts.drop()
         self._leases.empty(now)
 
-    def _is_newest(self, closed: Frame) -> bool:
+    def _is_at_agreed_point(self, close_frame: Frame) -> bool:
         """Returns whether a worker's own state fits the agreed point."""
-        return self.owner.policy.keeps or bool(closed.header["version"] == self.owner.version)
+        return self.owner.policy.keeps or bool(close_frame.header["version"] == self.owner.version)
 
     # -- validation ------------------------------------------------------------------------------
 
     def warn_of_bad_loss(self) -> None:
         """Warns, once a stage, of a loss that is not finite: a push is looked at by its numbers."""
         name, loss = self.phase.stage.name, self.owner.metrics.get("loss", 0.0)
-        if math.isfinite(loss) or name in self._wrong_losses:
+        if math.isfinite(loss) or name in self._warned_stages:
             return
-        self._wrong_losses.add(name)
+        self._warned_stages.add(name)
         wrong = f"{name}: the loss is not finite, though the gradients are"
         do = "look for a log, a root or a quotient of 0 in it; the model may be of no use"
         self._callbacks.warn(wrong, got=f"{loss:g} in round {self.owner.version}", do=do)
@@ -387,9 +402,9 @@ class Phases:
 
     def add_measurement(self, frame: Frame) -> None:
         """Takes what a worker measured."""
-        told = frame.header.get("measured")
-        if told is not None:
-            self.early_stopping.add_sums(frame.slot, told)
+        sums = frame.header.get("measured")
+        if sums is not None:
+            self.early_stopping.add_sums(frame.slot, sums)
             self.decide_on_the_best()
 
     def decide_on_the_best(self) -> None:

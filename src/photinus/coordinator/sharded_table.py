@@ -24,7 +24,7 @@ RELEASE_SECONDS, _LOOK_SECONDS = 30.0, 0.5
 """How long workers that have ended may take to release what their shards took of a disk."""
 _JOINED_NUMBERS = 1 << 22
 """Of each shard so many are joined at once."""
-ENOUGH = -1
+NO_MORE_WANTED = -1
 """Answers a page of which no more are wanted."""
 
 
@@ -37,47 +37,51 @@ class ShardFiles:
     """
 
     def __init__(self, scratch: ScratchFolder, failed: Callable[[str], None]) -> None:
-        self._scratch, self._failed = scratch, failed
-        self._coming: dict[int, tuple[int, PagedFile]] = {}
+        self._scratch, self._on_failure = scratch, failed
+        self._incoming: dict[int, tuple[int, PagedFile]] = {}
         self._whole: dict[int, tuple[int, MappedFile]] = {}
 
     def take(self, slot: int, page: Page) -> int:
-        """Takes a page in; returns how many numbers of its array have arrived, or `ENOUGH`.
+        """Takes a page in; returns how many numbers of its array have arrived, or `NO_MORE_WANTED`.
 
         Raises:
             RunFailedError: there is no room for a shard that will not be sent again.
         """
         if self._whole.get(slot, (-1,))[0] == page.version:
-            return ENOUGH
+            return NO_MORE_WANTED
         assert page.numbers is not None
         try:
-            return self._written(slot, page, page.numbers)
+            return self._write_page(slot, page, page.numbers)
         except OSError as error:
-            self._coming.pop(slot, None)
+            self._incoming.pop(slot, None)
             reason = f"a shard could not be written: {error.strerror or error}"
             if page.is_last:
                 raise RunFailedError(reason, do="free some space, and resume the run") from error
-            self._failed(reason)
-            return ENOUGH
+            self._on_failure(reason)
+            return NO_MORE_WANTED
 
-    def _written(self, slot: int, page: Page, numbers: Vector) -> int:
-        version, file = self._coming.get(slot, (-1, None))
+    def _write_page(self, slot: int, page: Page, numbers: Vector) -> int:
+        version, file = self._incoming.get(slot, (-1, None))
         if file is None or version != page.version:
             file = self._scratch.paged(page.kinds)
-            self._coming[slot] = page.version, file
-        come = file.write(page.name, page.start, numbers)
+            self._incoming[slot] = page.version, file
+        arrived_count = file.write(page.name, page.start, numbers)
         if file.is_whole:
-            del self._coming[slot]
+            del self._incoming[slot]
             self._whole[slot] = page.version, file.closed()
-        return come
+        return arrived_count
 
     def at(self, version: int) -> dict[int, MappedFile]:
         """Returns slot -> its shard, of those that have arrived whole at a version."""
-        return {slot: file for slot, (at, file) in sorted(self._whole.items()) if at == version}
+        return {
+            slot: file
+            for slot, (own_version, file) in sorted(self._whole.items())
+            if own_version == version
+        }
 
     def drop(self) -> None:
         """Forgets all of it: the run continues from elsewhere."""
-        self._coming, self._whole = {}, {}
+        self._incoming, self._whole = {}, {}
 
 
 class Table:
@@ -106,9 +110,9 @@ class Table:
     @classmethod
     def of(cls, vector: Vector) -> Table:
         """Returns the table that lies in a file already [n]."""
-        made = object.__new__(cls)
-        made._shards, made._vector = {}, vector
-        return made
+        table = object.__new__(cls)
+        table._shards, table._vector = {}, vector
+        return table
 
     @property
     def vector(self) -> Vector:
@@ -118,46 +122,46 @@ class Table:
             RunFailedError: there is no room for it.
         """
         if self._vector is None:
-            self._vector = self._joined()
+            self._vector = self._join()
             self._shards.clear()
         return self._vector
 
-    def _joined(self) -> Vector:
+    def _join(self) -> Vector:
         model, shards = self._start(), [self._shards[slot] for slot in sorted(self._shards)]
         trained = model.parameters.trained
-        into = self._room(trained.size, str(trained.dtype))
-        table = into.reshape(-1, self._width)
+        joined = self._allocate(trained.size, str(trained.dtype))
+        table = joined.reshape(-1, self._width)
         if any(AT in shard for shard in shards):
             model.first_rows(table, 0, self._seed, 1)
         rows = max(1, _JOINED_NUMBERS // self._width)
         for start in range(0, -(-len(table) // len(shards)), rows):
             for slot, shard in enumerate(shards):  # some rows of all: the file is gone through once
-                own, some = table[slot :: len(shards)], slice(start, start + rows)
+                slot_rows, chunk = table[slot :: len(shards)], slice(start, start + rows)
                 if AT in shard:
-                    here = slice(*np.searchsorted(shard[AT].ravel(), (start, start + rows)))
-                    own[shard[AT].ravel()[here]] = shard["vector"][here]
+                    stored = slice(*np.searchsorted(shard[AT].ravel(), (start, start + rows)))
+                    slot_rows[shard[AT].ravel()[stored]] = shard["vector"][stored]
                 else:
-                    own[some] = shard["vector"].reshape(-1, self._width)[some]
-        return into
+                    slot_rows[chunk] = shard["vector"].reshape(-1, self._width)[chunk]
+        return joined
 
-    def _room(self, size: int, dtype: str) -> Vector:
+    def _allocate(self, size: int, dtype: str) -> Vector:
         """Returns room for the table: the shards of workers may be on the same disk for a while."""
-        waiting, until = threading.Event(), time.monotonic() + RELEASE_SECONDS
+        pause, deadline = threading.Event(), time.monotonic() + RELEASE_SECONDS
         while True:
             try:
                 return self._scratch.array((size,), dtype)
             except OSError as error:
-                if time.monotonic() >= until:
+                if time.monotonic() >= deadline:
                     reason = f"the table could not be written: {error.strerror or error}"
                     do = "free some space, and resume the run"
                     raise RunFailedError(reason, do=do) from error
-            waiting.wait(_LOOK_SECONDS)
+            pause.wait(_LOOK_SECONDS)
 
     @property
     def fingerprint(self) -> str:
         """16 hex digits of the shards' bytes."""
-        told = "".join(getattr(s, "sha256", "") for _, s in sorted(self._shards.items()))
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        digests = "".join(getattr(s, "sha256", "") for _, s in sorted(self._shards.items()))
+        return hashlib.sha256(digests.encode()).hexdigest()[:16]
 
 
 def kinds_of(shard: Shard) -> dict[str, Kind]:

@@ -13,7 +13,7 @@ from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.early_stopping import EarlyStopping
 from photinus.coordinator.leases import Leases
 from photinus.coordinator.parameter_server import ParameterServer
-from photinus.coordinator.sharded_table import ENOUGH, Shard, ShardFiles, Table, page_in
+from photinus.coordinator.sharded_table import NO_MORE_WANTED, Shard, ShardFiles, Table, page_in
 from photinus.core.errors import UsageError, message
 from photinus.core.events import CheckpointFailed
 from photinus.core.parameters import Vector
@@ -25,7 +25,7 @@ from photinus.training.requests import Page, WorkerSnapshot
 from photinus.training.snapshots import RunSnapshot, Shards
 from photinus.transport.frames import Frame
 
-_MOST_RETURNS = 10
+_MAX_RETURNS = 10
 """How often in a row a run goes back to the same cut before it fails."""
 
 
@@ -56,27 +56,27 @@ class SnapshotCollector:
         last: RunSnapshot | None = None,
     ) -> None:
         if last is not None:
-            _check(last, plan)
+            _check_plan(last, plan)
         self._plan, self._leases, self._callbacks = plan, leases, callbacks
         self._owner, self._early_stopping = owner, early_stopping
         self.last = last
         self.history: tuple[Vector, ...] = last.history if last else plan.start.get("", ())
         """What the earlier stages agreed on."""
-        self.is_asked = False
+        self.is_requested = False
         """The present round must be saved, however recent the last save is."""
         self._saved_at = 0.0
         self.holders = set[int]()
         """The slots that hold a shard of the present point, where nothing else holds it."""
-        self._loading: dict[int, Shard] = {}
+        self._loading_shards: dict[int, Shard] = {}
         """Slot -> what its worker loads, until it has sent a page of its own."""
         self._returns = 0
         """How often in a row the run went back and agreed on nothing in between."""
-        self._applied = -1
+        self._applied_before = -1
         """The examples that were agreed on before the present round."""
-        self._making: RunSnapshot | None = None
-        self._missing: set[int] = set()
+        self._pending: RunSnapshot | None = None
+        self._slots_awaited: set[int] = set()
         self._snapshots: dict[int, WorkerSnapshot] = {}
-        self._shards = ShardFiles(callbacks.scratch, self._no_shard)
+        self._shards = ShardFiles(callbacks.scratch, self._give_up_round)
 
     def enter_phase(self, now: float) -> None:
         """Begins to count the time until the next save."""
@@ -90,9 +90,9 @@ class SnapshotCollector:
         """Takes a cut as the last one: the run continues from there."""
         self.last = cut
 
-    def ask(self, *, is_open: bool) -> bool:
+    def request(self, *, is_open: bool) -> bool:
         """Has the present round saved, however recent the last save is, where one is open."""
-        self.is_asked = is_open
+        self.is_requested = is_open
         return is_open
 
     # -- the present point -----------------------------------------------------------------------
@@ -120,10 +120,10 @@ class SnapshotCollector:
         if cut is None or not cut.inner:
             return point, {}
         is_own = owner.policy.keeps and cut.version > 0
-        anybody = {} if is_own else cut.inner[min(cut.inner)]
-        return point, cut.inner.get(slot, anybody)
+        fallback = {} if is_own else cut.inner[min(cut.inner)]
+        return point, cut.inner.get(slot, fallback)
 
-    def here(self) -> RunSnapshot:
+    def present_snapshot(self) -> RunSnapshot:
         """Returns the present point as a cut, without what the workers hold alone."""
         owner = self._owner
         return RunSnapshot(
@@ -137,7 +137,7 @@ class SnapshotCollector:
             row_size=owner.policy.rows if owner.has_shards else 0,
         )
 
-    def start_of(self, phase: int) -> Message:
+    def first_point(self, phase: int) -> Message:
         """Returns the first point of a phase."""
         trained, floats, integers = self._plan.first(phase, self.history)
         vector = None if self._plan.is_sharded(phase) else trained
@@ -147,8 +147,8 @@ class SnapshotCollector:
 
     def is_due(self, now: float) -> bool:
         """Returns whether the present round must be saved."""
-        every = self._callbacks.checkpoint_seconds
-        return self.is_asked or (every is not None and now - self._saved_at >= every)
+        interval = self._callbacks.checkpoint_seconds
+        return self.is_requested or (interval is not None and now - self._saved_at >= interval)
 
     def begin(self, members: frozenset[int], progress: float, now: float) -> bool:
         """Begins a cut of this round, if it is due or a trial needs it.
@@ -162,28 +162,40 @@ class SnapshotCollector:
             now: the time.
         """
         owner, seats = self._owner, self._leases.seats.values()
-        has_trained, self._applied = owner.applied != self._applied, owner.applied
+        has_trained, self._applied_before = owner.applied != self._applied_before, owner.applied
         # after a round of shards without steps workers leave, and others could read no rows of them
-        is_all = bool(members) and (has_trained or not owner.has_shards)
-        is_all = is_all and not any(seat.close_frame for seat in seats)
-        is_all = is_all and (members == self._leases.members or not owner.policy.waits)
-        is_trial = is_all and self._early_stopping.begin(
+        is_whole_round = bool(members) and (has_trained or not owner.has_shards)
+        is_whole_round = is_whole_round and not any(seat.close_frame for seat in seats)
+        is_whole_round = is_whole_round and (
+            members == self._leases.members or not owner.policy.waits
+        )
+        is_trial = is_whole_round and self._early_stopping.begin(
             progress, owner.version, self._leases.members
         )
         # an unfinished cut will be whole: with a worker that is lost it is given up
-        is_unfinished = self._making is not None and len(self._told) < owner.policy.shards
+        is_unfinished = (
+            self._pending is not None and len(self._arrived_shards) < owner.policy.shards
+        )
         if not is_trial and (is_unfinished or not self.is_due(now)):
             return False
         # where workers do not wait, no two of them are at the same point: each starts fresh
-        asked = members if owner.policy.waits else frozenset[int]()
-        self._making, self._missing, self._snapshots = self.here(), set(asked), {}
-        return bool(asked)
+        slots = members if owner.policy.waits else frozenset[int]()
+        self._pending, self._slots_awaited, self._snapshots = (
+            self.present_snapshot(),
+            set(slots),
+            {},
+        )
+        return bool(slots)
 
     def take(self, slot: int, version: int, snapshot: WorkerSnapshot, now: float) -> None:
         """Takes in the state that a worker sent, for the cut in the making."""
-        if self._making is not None and version == self._making.version and slot in self._missing:
+        if (
+            self._pending is not None
+            and version == self._pending.version
+            and slot in self._slots_awaited
+        ):
             self._snapshots[slot] = snapshot
-            self._missing.discard(slot)
+            self._slots_awaited.discard(slot)
         self.save_if_whole(now)
 
     def save_if_whole(self, now: float) -> None:
@@ -192,79 +204,81 @@ class SnapshotCollector:
         Where the owner does not hold the parameters, the lowest slot's are taken; without any
         there is no cut.
         """
-        policy, shards = self._owner.policy, self._told
-        if self._making is None or self._missing or len(shards) < policy.shards:
+        policy, shards = self._owner.policy, self._arrived_shards
+        if self._pending is None or self._slots_awaited or len(shards) < policy.shards:
             return
-        cut, self._making = self._making, None
+        cut, self._pending = self._pending, None
         if not policy.keeps and not policy.shards:
             if not self._snapshots:
                 return
             first = self._snapshots[min(self._snapshots)]
-            cut = _held(cut, first.trained, first.floats, first.integers)
+            cut = _at_worker_point(cut, first.trained, first.floats, first.integers)
         inner = {slot: s.inner for slot, s in sorted(self._snapshots.items())}
         self.last = replace(cut, inner=inner, shards=shards)
         self._early_stopping.offer_candidate(self.last)
         if self.is_due(now):
-            self._saved_at, self.is_asked = now, False
+            self._saved_at, self.is_requested = now, False
             self._callbacks.save(self.last)
 
     def drop(self) -> None:
         """Gives up the cut in the making."""
-        self._making = None
+        self._pending = None
 
-    def without(self, slot: int) -> None:
+    def drop_slot(self, slot: int) -> None:
         """A worker was lost: it can complete neither a cut nor a measurement."""
-        self._missing.discard(slot)
-        if self._owner.has_shards and slot not in self._told:
+        self._slots_awaited.discard(slot)
+        if self._owner.has_shards and slot not in self._arrived_shards:
             self.drop()  # no worker can send that version of its shard any more
         self._early_stopping.drop_slot(slot)
 
     # -- shards of a table -----------------------------------------------------------------------
 
     @property
-    def _told(self) -> Mapping[int, MappedFile]:
+    def _arrived_shards(self) -> Mapping[int, MappedFile]:
         """Slot -> its shard, of those that have arrived for the cut in the making."""
-        return {} if self._making is None else self._shards.at(self._making.version)
+        return {} if self._pending is None else self._shards.at(self._pending.version)
 
     def shard(self, slot: int) -> Shard:
         """Returns what a worker's shard is loaded from; nothing where the worker makes it."""
         cut, owner = self.last, self._owner
         if cut is not None and cut.phase == owner.phase and cut.shards:
             return cut.shards[slot]
-        given = self._plan.start.get(self._plan.phases[owner.phase].stage.name, ())
-        if not given or not given[0].size:
+        start = self._plan.start.get(self._plan.phases[owner.phase].stage.name, ())
+        if not start or not start[0].size:
             return {}
-        return {"vector": given[0].reshape(-1, owner.policy.rows)[slot :: owner.policy.shards]}
+        return {"vector": start[0].reshape(-1, owner.policy.rows)[slot :: owner.policy.shards]}
 
     @property
-    def kept(self) -> int:
+    def restorable_version(self) -> int:
         """The version of the shards that a lost worker's successor loads."""
         cut = self.last
         return cut.version if cut is not None and cut.phase == self._owner.phase else 0
 
-    def loaded(self, slot: int) -> Shard:
+    def load_shard(self, slot: int) -> Shard:
         """Notes that a worker loads its shard, and returns what it is loaded from.
 
         That stays the same, though another cut is whole before the worker has asked for all of it.
         """
         self.holders.add(slot)
-        self._loading[slot] = shard = self.shard(slot)
+        self._loading_shards[slot] = shard = self.shard(slot)
         return shard
 
     def page(self, slot: int, page: Page, now: float) -> Page:
         """Answers a page of a worker's shard that the worker sends, or asks for."""
         if page.numbers is None:
-            shard = self._loading.get(slot) or self.shard(slot)
+            shard = self._loading_shards.get(slot) or self.shard(slot)
             return page._replace(numbers=page_in(shard[page.name], page.start))
-        self._loading.pop(slot, None)
-        is_for_cut = self._making is not None and page.version == self._making.version
-        come = self._shards.take(slot, page) if page.is_last or is_for_cut else ENOUGH
+        self._loading_shards.pop(slot, None)
+        is_for_cut = self._pending is not None and page.version == self._pending.version
+        arrived_count = (
+            self._shards.take(slot, page) if page.is_last or is_for_cut else NO_MORE_WANTED
+        )
         self.save_if_whole(now)
-        return Page(page.version, page.name, come)
+        return Page(page.version, page.name, arrived_count)
 
-    def _no_shard(self, reason: str) -> None:
+    def _give_up_round(self, reason: str) -> None:
         """A shard could not be written: this round is not saved, and training continues."""
-        self._callbacks.emit(CheckpointFailed(name=self.here().name, reason=reason))
+        self._callbacks.emit(CheckpointFailed(name=self.present_snapshot().name, reason=reason))
         self.drop()
 
     def table(self, best: RunSnapshot | None) -> Table | None:
@@ -275,61 +289,67 @@ class SnapshotCollector:
         """
         if not self._owner.has_shards:
             return None
-        closed = self._leases.close_frames.values()
-        shards: Shards = self._shards.at(max(frame.header["version"] for frame in closed))
+        close_frames = self._leases.close_frames.values()
+        shards: Shards = self._shards.at(max(frame.header["version"] for frame in close_frames))
         shards = shards if best is None else best.shards
         self._shards.drop()  # the table alone keeps the files, and releases them once it is whole
         plan, owner = self._plan, self._owner
         stage, integers = plan.phases[owner.phase].stage, owner.point.integers
-        start = partial(_start, stage, self.history, plan.seed, integers)
+        start = partial(_blank_model, stage, self.history, plan.seed, integers)
         return Table(shards, owner.policy.rows, self._callbacks.scratch, start, plan.seed)
 
     # -- what workers held alone -----------------------------------------------------------------
 
-    def held_by(self, worker: WorkerSnapshot) -> Message:
+    def point_of(self, worker: WorkerSnapshot) -> Message:
         """Returns the present point as a worker holds it, where the owner does not."""
-        return _held(self.here(), worker.trained, worker.floats, worker.integers).point
+        return _at_worker_point(
+            self.present_snapshot(), worker.trained, worker.floats, worker.integers
+        ).point
 
-    def keep(self, held: Mapping[int, Mapping[str, Vector]]) -> None:
+    def save_from_workers(self, arrays_by_slot: Mapping[int, Mapping[str, Vector]]) -> None:
         """Saves a cut of what workers sent when they left, by slot."""
-        cut = self.here()
+        cut = self.present_snapshot()
         if self._owner.has_shards:
             cut = replace(cut, shards=self._shards.at(cut.version))
         elif not self._owner.policy.keeps:
-            if not held:
+            if not arrays_by_slot:
                 return
-            cut = _held(cut, *_sections(held[min(held)]))
-        self.last = replace(cut, inner={s: inner_of(a) for s, a in sorted(held.items())})
+            cut = _at_worker_point(cut, *_parameter_vectors(arrays_by_slot[min(arrays_by_slot)]))
+        self.last = replace(
+            cut, inner={slot: inner_of(arrays) for slot, arrays in sorted(arrays_by_slot.items())}
+        )
         self._callbacks.save(self.last)
 
-    def remember(self, closed: Frame) -> None:
+    def keep_closing_state(self, close_frame: Frame) -> None:
         """Keeps the parameters of a worker that is done, should all others be lost."""
-        owner, version = self._owner, closed.header["version"]
+        owner, version = self._owner, close_frame.header["version"]
         is_new = version == owner.version and self.saved is None
         if is_new and version > 0 and not (owner.policy.keeps or owner.has_shards):
-            self.last = _held(self.here(), *_sections(closed.arrays))
+            self.last = _at_worker_point(
+                self.present_snapshot(), *_parameter_vectors(close_frame.arrays)
+            )
 
     # -- going back ------------------------------------------------------------------------------
 
     def forget(self) -> None:
         """The run continues from elsewhere: what workers hold or send is of another point."""
-        self.holders, self._loading = set(), {}
+        self.holders, self._loading_shards = set(), {}
         self.drop()
         self._shards.drop()
         self._leases.reopen()
 
     def fall_back(self) -> None:
         """Goes back to the last cut or the phase's start: no worker is left with the parameters."""
-        owner, leases, cut, lost = self._owner, self._leases, self.last, self._owner.version
+        owner, leases, cut, lost_version = self._owner, self._leases, self.last, self._owner.version
         if cut is None or cut.phase != owner.phase:
             cut = replace(
-                self.here(),
+                self.present_snapshot(),
                 version=0,
                 applied=0,
-                point=self.start_of(owner.phase),
+                point=self.first_point(owner.phase),
                 positions=dict.fromkeys(leases.seats, 0),
             )
-        self._returns = self._returns + 1 if lost == cut.version else 0
+        self._returns = self._returns + 1 if lost_version == cut.version else 0
         self.last = cut
         self.forget()
         owner.restore(cut.point, cut.applied)
@@ -342,15 +362,17 @@ class SnapshotCollector:
             wrong, do = "all seats were given up, and with them what the workers had agreed on", ""
         else:
             wrong = "all workers were lost, and with them what they had agreed on"
-        then = f"the run went back from version {lost} to {cut.version} of phase {cut.phase}"
+        then = (
+            f"the run went back from version {lost_version} to {cut.version} of phase {cut.phase}"
+        )
         self._callbacks.warn(wrong, then=then, do=do)
-        if owner.has_shards and self._returns == _MOST_RETURNS:
-            wrong = f"the workers agreed on nothing after version {lost}"
-            got = f"{_MOST_RETURNS} times one was lost, or could not reach another"
+        if owner.has_shards and self._returns == _MAX_RETURNS:
+            wrong = f"the workers agreed on nothing after version {lost_version}"
+            got = f"{_MAX_RETURNS} times one was lost, or could not reach another"
             owner.failure = message(wrong, got=got, do="repair the network; resume the run")
 
 
-def _held(
+def _at_worker_point(
     cut: RunSnapshot, trained: Vector | None, floats: Vector, integers: Vector
 ) -> RunSnapshot:
     """Returns a cut at the point that a worker held."""
@@ -358,7 +380,9 @@ def _held(
     return replace(cut, point=point)
 
 
-def _start(stage: Stage, history: tuple[Vector, ...], seed: int, integers: Vector | None) -> Model:
+def _blank_model(
+    stage: Stage, history: tuple[Vector, ...], seed: int, integers: Vector | None
+) -> Model:
     """Returns a model whose first rows are those with which all workers began."""
     model = stage.blank(history, seed)
     if integers is not None:
@@ -366,11 +390,11 @@ def _start(stage: Stage, history: tuple[Vector, ...], seed: int, integers: Vecto
     return model
 
 
-def _sections(arrays: Mapping[str, Vector]) -> tuple[Vector, Vector, Vector]:
+def _parameter_vectors(arrays: Mapping[str, Vector]) -> tuple[Vector, Vector, Vector]:
     return arrays["vector"], arrays["floats"], arrays["integers"]
 
 
-def _check(cut: RunSnapshot, plan: TrainingPlan) -> None:
+def _check_plan(cut: RunSnapshot, plan: TrainingPlan) -> None:
     if cut.phase >= len(plan.phases):
         wrong = f"the checkpoint is of phase {cut.phase}, and this plan has fewer phases"
         raise UsageError(wrong, got=len(plan.phases), do="resume with the plan it is of")
