@@ -95,7 +95,7 @@ def tried(job, data, cluster):
 
     def heard(event):
         trials.append(event)
-        trial.heard(event)
+        trial.record(event)
 
     plan = replace(job.plan(), trial_seconds=TRIAL_SECONDS)
     engine.run(RunSpec(plan=plan, data=data, run=bytes(16), emit=heard))

@@ -176,7 +176,7 @@ def test_phases_agree_as_they_are_told():
     tuned = averaging(every=Steps(9))
     model = DBN(inputs=4, hidden=(3, 2), classes=2)
     job = Job(model=model, strategy=plain, strategies={"pretraining": layers, "fine-tune": tuned})
-    phases = [stage.name for stage in job._plain_stages()]
+    phases = [stage.name for stage in job._unmeasured_stages()]
     assert [job.strategy_of(name) for name in phases] == [layers, layers, tuned]
     assert replace(job, strategies={}).strategy_of("rbm1") == plain
 

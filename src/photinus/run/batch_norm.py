@@ -29,29 +29,33 @@ def with_rows_to_normalize(draft: LazyModel) -> tuple[LazyModel, str]:
         draft: the job, and its model.
     """
     job, model = draft.job, draft.job.model
-    most = LEAST_ROWS * job.workers
-    if not isinstance(model, ModuleStage) or job.workers == 1 or model.batch_size >= most:
+    sufficient_rows = LEAST_ROWS * job.workers
+    if (
+        not isinstance(model, ModuleStage)
+        or job.workers == 1
+        or model.batch_size >= sufficient_rows
+    ):
         return draft, ""
-    made = draft.model()
-    modules = made.module.modules() if isinstance(made, (ModuleModel, ShardedModel)) else ()
-    needs = {type(m).__name__: _rows_for(m) for m in modules if isinstance(m, _BatchNorm)}
-    rows = max(needs.values(), default=0)
-    least = rows * job.workers
-    if model.batch_size >= least:
+    built = draft.model()
+    modules = built.module.modules() if isinstance(built, (ModuleModel, ShardedModel)) else ()
+    needed_rows = {type(m).__name__: _rows_for(m) for m in modules if isinstance(m, _BatchNorm)}
+    rows = max(needed_rows.values(), default=0)
+    min_batch = rows * job.workers
+    if model.batch_size >= min_batch:
         return draft, ""
-    name = min(name for name, need in needs.items() if need == rows)
-    usual, larger = model.batch_size, replace(model, batch_size=least)
-    then = f"batch_size is {least} now"
+    name = min(name for name, count in needed_rows.items() if count == rows)
+    given_batch, larger = model.batch_size, replace(model, batch_size=min_batch)
+    then = f"batch_size is {min_batch} now"
     if model.lr is None and "lr" not in model.settings and model.lr_scale == "none":
-        larger = replace(larger, lr=follow_batch(model.rate(), "linear", least, usual))
-        then += f", and the learning rate {least / usual:g} times the usual one"
+        larger = replace(larger, lr=follow_batch(model.rate(), "linear", min_batch, given_batch))
+        then += f", and the learning rate {min_batch / given_batch:g} times the usual one"
     text = message(
         f"{name} needs {rows} rows of a step on each worker",
-        got=f"batch_size {usual} for {job.workers} workers",
+        got=f"batch_size {given_batch} for {job.workers} workers",
         then=then,
         do="use fewer workers, or GroupNorm, to keep your batch_size",
     )
-    return LazyModel(replace(job, model=larger), made), text
+    return LazyModel(replace(job, model=larger), built), text
 
 
 def _rows_for(layer: nn.Module) -> int:

@@ -30,16 +30,16 @@ class _Tally:
     """Adds up the events of one run."""
 
     now: Callable[[], float]
-    began: float = math.nan
-    ended: float = math.nan
-    wall_began: float = math.nan
-    wall_ended: float = math.nan
+    began_at: float = math.nan
+    ended_at: float = math.nan
+    wall_began_at: float = math.nan
+    wall_ended_at: float = math.nan
     rounds: int = 0
     bytes: int = 0
     stage: str = ""
     examples: int = 0
     passes: tuple[float, float] = (math.nan, math.nan)
-    stale: list[float] = field(default_factory=list)
+    staleness: list[float] = field(default_factory=list)
     spread: float = math.nan
     curve: list[tuple[float, float]] = field(default_factory=list)
 
@@ -47,15 +47,15 @@ class _Tally:
         if isinstance(event, PhaseStarted):
             stage = event.name.partition(", ")[0]  # both parts of a stage are one curve
             self.stage, self.curve = stage, self.curve if stage == self.stage else []
-            if math.isnan(self.began):
-                self.began, self.wall_began = self.now(), time.monotonic()
+            if math.isnan(self.began_at):
+                self.began_at, self.wall_began_at = self.now(), time.monotonic()
         if isinstance(event, RoundClosed):
-            self.ended, self.wall_ended = self.now(), time.monotonic()
+            self.ended_at, self.wall_ended_at = self.now(), time.monotonic()
             self.rounds += event.rounds
             self.bytes += event.bytes_up + event.bytes_down
             if "loss" in event.metrics:
-                self.curve.append((self.ended - self.began, event.metrics["loss"]))
-            self.stale += [v for k, v in event.metrics.items() if k == "staleness"]
+                self.curve.append((self.ended_at - self.began_at, event.metrics["loss"]))
+            self.staleness += [v for k, v in event.metrics.items() if k == "staleness"]
             self.spread = event.metrics.get("consistency", self.spread)
         if isinstance(event, PhaseEnded):
             self.examples += event.examples
@@ -91,19 +91,21 @@ def compare(
     if cluster is not None and job.engine != "simulate":
         wrong, got = "speeds are given to the simulator only", f"engine {job.engine!r}"
         raise UsageError(wrong, got=got, do="name the engine simulate, or no speeds")
-    asked = list(strategies) or [recipe.build().without_start for recipe in RECIPES.values()]
+    candidates = list(strategies) or [recipe.build().without_start for recipe in RECIPES.values()]
     data, test = read_train(job), read_test(job.data)
     _check_same(job, folder / "job.json")
-    rows, known = [], _compared(folder / "comparison.json")
-    for number, strategy in enumerate(asked):
+    rows, previous = [], _read_compared(folder / "comparison.json")
+    for number, strategy in enumerate(candidates):
         engine = SimulatedEngine(cluster) if job.engine == "simulate" else engine_of(job.engine)
-        here = _free(folder / f"{number:02d}-{strategy.recipe}")
-        its = replace(job, strategy=strategy, strategies={})
-        row = known.get(_settings(strategy)) or _one(its, engine, here, (data, test))
+        run_folder = _free_folder(folder / f"{number:02d}-{strategy.recipe}")
+        run_job = replace(job, strategy=strategy, strategies={})
+        row = previous.get(_settings(strategy)) or _run_one(
+            run_job, engine, run_folder, (data, test)
+        )
         rows.append(row)
         told(row)
-        plain = json.dumps([asdict(r) for r in rows], indent=1)
-        (folder / "comparison.json").write_text(plain + "\n")
+        text = json.dumps([asdict(r) for r in rows], indent=1)
+        (folder / "comparison.json").write_text(text + "\n")
         comparison_page(rows, f"{job.name}: {job.workers} workers", folder / "comparison.html")
     return rows
 
@@ -117,23 +119,23 @@ def _check_same(job: Job, file: Path) -> None:
     file.write_text(json.dumps(plain, indent=1) + "\n")
 
 
-def _compared(file: Path) -> dict[str, Compared]:
+def _read_compared(file: Path) -> dict[str, Compared]:
     """Returns what an earlier call has compared, by strategy."""
     rows = json.loads(file.read_text()) if file.is_file() else []
-    made = [
+    compared = [
         Compared(
             **{**row, "passes": tuple(row["passes"]), "curve": tuple(map(tuple, row["curve"]))}
         )
         for row in rows
     ]
-    return {row.settings: row for row in made if not row.failure}
+    return {row.settings: row for row in compared if not row.failure}
 
 
 def _settings(strategy: StrategySpec | CustomStrategy) -> str:
     return json.dumps(to_plain(strategy), sort_keys=True)
 
 
-def _free(folder: Path) -> Path:
+def _free_folder(folder: Path) -> Path:
     """Returns the folder, or one beside it where a run was stopped in it."""
     free, number = folder, 1
     while free.exists():
@@ -142,7 +144,7 @@ def _free(folder: Path) -> Path:
     return free
 
 
-def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | None]) -> Compared:
+def _run_one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | None]) -> Compared:
     tally, strategy = _Tally(_clock(engine)), job.strategy
     name, settings = str(strategy), _settings(strategy)
     data, test = rows
@@ -159,16 +161,16 @@ def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | Non
     except PhotinusError as error:
         return Compared(strategy=name, seconds=0.0, failure=str(error), settings=settings)
     is_virtual = isinstance(engine, SimulatedEngine)
-    sent = engine.bytes if isinstance(engine, SimulatedEngine) else tally.bytes
+    sent_bytes = engine.bytes if isinstance(engine, SimulatedEngine) else tally.bytes
     return Compared(
         strategy=name,
-        seconds=tally.ended - tally.began,
-        wall_seconds=tally.wall_ended - tally.wall_began if is_virtual else math.nan,
+        seconds=tally.ended_at - tally.began_at,
+        wall_seconds=tally.wall_ended_at - tally.wall_began_at if is_virtual else math.nan,
         rounds=tally.rounds,
-        bytes=sent or math.nan,
+        bytes=sent_bytes or math.nan,
         error=outcome.metrics.get("error", math.nan),
         loss=outcome.metrics.get("loss", tally.curve[-1][1] if tally.curve else math.nan),
-        staleness=sum(tally.stale) / len(tally.stale) if tally.stale else math.nan,
+        staleness=sum(tally.staleness) / len(tally.staleness) if tally.staleness else math.nan,
         spread=tally.spread,
         examples=tally.examples,
         passes=tally.passes,

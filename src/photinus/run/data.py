@@ -31,7 +31,7 @@ from photinus.models.tensors import wrong_width
 from photinus.run.job import Job, Source, classes_of
 from photinus.transport.filesystems import check_reached
 
-_AGAIN = "hand them over again: photinus.resume(RUN, data), or train(job, data)"
+_HAND_OVER_HINT = "hand them over again: photinus.resume(RUN, data), or train(job, data)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +63,7 @@ def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's r
     """
     source = job.data
     if source.name == "given":
-        raise UsageError("this job's rows were handed over", do=_AGAIN)
+        raise UsageError("this job's rows were handed over", do=_HAND_OVER_HINT)
     if is_address(source.path):
         check_reached(source.path)
     if source.name == "mnist":
@@ -72,31 +72,31 @@ def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's r
         return ArrayData(images.train_images, images.train_labels, 1 / 255, checks)
     if source.name == "cifar10":
         if job.engine == "spark" and "://" in source.path:
-            return _cifar_frame(job, source)
-        pictures, kinds = cifar.load(source.path or None)
-        return ArrayData(pictures, kinds, source.scale, RowChecks(classes=10))
+            return _cifar_frame_data(job, source)
+        pictures, targets = cifar.load(source.path or None)
+        return ArrayData(pictures, targets, source.scale, RowChecks(classes=10))
     if source.name == "films":
-        return _films_frame(job, source) if job.engine == "spark" else _films(source)
+        return _film_frame_data(job, source) if job.engine == "spark" else _film_data(source)
     if source.name == "images":
-        return _images(job, source)
-    return _frame(job, source) if job.engine == "spark" else _of_table(source)
+        return _image_data(job, source)
+    return _parquet_frame_data(job, source) if job.engine == "spark" else _table_data(source)
 
 
-def _of_table(source: Source) -> ArrayData:
-    rows, checks = _table(source, source.path), RowChecks(classes=source.classes)
+def _table_data(source: Source) -> ArrayData:
+    rows, checks = _read_parquet(source, source.path), RowChecks(classes=source.classes)
     return ArrayData(rows.features, rows.labels, source.scale, checks, rows.weights)
 
 
 def read_test(source: Source) -> TestRows | None:
     """Returns the rows to measure on, or None when the source names none."""
-    if is_address(place := source.test or source.path):
-        check_reached(place)
+    if is_address(address := source.test or source.path):
+        check_reached(address)
     if source.name == "mnist":
         images = mnist.load(source.path or None)
         return TestRows(scaled(images.test_images, 1 / 255), images.test_labels.astype(np.int64))
     if source.name == "cifar10":
-        pictures, kinds = cifar.load(source.path or None, "test")
-        return TestRows(scaled(pictures, source.scale), kinds.astype(np.int64))
+        pictures, targets = cifar.load(source.path or None, "test")
+        return TestRows(scaled(pictures, source.scale), targets.astype(np.int64))
     if source.name == "films":
         rows = film_sentences(source.path)[1]
         return TestRows(_tokens(rows, source), np.array([row["label"] for row in rows]))
@@ -105,15 +105,15 @@ def read_test(source: Source) -> TestRows | None:
     if source.name == "images":
         classes = listed(source.path, source.side).classes
         files = listed(source.test, source.side, classes)
-        pictures, kinds = load_images(files, source.most_corrupt)
-        return TestRows(scaled(pictures, source.scale), kinds)
-    features, labels, _ = _table(source, source.test)
+        pictures, targets = load_images(files, source.most_corrupt)
+        return TestRows(scaled(pictures, source.scale), targets)
+    features, labels, _ = _read_parquet(source, source.test)
     if labels is None:
         raise UsageError("rows to measure on need labels", do='name the column: label = "..."')
     return TestRows(scaled(features, source.scale), labels)
 
 
-def _films(source: Source) -> ArrayData:
+def _film_data(source: Source) -> ArrayData:
     rows = film_sentences(source.path)[0]
     labels = np.array([row["label"] for row in rows])
     return ArrayData(_tokens(rows, source), labels, checks=RowChecks(classes=2))
@@ -125,7 +125,7 @@ def _tokens(rows: list[dict[str, Any]], source: Source) -> Inputs:
     return inputs_from(columns, source.named)
 
 
-def _films_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
+def _film_frame_data(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
     """Returns the sentences as a column of text, which the workers tokenise."""
     from photinus.engine.spark.engine import FrameData
     from photinus.engine.spark.session import spark_session
@@ -209,11 +209,13 @@ def limited(data: Any, classes: int | None, more: str = "") -> Any:  # noqa: ANN
     if not hasattr(data, "checks"):
         wrong = "rows to train on must be a DataFrame of Spark, arrays or a path of Parquet files"
         do = "hand over spark.createDataFrame(...), (features, labels) as arrays, or a path"
-        home = type(data).__module__.partition(".")[0]
-        kind = type(data).__name__
-        raise UsageError(wrong, got=kind if home == "builtins" else f"{home}'s {kind}", do=do)
-    known = data.checks.classes
-    if classes is None or (known is not None and known <= classes):
+        package = type(data).__module__.partition(".")[0]
+        type_name = type(data).__name__
+        raise UsageError(
+            wrong, got=type_name if package == "builtins" else f"{package}'s {type_name}", do=do
+        )
+    known_classes = data.checks.classes
+    if classes is None or (known_classes is not None and known_classes <= classes):
         return data
     return replace(data, checks=replace(data.checks, classes=classes, more_classes=more))
 
@@ -258,11 +260,14 @@ def check_fit(model: Any, rows: Any, like: Any = None) -> None:  # noqa: ANN401 
     if width and (isinstance(features, Inputs) or getattr(rows, "inputs", None) is not None):
         do = "train a ModuleStage, or name one column of features"
         raise UsageError(f"a {type(model).__name__} takes one input, not several", do=do)
-    reads = getattr(model, width) if width else None
-    if reads is None and isinstance(getattr(like, "features", None), np.ndarray):
-        reads = math.prod(like.features.shape[1:])
-    if isinstance(features, np.ndarray) and reads not in (None, math.prod(features.shape[1:])):
-        raise wrong_width(features.shape, reads)
+    expected_width = getattr(model, width) if width else None
+    if expected_width is None and isinstance(getattr(like, "features", None), np.ndarray):
+        expected_width = math.prod(like.features.shape[1:])
+    if isinstance(features, np.ndarray) and expected_width not in (
+        None,
+        math.prod(features.shape[1:]),
+    ):
+        raise wrong_width(features.shape, expected_width)
     is_compared = width and getattr(model, "output", "classes") == "classes"
     if is_compared and labels is None:
         raise DataError("the rows have no labels", do="name their column, or hand them over")
@@ -282,7 +287,7 @@ def check_columns(data: Any) -> None:  # noqa: ANN401 - as of `limited`
         data.selected()
 
 
-def _cifar_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
+def _cifar_frame_data(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
     from photinus.data.spark import cifar_frame
     from photinus.engine.spark.engine import FrameData
     from photinus.engine.spark.session import spark_session
@@ -298,7 +303,7 @@ def _cifar_frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
     )
 
 
-def _images(job: Job, source: Source) -> Any:  # noqa: ANN401 - ArrayData or FrameData
+def _image_data(job: Job, source: Source) -> Any:  # noqa: ANN401 - ArrayData or FrameData
     files = listed(source.path, source.side)
     checks = RowChecks(classes=source.classes or len(files.classes) or None)
     if job.engine != "spark":
@@ -324,7 +329,7 @@ def _images(job: Job, source: Source) -> Any:  # noqa: ANN401 - ArrayData or Fra
     )
 
 
-def _frame(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
+def _parquet_frame_data(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
     from photinus.engine.spark.session import spark_session
 
     spark = spark_session(job.workers)
@@ -354,7 +359,7 @@ def _frame_data(frame: Any, source: Source) -> Any:  # noqa: ANN401 - a DataFram
     )
 
 
-def _table(source: Source, path: str) -> Block:
+def _read_parquet(source: Source, path: str) -> Block:
     """Reads Parquet files without Spark."""
     try:
         import pyarrow.dataset as ds
@@ -362,58 +367,60 @@ def _table(source: Source, path: str) -> Block:
         raise NotReadyError("pyarrow is not installed", do="pip install pyarrow") from None
     from photinus.data.arrow import arrays
 
-    system, place = filesystem(path) if is_address(path) else (None, str(on_disk(path)))
-    if not (system.exists(place) if system else Path(place).exists()):
+    remote, location = filesystem(path) if is_address(path) else (None, str(on_disk(path)))
+    if not (remote.exists(location) if remote else Path(location).exists()):
         raise DataError(f"there is no {path}", do="name a Parquet file or a folder of them")
     try:
-        table = ds.dataset(place, filesystem=system, format="parquet")
+        table = ds.dataset(location, filesystem=remote, format="parquet")
     except (OSError, ValueError) as error:
         reason = reason_of(error).partition("\n")[0]
         raise DataError(f"{path} cannot be read as Parquet", got=reason) from error
     of_inputs = source.inputs.values() if source.inputs else source.features
     labels = source.labels or []
-    several = [name for names in (*of_inputs, labels) for name in _listed(names)]
-    names = list(dict.fromkeys([*several, *([source.weight] if source.weight else [])]))
+    column_names = [name for names in (*of_inputs, labels) for name in _as_list(names)]
+    names = list(dict.fromkeys([*column_names, *([source.weight] if source.weight else [])]))
     missing = [name for name in names if name not in table.schema.names]
     if missing:
         raise UsageError(f"{path}: {unknown_column(missing[0], table.schema.names)}")
-    spec, checker = _spec(table, source), RowChecker(RowChecks(classes=source.classes))
-    batches = (b for b in table.to_batches(columns=names) if b.num_rows)
-    renames = _names(source, spec)
-    blocks = [arrays(renamed(b, renames), spec, checker) for b in batches]
+    spec, checker = _column_spec(table, source), RowChecker(RowChecks(classes=source.classes))
+    batches = (batch for batch in table.to_batches(columns=names) if batch.num_rows)
+    renames = _column_names(source, spec)
+    blocks = [arrays(renamed(batch, renames), spec, checker) for batch in batches]
     if not blocks:
         raise DataError(f"{path} holds no rows")
-    return Block(*(None if p[0] is None else joined(p) for p in zip(*blocks, strict=True)))
+    return Block(
+        *(None if parts[0] is None else joined(parts) for parts in zip(*blocks, strict=True))
+    )
 
 
-def _listed(names: Any) -> list[str]:  # noqa: ANN401 - a name, or several
+def _as_list(names: Any) -> list[str]:  # noqa: ANN401 - a name, or several
     return [names] if isinstance(names, str) else list(names)
 
 
-def _spec(table: Any, source: Source) -> Any:  # noqa: ANN401 - a dataset -> ColumnSpec
+def _column_spec(table: Any, source: Source) -> Any:  # noqa: ANN401 - a dataset -> ColumnSpec
     from photinus.data.arrow import BINARY, LIST, NUMERIC, ColumnSpec
 
-    label = ", ".join(_listed(source.labels or [])) or None
-    others: dict[str, Any] = {"label": label, "weight": source.weight or None}
+    label = ", ".join(_as_list(source.labels or [])) or None
+    other_columns: dict[str, Any] = {"label": label, "weight": source.weight or None}
     if source.named is not None:
-        for place, name in others.items():
-            others[place] = f"{name} ({place})" if name in source.inputs else name
-        return ColumnSpec(features=tuple(source.inputs), inputs=source.named, **others)
+        for role, name in other_columns.items():
+            other_columns[role] = f"{name} ({role})" if name in source.inputs else name
+        return ColumnSpec(features=tuple(source.inputs), inputs=source.named, **other_columns)
     kind = str(table.schema.field(source.features[0]).type)
     return ColumnSpec(
         features=source.features,
         kind=BINARY if "binary" in kind else LIST if "list" in kind else NUMERIC,
         dtype="uint8" if "binary" in kind else "float32",
         shape=_shape(table, source, kind),
-        **others,
+        **other_columns,
     )
 
 
-def _names(source: Source, spec: Any) -> dict[str, Any]:  # noqa: ANN401 - a ColumnSpec
+def _column_names(source: Source, spec: Any) -> dict[str, Any]:  # noqa: ANN401 - a ColumnSpec
     """Returns what a ColumnSpec calls each column -> what it, or several, are called."""
-    given: dict[str, Any] = dict(source.inputs) or {name: name for name in source.features}
-    given |= {spec.label: source.labels} if spec.label else {}
-    return given | ({spec.weight: source.weight} if spec.weight else {})
+    names: dict[str, Any] = dict(source.inputs) or {name: name for name in source.features}
+    names |= {spec.label: source.labels} if spec.label else {}
+    return names | ({spec.weight: source.weight} if spec.weight else {})
 
 
 def _shape(table: Any, source: Source, kind: str) -> tuple[int, ...]:  # noqa: ANN401 - a dataset

@@ -39,7 +39,7 @@ class Trial:
     """
 
     clock: Callable[[], float]
-    began: float = 0.0
+    began_at: float = 0.0
     ready_seconds: float = 0.0
     """Until the first phase: workers start and read their rows."""
     phase_seconds: float = 0.0
@@ -48,12 +48,12 @@ class Trial:
     _rounds: list[tuple[float, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.began = self.clock()
+        self.began_at = self.clock()
 
-    def heard(self, event: Event) -> None:
+    def record(self, event: Event) -> None:
         """Takes in an event."""
         if isinstance(event, PhaseStarted):
-            self.ready_seconds = self.ready_seconds or self.clock() - self.began
+            self.ready_seconds = self.ready_seconds or self.clock() - self.began_at
             self._budget, self._rounds = event.budget, []
         elif isinstance(event, RoundClosed):
             self._rounds.append((self.clock(), event.examples))
@@ -78,12 +78,18 @@ class WorkerChoice(NamedTuple):
     """How many workers train, and why."""
 
     workers: int
-    why: str
+    reason: str
     ends_at: float
     """By the engine's clock."""
 
 
-def chosen(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str) -> WorkerChoice:  # noqa: ANN401
+def choose_workers(
+    job: Job,
+    plan: TrainingPlan,
+    data: Any,  # noqa: ANN401
+    engine: Engine,
+    folder: str,
+) -> WorkerChoice:
     """Tries a job with all its workers, and returns the fewest with which it ends in time.
 
     With k of K workers a run takes at most K/k times as long, as each has K/k times as much to do.
@@ -100,25 +106,32 @@ def chosen(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str)
         UsageError: it takes longer, with all workers and with one; the message says how long.
     """
     assert job.deadline_seconds is not None
-    began, spent, needed = engine.clock(), 0.0, dict[int, float]()
-    for tried in dict.fromkeys((job.workers, next(_possible(job, job.workers)))):
-        shorter = dataclasses.replace(
-            dataclasses.replace(job, workers=tried).plan(),
+    began_at, spent, needed = engine.clock(), 0.0, dict[int, float]()
+    for workers_tried in dict.fromkeys((job.workers, next(_possible_workers(job, job.workers)))):
+        trial_plan = dataclasses.replace(
+            dataclasses.replace(job, workers=workers_tried).plan(),
             start=plan.start,
             trial_seconds=TRIAL_SECONDS,
         )
-        needed[tried] = _needed(job, shorter, data, engine, folder)
-        spent = engine.clock() - began
+        needed[workers_tried] = _needed_seconds(job, trial_plan, data, engine, folder)
+        spent = engine.clock() - began_at
         left = job.deadline_seconds - spent
-        if needed[tried] <= left:
-            fits = (k for k in _possible(job, tried) if needed[tried] * tried / k <= left)
-            why = f"{left:.1f} s are left, and training takes {needed[tried]:.1f} s with {tried}"
-            workers = next(fits)
-            why = message(f"{why} of {job.workers} workers", then=f"{workers} of them train")
-            return WorkerChoice(workers, why, began + job.deadline_seconds)
+        if needed[workers_tried] <= left:
+            enough = (
+                k
+                for k in _possible_workers(job, workers_tried)
+                if needed[workers_tried] * workers_tried / k <= left
+            )
+            reason = (
+                f"{left:.1f} s are left, and training takes {needed[workers_tried]:.1f} s with"
+                f" {workers_tried}"
+            )
+            workers = next(enough)
+            reason = message(f"{reason} of {job.workers} workers", then=f"{workers} of them train")
+            return WorkerChoice(workers, reason, began_at + job.deadline_seconds)
         if left <= 0:
             break
-    fastest = min(needed, key=lambda tried: needed[tried])
+    fastest = min(needed, key=lambda workers_tried: needed[workers_tried])
     # with the reserve once more: the trial of the next call will differ, and must accept this
     raise UsageError(
         f"training takes {needed[fastest]:.1f} s with {fastest} of {job.workers} workers, after"
@@ -129,7 +142,7 @@ def chosen(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str)
     )
 
 
-def _needed(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str) -> float:  # noqa: ANN401
+def _needed_seconds(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str) -> float:  # noqa: ANN401
     """Returns how long the run of a plan takes, by a trial."""
     trial, parent = Trial(engine.clock), Path(folder).parent
     is_new = not parent.exists()
@@ -140,7 +153,7 @@ def _needed(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str
                 plan=plan,
                 data=data,
                 run=secrets.token_bytes(16),
-                emit=trial.heard,
+                emit=trial.record,
                 security=job.security,
                 road=job.road,
                 urgency=job.urgency,
@@ -155,24 +168,24 @@ def _needed(job: Job, plan: TrainingPlan, data: Any, engine: Engine, folder: str
     return trial.run_seconds
 
 
-def _possible(job: Job, most: int) -> Iterator[int]:
-    """Yields the numbers of workers, `most` at most, with which the job can train; fewest first."""
-    for workers in range(1, most):
+def _possible_workers(job: Job, max_workers: int) -> Iterator[int]:
+    """Yields the numbers of workers that can train the job, at most `max_workers`, fewest first."""
+    for workers in range(1, max_workers):
         try:
             dataclasses.replace(job, workers=workers)
         except UsageError:
             continue
         yield workers
-    yield most
+    yield max_workers
 
 
 def read_once(data: Any) -> AbstractContextManager[Any]:  # noqa: ANN401 - whatever holds rows
     """Has the plan behind a DataFrame run once, though its rows are read by a trial, too."""
-    return _kept(data) if hasattr(data, "frame") else nullcontext(data)
+    return _reuse_rows(data) if hasattr(data, "frame") else nullcontext(data)
 
 
 @contextmanager
-def _kept(data: Any) -> Iterator[Any]:  # noqa: ANN401 - a FrameData
+def _reuse_rows(data: Any) -> Iterator[Any]:  # noqa: ANN401 - a FrameData
     from photinus.data.spark import once
 
     frame, spec = data.selected()

@@ -51,18 +51,18 @@ class LazyModel:
         made: the model with its first parameters, where it exists already.
     """
 
-    def __init__(self, job: Job, made: Model | None = None) -> None:
-        self.job, self._made = job, made
+    def __init__(self, job: Job, model: Model | None = None) -> None:
+        self.job, self._model = job, model
 
     def model(self) -> Model:
         """Returns the model; a sharded table in it is blank: each worker makes its own rows."""
-        if self._made is None:
+        if self._model is None:
             stage = _stage(self.job.model)
             is_unknown = isinstance(stage, ModuleStage) and not stage.sharded
             is_blank = self.is_sharded or is_unknown  # only a made module shows such tables
-            make = stage.blank if is_blank else stage.build
-            self._made = make((), self.job.seed)
-        return self._made
+            build = stage.blank if is_blank else stage.build
+            self._model = build((), self.job.seed)
+        return self._model
 
     @property
     def is_sharded(self) -> bool:
@@ -73,22 +73,22 @@ class LazyModel:
     def trained(self, result: RunResult) -> TrainedModel:
         """Returns it as a run trained it."""
         is_dbn = isinstance(self.job.model, DBN)
-        made = None if is_dbn else self._over(result) or self.model()
+        model = None if is_dbn else self._over_table(result) or self.model()
         return TrainedModel(
-            self.job.model, result.vectors[-1], result.floats, result.integers, made
+            self.job.model, result.vectors[-1], result.floats, result.integers, model
         )
 
-    def _over(self, result: RunResult) -> Model | None:
+    def _over_table(self, result: RunResult) -> Model | None:
         """Returns the model over a trained table where it lies, if it can be."""
         if result.table is None:
             return None
-        made, model = self.model(), _stage(self.job.model).over(result.table.vector)
-        if isinstance(made, ShardedModel):
-            made.attach(result.table.vector)
-            model = made
-        if model is not None:
-            np.copyto(model.parameters.integers, result.integers)
-        return model
+        own_model, table_model = self.model(), _stage(self.job.model).over(result.table.vector)
+        if isinstance(own_model, ShardedModel):
+            own_model.attach(result.table.vector)
+            table_model = own_model
+        if table_model is not None:
+            np.copyto(table_model.parameters.integers, result.integers)
+        return table_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,21 +144,21 @@ class TrainedModel:
         """Returns the parameters as a plain `state_dict`, arrays by name."""
         if isinstance(self.settings, DBN):
             return tensors_from_state_dict(self.settings.module(self.vector).state_dict())
-        return {name: t if self.is_mapped else np.array(t) for name, t in self._named()}
+        return {name: t if self.is_mapped else np.array(t) for name, t in self._named_tensors()}
 
     @property
     def is_mapped(self) -> bool:
         """True where it is a table in a file, which is read where it lies."""
         return self.made is not None and self.made.parameters.trained is self.vector
 
-    def _named(self) -> Iterable[tuple[str, Vector]]:
+    def _named_tensors(self) -> Iterable[tuple[str, Vector]]:
         return named_arrays(self.model()).items()
 
 
 def named_arrays(model: Model) -> dict[str, Vector]:
     """Returns all parameters and buffers of a model by name, the frozen ones too, as its own."""
-    held = model.tensors() if isinstance(model, ShardedModel) else model.parameters.tensors()
-    return {**held, **getattr(model, "frozen", {})}
+    arrays = model.tensors() if isinstance(model, ShardedModel) else model.parameters.tensors()
+    return {**arrays, **getattr(model, "frozen", {})}
 
 
 def _stage(settings: Any) -> Stage:  # noqa: ANN401
@@ -235,8 +235,8 @@ def trained_of(settings: Any, tensors: Mapping[str, Vector], seed: int = 0) -> T
         tensors: arrays by name.
         seed: of what is neither trained nor saved.
     """
-    made = None if isinstance(settings, DBN) else settings.blank((), seed)
-    return TrainedModel(settings, *_vectors(settings, tensors, made), made)
+    model = None if isinstance(settings, DBN) else settings.blank((), seed)
+    return TrainedModel(settings, *_vectors(settings, tensors, model), model)
 
 
 def first_parameters(draft: LazyModel) -> dict[str, tuple[Vector, ...]]:
@@ -251,41 +251,41 @@ def first_parameters(draft: LazyModel) -> dict[str, tuple[Vector, ...]]:
     job, is_dbn = draft.job, isinstance(draft.job.model, DBN)
     if not job.start and is_dbn:
         return {}  # the layers below decide
-    made = None if is_dbn else draft.model()
-    is_table = draft.is_sharded and made is not None
+    model = None if is_dbn else draft.model()
+    is_table = draft.is_sharded and model is not None
     tensors = load_start(job.start, is_mapped=is_table) if job.start else {}
-    found: dict[str, tuple[Vector, ...]] = {}
-    if draft.is_sharded and made is not None:
-        found[_stage(job.model).name] = _first_table(job, made, tensors)
+    parameters: dict[str, tuple[Vector, ...]] = {}
+    if draft.is_sharded and model is not None:
+        parameters[_stage(job.model).name] = _first_table(job, model, tensors)
     else:
-        found[_stage(job.model).name] = _vectors(job.model, tensors, made)
-    _check_constants(made, tensors)
-    if tensors and (frozen := getattr(made, "frozen", {})):
-        found[""] = (np.concatenate([array.reshape(-1) for array in frozen.values()]),)
-    return found
+        parameters[_stage(job.model).name] = _vectors(job.model, tensors, model)
+    _check_constants(model, tensors)
+    if tensors and (frozen := getattr(model, "frozen", {})):
+        parameters[""] = (np.concatenate([array.reshape(-1) for array in frozen.values()]),)
+    return parameters
 
 
-def _first_table(job: Job, made: Model, tensors: Mapping[str, Vector]) -> tuple[Vector, ...]:
+def _first_table(job: Job, model: Model, tensors: Mapping[str, Vector]) -> tuple[Vector, ...]:
     """Returns what a sharded table starts from: a saved one in its file, or nothing."""
-    p = made.parameters
+    parameters = model.parameters
     if not tensors:
-        return p.trained[:0], p.floats, p.integers
-    room = ScratchFolder().array(p.trained.shape, str(p.trained.dtype))
-    if isinstance(made, ShardedModel):
-        made.attach(room)
-    return _vectors(job.model, tensors, _stage(job.model).over(room) or made)
+        return parameters.trained[:0], parameters.floats, parameters.integers
+    table = ScratchFolder().array(parameters.trained.shape, str(parameters.trained.dtype))
+    if isinstance(model, ShardedModel):
+        model.attach(table)
+    return _vectors(job.model, tensors, _stage(job.model).over(table) or model)
 
 
-def _check_constants(made: Model | None, tensors: Mapping[str, Vector]) -> None:
+def _check_constants(model: Model | None, tensors: Mapping[str, Vector]) -> None:
     """Refuses a start whose numbers no worker would get: the module has others, and keeps them."""
-    if not isinstance(made, (ModuleModel, ShardedModel)):
+    if not isinstance(model, (ModuleModel, ShardedModel)):
         return
-    known = {*made.frozen, *getattr(made, "embeddings", ())}
-    for name, parameter in made.module.named_parameters():
-        given = tensors.get(name)
-        if parameter.requires_grad or name in known or given is None:
+    sent_names = {*model.frozen, *getattr(model, "embeddings", ())}
+    for name, parameter in model.module.named_parameters():
+        start_value = tensors.get(name)
+        if parameter.requires_grad or name in sent_names or start_value is None:
             continue
-        if not np.array_equal(numbers_of(parameter), given):
+        if not np.array_equal(numbers_of(parameter), start_value):
             wrong = f"the module does not train {name}, and makes other numbers than start has"
             raise UsageError(wrong, do="name it in frozen, so that the workers get these")
 
@@ -304,22 +304,24 @@ def _vectors(
     """
     if model is None:
         return settings.trained(tensors), np.zeros(0, np.float32), np.zeros(0, np.int64)
-    saved = model.module.state_dict() if isinstance(model, ModuleModel) else named_arrays(model)
+    saved_names = (
+        model.module.state_dict() if isinstance(model, ModuleModel) else named_arrays(model)
+    )
     for name, view in named_arrays(model).items() if tensors else ():
-        plain = name.removeprefix("average.")  # that begins where the weights begin
-        found = tensors.get(name, tensors.get(plain))
-        if found is None and plain not in saved:
+        plain_name = name.removeprefix("average.")  # that begins where the weights begin
+        value = tensors.get(name, tensors.get(plain_name))
+        if value is None and plain_name not in saved_names:
             continue  # a buffer that no state_dict has: a constant
-        if found is None or found.shape != view.shape:
+        if value is None or value.shape != view.shape:
             raise UsageError(
                 f"the saved model's {name} must have the shape {list(view.shape)}",
-                got="none of that name" if found is None else list(found.shape),
+                got="none of that name" if value is None else list(value.shape),
                 do="name a model that was made with the same settings",
             )
-        np.copyto(view, found)
-    p = model.parameters
-    model.to_device(p.trained, p.floats, p.integers)
-    return p.trained, p.floats, p.integers
+        np.copyto(view, value)
+    parameters = model.parameters
+    model.to_device(parameters.trained, parameters.floats, parameters.integers)
+    return parameters.trained, parameters.floats, parameters.integers
 
 
 def measured(
@@ -354,14 +356,14 @@ def measure(trained: TrainedModel, test: TestRows) -> tuple[dict[str, float], di
 
 def _batches(test: TestRows) -> Iterator[Batch]:
     """Yields all rows; those of like length together, where they are padded."""
-    given, labels = test.features, test.labels
-    if isinstance(given, Inputs):
-        for rows in given.by_length(_CHUNK_ROWS):
-            yield Batch(given.batch(rows), None if labels is None else labels[rows])
+    features, labels = test.features, test.labels
+    if isinstance(features, Inputs):
+        for rows in features.by_length(_CHUNK_ROWS):
+            yield Batch(features.batch(rows), None if labels is None else labels[rows])
         return
-    for start in range(0, len(given), _CHUNK_ROWS):
-        some = slice(start, start + _CHUNK_ROWS)
-        yield Batch(given[some], None if labels is None else labels[some])
+    for start in range(0, len(features), _CHUNK_ROWS):
+        chunk = slice(start, start + _CHUNK_ROWS)
+        yield Batch(features[chunk], None if labels is None else labels[chunk])
 
 
 def sums_over(
@@ -381,16 +383,16 @@ def sums_over(
         head: what the outputs stand for, as of `heads`; left out, it follows from the loss.
     """
     sums = {name: float(value) for name, value in model.measure(batch).items()}
-    read = getattr(model, "outputs", None)
-    if read is None or batch.labels is None:
+    read_outputs = getattr(model, "outputs", None)
+    if read_outputs is None or batch.labels is None:
         return sums
     loss = _loss_of(settings)
-    outputs = predicted(loss, tensor_of(np.asarray(read(batch.features))))
+    outputs = predicted(loss, tensor_of(np.asarray(read_outputs(batch.features))))
     labels = tensor_of(np.asarray(batch.labels))  # some cannot be written to, as Arrow's
     names = {*metrics, *(REGRESSION if loss in NUMBERS else ())}
     sums |= counted(names, outputs, labels)
-    asked = (*metrics, *getattr(_stage(settings), "metrics", ()))
-    sums |= judged(head_under(loss, outputs, labels, asked) or head, outputs, labels)
+    all_metrics = (*metrics, *getattr(_stage(settings), "metrics", ()))
+    sums |= judged(head_under(loss, outputs, labels, all_metrics) or head, outputs, labels)
     return {**errors_of(head, outputs, labels), **sums}  # a model that counts them itself is right
 
 
@@ -420,9 +422,9 @@ def told(
         extra["confusion"] = table
     if counts := label_counts(sums):
         extra["labels"] = counts
-    usual = REGRESSION if _loss_of(settings) in NUMBERS and "squared:0" in sums else ()
-    named = {**_stage(settings).finished(sums), **finished((*usual, *metrics), sums)}
-    return {name: named[name] for name in (*usual, *metrics)} | named, extra
+    usual_metrics = REGRESSION if _loss_of(settings) in NUMBERS and "squared:0" in sums else ()
+    values = {**_stage(settings).finished(sums), **finished((*usual_metrics, *metrics), sums)}
+    return {name: values[name] for name in (*usual_metrics, *metrics)} | values, extra
 
 
 def _loss_of(settings: Any) -> str:  # noqa: ANN401 - one of MODELS

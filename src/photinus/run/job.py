@@ -159,17 +159,17 @@ def _check_named(model: object) -> None:
     kind = model if isinstance(model, type) else type(model)
     if not issubclass(kind, nn.Module):
         return
-    home, before = kind.__module__, ""
-    if home.startswith("torch.nn.") and getattr(nn, kind.__name__, None) is kind:
-        home = "torch.nn"
+    module, prefix = kind.__module__, ""
+    if module.startswith("torch.nn.") and getattr(nn, kind.__name__, None) is kind:
+        module = "torch.nn"
     name, arguments = kind.__name__, ", arguments={...}"
-    if home == "__main__":
-        home, before = "mynets", "put its class into a file that every worker can import: "
+    if module == "__main__":
+        module, prefix = "mynets", "put its class into a file that every worker can import: "
     if kind in (nn.Sequential, nn.ModuleList, nn.ModuleDict):  # layers are no plain arguments
-        home, name, arguments = "mynets", "make", ""
-        before = "put a function that returns it into a file that every worker can import: "
+        module, name, arguments = "mynets", "make", ""
+        prefix = "put a function that returns it into a file that every worker can import: "
     wrong = "model of Job must say how a module is made, since every worker makes its own"
-    do = f'{before}ModuleStage(module="{home}:{name}"{arguments})'
+    do = f'{prefix}ModuleStage(module="{module}:{name}"{arguments})'
     raise UsageError(wrong, got=f"the torch module {kind.__name__}", do=do)
 
 
@@ -310,8 +310,8 @@ class Job:
             )
         validate(self)
         self._check_device()
-        known = {stage.name for stage in self._plain_stages()}
-        known |= {"pretraining"} if isinstance(self.model, DBN) else set()
+        phase_names = {stage.name for stage in self._unmeasured_stages()}
+        phase_names |= {"pretraining"} if isinstance(self.model, DBN) else set()
         if self.validation and self.data.validation:
             wrong = "rows are set aside by a share or by a column"
             got = f"validation={self.validation:g} and the column {self.data.validation!r}"
@@ -325,8 +325,8 @@ class Job:
                 "patience needs rows set aside", got=f"patience={self.patience}", do=do
             )
         for name in self.strategies:
-            if name not in known:
-                raise unknown_name("phase", name, known)
+            if name not in phase_names:
+                raise unknown_name("phase", name, phase_names)
         if self.bandwidth is not None and self.road != SOCKETS:
             got = f"bandwidth={self.bandwidth:g} and road {self.road!r}"
             raise UsageError("bandwidth caps what goes over sockets", got=got, do="leave it out")
@@ -334,9 +334,11 @@ class Job:
         self._check_strategies()
 
     def _check_device(self) -> None:
-        for own in self._own_devices:
-            if own and not is_device(own):
-                raise UsageError("device of the model must be a device's name", got=repr(own))
+        for phase_device in self._own_devices:
+            if phase_device and not is_device(phase_device):
+                raise UsageError(
+                    "device of the model must be a device's name", got=repr(phase_device)
+                )
         if not isinstance(self.device, str):
             object.__setattr__(self, "device", tuple(self.device))
         self._check_kinds()
@@ -367,8 +369,10 @@ class Job:
     def device_kinds(self) -> set[str]:
         """The kinds of the devices that it names, as "cuda" of "cuda:1"."""
         names = (self.device,) if isinstance(self.device, str) else self.device
-        of_phases = ((own,) if own else names for own in self._own_devices)
-        return {kind_of(name) for names in of_phases for name in names}
+        phase_names = (
+            (phase_device,) if phase_device else names for phase_device in self._own_devices
+        )
+        return {kind_of(name) for names in phase_names for name in names}
 
     @property
     def _own_devices(self) -> tuple[str, ...]:
@@ -402,21 +406,21 @@ class Job:
         """Refuses rows that the models do not name, or not for measurements."""
         if not strategy.is_sharded:
             return
-        sizes = {stage.row_size for stage in self._plain_stages()}
+        sizes = {stage.row_size for stage in self._unmeasured_stages()}
         if sizes != {strategy.rows}:
             wrong = "a sharded table needs a model that says which rows a batch reads"
             got = (
                 f"rows={strategy.rows}, and rows of {sorted(sizes)} in {type(self.model).__name__}"
             )
             raise UsageError(wrong, got=got, do="use rows=0, or the model's own number")
-        has_held = self.validation or self.data.validation
-        if has_held and not isinstance(self.model, ModuleStage):
+        has_validation = self.validation or self.data.validation
+        if has_validation and not isinstance(self.model, ModuleStage):
             wrong = "no worker holds the whole table, to measure on rows set aside"
             raise UsageError(wrong, got="validation", do="measure the trained model")
 
     @property
     def _takes_gradients(self) -> bool:
-        return all(stage.takes_gradients for stage in self._plain_stages())
+        return all(stage.takes_gradients for stage in self._unmeasured_stages())
 
     def _check_in_place(self) -> None:
         for strategy in self._all_strategies:
@@ -489,7 +493,7 @@ class Job:
         plain["strategies"] = {name: from_plain(a) for name, a in named.items()}
         return cls(**plain)
 
-    def _plain_stages(self) -> tuple[Stage, ...]:
+    def _unmeasured_stages(self) -> tuple[Stage, ...]:
         """The stages as they are asked for; nothing is measured to choose a precision."""
         if not isinstance(self.model, DBN):
             return (self.model,)
@@ -522,11 +526,11 @@ class Job:
 
     def plan(self) -> TrainingPlan:
         """Returns what the workers run."""
-        stages = self.resolved()._plain_stages()
+        stages = self.resolved()._unmeasured_stages()
         phases = [
             phase
             for stage in (stages[-1:] if self.start else stages)
-            for phase in split(stage, self._settled(stage.name), self.workers)
+            for phase in split(stage, self._strategy_over_road(stage.name), self.workers)
         ]
         return TrainingPlan(
             phases=tuple(phases),
@@ -549,17 +553,17 @@ class Job:
             shuffle=bool(self.shuffle),
         )
 
-    def _settled(self, phase: str) -> StrategySpec | CustomStrategy:
+    def _strategy_over_road(self, phase: str) -> StrategySpec | CustomStrategy:
         """Returns how the workers agree in a phase, over the road that they have."""
-        asked = self.strategy_of(phase)
+        strategy = self.strategy_of(phase)
         is_module = isinstance(self.model, ModuleStage)  # its table is drawn by owners alone
         if self.workers == 1 and not self._takes_gradients and not is_module:
-            every = asked.every if isinstance(asked, StrategySpec) else Steps(50)
+            every = strategy.every if isinstance(strategy, StrategySpec) else Steps(50)
             return averaging(every=every, outer=Sgd(), codec="fp32", gradients_until=0.0)
         is_without = self._is_folder or not self._takes_gradients
-        if isinstance(asked, StrategySpec) and is_without and asked.gradients_until == AUTO:
-            return dataclasses.replace(asked, gradients_until=0.0)
-        return asked
+        if isinstance(strategy, StrategySpec) and is_without and strategy.gradients_until == AUTO:
+            return dataclasses.replace(strategy, gradients_until=0.0)
+        return strategy
 
     @property
     def urgency(self) -> Urgency:
@@ -568,34 +572,38 @@ class Job:
 
     def warnings(self) -> list[str]:
         """Returns warnings for the user before training."""
-        told = self._folder_warnings()
+        texts = self._folder_warnings()
         if self.engine == "simulate" and not self.urgency.is_plain:
             wrong = "a simulated run stands among the runs of its SimulatedCluster alone"
             do = "name them there: SimulatedCluster(urgent=...)"
-            told.append(message(wrong, then="priority, weight and jobs_folder are ignored", do=do))
+            texts.append(message(wrong, then="priority, weight and jobs_folder are ignored", do=do))
         if self.memory is not None and self.engine == "simulate":
             wrong = "the simulator's workers are one process: their memory is not measured"
-            told.append(message(wrong, do='set engine="local", or leave memory out'))
+            texts.append(message(wrong, do='set engine="local", or leave memory out'))
         if self.cpu_share is not None and self.engine != "simulate":
             is_here = self.engine == "local"
-            told += shares_told(self.cpu_share, self.workers, is_here=is_here)
-        return told
+            texts += shares_told(self.cpu_share, self.workers, is_here=is_here)
+        return texts
 
     def table_warnings(self, layout: Layout) -> list[str]:
         """Returns why rows travel that did not change, where a model has sparse tables."""
-        asked = [a for a in self._all_strategies if isinstance(a, StrategySpec)]
-        told = [text for a in asked if (text := a.table_warning(layout))]
+        specs = [spec for spec in self._all_strategies if isinstance(spec, StrategySpec)]
+        texts = [text for spec in specs if (text := spec.table_warning(layout))]
         if layout.sparse and self.road in BACKENDS:
             wrong = f"road {self.road} sums whole vectors: all rows of sparse tables travel"
-            told.append(message(wrong, do='use road="sockets"'))
-        return told
+            texts.append(message(wrong, do='use road="sockets"'))
+        return texts
 
     def _folder_warnings(self) -> list[str]:
-        alone = [a.recipe for a in self._all_strategies if getattr(a, "gradients_until", 0) == AUTO]
-        if not self._is_folder or not alone or self.workers == 1:
+        recipes = [
+            strategy.recipe
+            for strategy in self._all_strategies
+            if getattr(strategy, "gradients_until", 0) == AUTO
+        ]
+        if not self._is_folder or not recipes or self.workers == 1:
             return []
         wrong = "a folder is too slow for a start by gradients"
-        then = f"{alone[0]} has none, and in a short run the error is higher than one process's"
+        then = f"{recipes[0]} has none, and in a short run the error is higher than one process's"
         return [message(wrong, then=then, do="use sockets, or train longer")]
 
 

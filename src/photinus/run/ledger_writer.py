@@ -40,16 +40,16 @@ class LedgerWriter:
     """
 
     def __init__(self, path: Path, run: bytes) -> None:
-        self._ledger, self._run, self._said = Ledger(path), run.hex()[:8], Counter[str]()
-        self._by_phase: dict[int, Counter[str]] = {}
+        self._ledger, self._run, self._counts = Ledger(path), run.hex()[:8], Counter[str]()
+        self._counts_by_phase: dict[int, Counter[str]] = {}
 
-    def enter(self, op: str, frame: Frame, extra: Mapping[str, Any]) -> None:
+    def enter(self, operation: str, frame: Frame, extra: Mapping[str, Any]) -> None:
         """Enters one thing."""
-        if op not in _ENTRIES:
+        if operation not in _ENTRIES:
             return
-        self._said[op] += 1
-        phase, said = extra.get("phase", frame.phase), frame.header
-        self._by_phase.setdefault(phase, Counter())[op] += 1
+        self._counts[operation] += 1
+        phase, header = extra.get("phase", frame.phase), frame.header
+        self._counts_by_phase.setdefault(phase, Counter())[operation] += 1
         fields: dict[str, Any] = {
             "run": self._run,
             "term": frame.term,
@@ -58,31 +58,33 @@ class LedgerWriter:
             "lease": extra.get("granted", frame.lease),
             "sequence": extra.get("next", frame.sequence),
         }
-        if op in ("back", "rest"):
-            fields["version"] = said.get("version", 0)
-        elif op == "grant":
+        if operation in ("back", "rest"):
+            fields["version"] = header.get("version", 0)
+        elif operation == "grant":
             fields["position"] = extra["cursor"]
             fields |= {name: extra[name] for name in ("version", "lost") if name in extra}
-        elif op != "ack":
-            fields |= {name: said.get(name, 0) for name in ("steps", "examples", "position")}
-        if op == "refuse" or extra.get("dropped"):
+        elif operation != "ack":
+            fields |= {name: header.get(name, 0) for name in ("steps", "examples", "position")}
+        if operation == "refuse" or extra.get("dropped"):
             fields["dropped"] = True
-        if "fragment" in said:
-            fields["fragment"] = list(said["fragment"])
-        if op == "apply":
+        if "fragment" in header:
+            fields["fragment"] = list(header["fragment"])
+        if operation == "apply":
             fields["version"] = extra["applied_in"]
-        self._ledger.write(_ENTRIES[op], **fields)
+        self._ledger.write(_ENTRIES[operation], **fields)
 
     @property
     def counts(self) -> dict[str, int]:
         """What became of the pushes: applied, missed, refused, duplicate, gap, fenced."""
-        named = ("apply", "miss", "refuse", "duplicate", "gap", "fenced")
-        return {_COUNTED.get(op, op): self._said[op] for op in named}
+        operations = ("apply", "miss", "refuse", "duplicate", "gap", "fenced")
+        return {
+            _COUNTED.get(operation, operation): self._counts[operation] for operation in operations
+        }
 
     def refused(self, phase: int) -> int:
         """Returns how many pushes of a phase were refused or dropped, if none was applied."""
-        said = self._by_phase.get(phase, Counter())
-        return 0 if said["apply"] else said["refuse"] + said["miss"]
+        counts = self._counts_by_phase.get(phase, Counter())
+        return 0 if counts["apply"] else counts["refuse"] + counts["miss"]
 
     @property
     def lost(self) -> int:

@@ -37,8 +37,8 @@ def classes_tried(draft: LazyModel, data: Any) -> int | None:  # noqa: ANN401 - 
     stage = draft.job.model
     if not isinstance(stage, ModuleStage) or not isinstance(model := draft.model(), ModuleModel):
         return None
-    is_of_classes = stage.loss in CLASSES
-    batch = _two_rows(data, are_zeros=is_of_classes)
+    predicts_classes = stage.loss in CLASSES
+    batch = _two_rows(data, are_zeros=predicts_classes)
     if batch is None:
         return None
     try:
@@ -49,7 +49,7 @@ def classes_tried(draft: LazyModel, data: Any) -> int | None:  # noqa: ANN401 - 
     except Exception:  # whatever the user's code raises: on its own rows the error says more
         return None
     is_one_label = batch.labels is not None and batch.labels.ndim == 1
-    return int(shape[1]) if is_of_classes and is_one_label and len(shape) == 2 else None
+    return int(shape[1]) if predicts_classes and is_one_label and len(shape) == 2 else None
 
 
 def _two_rows(data: Any, *, are_zeros: bool) -> Batch | None:  # noqa: ANN401
@@ -60,19 +60,23 @@ def _two_rows(data: Any, *, are_zeros: bool) -> Batch | None:  # noqa: ANN401
         are_zeros: so are the labels, for those of the rows may be the wrong ones.
     """
     if not isinstance(data, ArrayData):
-        return _like(data) if hasattr(data, "frame") else None
-    some = slice(0, 2)
-    x, labels, weights = data.features, data.labels, data.weights
-    is_named = isinstance(x, Inputs)
+        return _zero_rows(data) if hasattr(data, "frame") else None
+    first_two = slice(0, 2)
+    data_features, labels, weights = data.features, data.labels, data.weights
+    has_inputs = isinstance(data_features, Inputs)
     # a copy, for whatever is done with them in place
-    features = x.batch(np.arange(len(x))[some]) if is_named else scaled(x[some].copy(), data.scale)
-    labels = None if labels is None else labels[some]
+    features = (
+        data_features.batch(np.arange(len(data_features))[first_two])
+        if has_inputs
+        else scaled(data_features[first_two].copy(), data.scale)
+    )
+    labels = None if labels is None else labels[first_two]
     if labels is not None and are_zeros:
         labels = np.zeros_like(labels)
-    return Batch(features, labels, None if weights is None else weights[some])
+    return Batch(features, labels, None if weights is None else weights[first_two])
 
 
-def _like(data: Any) -> Batch | None:  # noqa: ANN401 - a FrameData
+def _zero_rows(data: Any) -> Batch | None:  # noqa: ANN401 - a FrameData
     frame, spec = data.selected()
     shape = data.shape or spec.shape
     if spec.inputs is not None or not shape:

@@ -45,9 +45,9 @@ def export_onnx(
     except ImportError as error:
         raise NotReadyError("onnx is not installed", do='pip install "photinus[onnx]"') from error
     rows = torch.zeros(2, *shape, dtype=next(module.parameters()).dtype)
-    quiet = logging.getLogger("torch.onnx")
-    level = quiet.level
-    quiet.setLevel(logging.ERROR)
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -66,5 +66,5 @@ def export_onnx(
         reason = str(error).strip().partition("\n")[0]
         raise UsageError("the module cannot be exported to ONNX", got=reason) from error
     finally:
-        quiet.setLevel(level)
+        logger.setLevel(level)
     return Path(path)

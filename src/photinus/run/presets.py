@@ -24,16 +24,16 @@ def _mnist_dbn(workers: int) -> Job:
     Several workers: short rounds in the pre-training, and Nesterov outside Adam in the
     fine-tuning, close the gap that averaging once an epoch leaves. One worker trains plainly.
     """
-    tuned = FineTuning(dropout_hidden=(0.3,), label_smoothing=0.0)
+    fine_tuning = FineTuning(dropout_hidden=(0.3,), label_smoothing=0.0)
     if workers == 1:
-        alone = DBN(pretraining=Pretraining(epochs=50), fine_tuning=tuned)
-        plain = averaging(outer=Sgd(), codec="fp32")
-        return Job(name="mnist-dbn", model=alone, workers=1, strategy=plain)
+        model = DBN(pretraining=Pretraining(epochs=50), fine_tuning=fine_tuning)
+        strategy = averaging(outer=Sgd(), codec="fp32")
+        return Job(name="mnist-dbn", model=model, workers=1, strategy=strategy)
     return Job(
         name="mnist-dbn",
         model=DBN(
             pretraining=Pretraining(epochs=30, batch_size=20 * workers),
-            fine_tuning=_of_batch(tuned, 100 * workers),
+            fine_tuning=_with_batch(fine_tuning, 100 * workers),
         ),
         workers=workers,
         strategies={
@@ -43,14 +43,14 @@ def _mnist_dbn(workers: int) -> Job:
     )
 
 
-def _of_batch(tuned: FineTuning, rows: int) -> FineTuning:
+def _with_batch(fine_tuning: FineTuning, rows: int) -> FineTuning:
     """Returns the fine-tuning by steps of so many rows: Adam's rate grows by the square root.
 
     Reference: Malladi et al., On the SDEs and scaling rules for adaptive gradient algorithms
     (2022).
     """
-    rate = usual_rate(tuned.optimizer, {}) * math.sqrt(rows / tuned.batch_size)
-    return replace(tuned, batch_size=rows, lr=Schedule.cosine(rate, warm_up=0.01))
+    rate = usual_rate(fine_tuning.optimizer, {}) * math.sqrt(rows / fine_tuning.batch_size)
+    return replace(fine_tuning, batch_size=rows, lr=Schedule.cosine(rate, warm_up=0.01))
 
 
 def _averaging(every: Trigger, momentum: float) -> StrategySpec:
@@ -200,6 +200,6 @@ def preset(name: str, workers: int | None = None) -> Job:
     """
     if name not in PRESETS:
         raise unknown_name("job", name, PRESETS)
-    make, usual = PRESETS[name]
-    asked = usual if workers is None else workers
-    return replace(make(max(1, asked)), workers=asked)
+    make, default_workers = PRESETS[name]
+    count = default_workers if workers is None else workers
+    return replace(make(max(1, count)), workers=count)

@@ -69,10 +69,10 @@ def folder_name(path: Path, mirror: Mirror | None) -> str:
 def how_it_ended(folder: Path) -> tuple[str, str]:
     """Returns the state in which a run's last term ended, and why; nothing where it was cut off."""
     journal = folder / "events.jsonl"
-    stamped = read(journal) if journal.exists() else []
-    ends = [s.event for s in stamped if isinstance(s.event, (RunStarted, RunEnded))]
-    last = ends[-1] if ends else None
-    return (last.state, last.reason) if isinstance(last, RunEnded) else ("", "")
+    records = read(journal) if journal.exists() else []
+    run_events = [s.event for s in records if isinstance(s.event, (RunStarted, RunEnded))]
+    last_event = run_events[-1] if run_events else None
+    return (last_event.state, last_event.reason) if isinstance(last_event, RunEnded) else ("", "")
 
 
 @contextlib.contextmanager
@@ -86,8 +86,8 @@ def fetched(folder: Path | str, *names: str) -> Iterator[Path]:
     if not is_address(folder):
         yield Path(folder)
         return
-    with tempfile.TemporaryDirectory(prefix="photinus-") as here:
-        mirror = mirrored(str(folder), Path(here))
+    with tempfile.TemporaryDirectory(prefix="photinus-") as temporary:
+        mirror = mirrored(str(folder), Path(temporary))
         mirror.local.mkdir()
         for name in names:
             with contextlib.suppress(FileNotFoundError):
@@ -102,7 +102,7 @@ def send_all(mirror: Mirror, *, is_failed: bool) -> None:
         RunFailedError: it could not be sent.
         FencedError: another coordinator has taken over.
     """
-    waiting = threading.Event()
+    pause = threading.Event()
     for seconds in (*_AGAIN_SECONDS, None):
         try:
             mirror.push()
@@ -111,7 +111,7 @@ def send_all(mirror: Mirror, *, is_failed: bool) -> None:
         except CheckpointError as error:
             if seconds is None and not is_failed:
                 raise RunFailedError("the result could not be kept", got=error) from error
-            waiting.wait(seconds or 0.0)
+            pause.wait(seconds or 0.0)
         except FencedError:
             if not is_failed:
                 raise
@@ -128,17 +128,17 @@ def job_in(folder: Path | str, trust_code: Trust = False) -> Job:
     Raises:
         UsageError: the folder holds none, or names code that the user does not trust.
     """
-    with fetched(folder, "job.json") as found:
-        return saved_job(found, str(folder), trust_code)[0]
+    with fetched(folder, "job.json") as path:
+        return saved_job(path, str(folder), trust_code)[0]
 
 
 def save_job(path: Path, job: Job, run: bytes) -> None:
     """Writes a job into its run folder, signed by this user."""
     body = {"run": run.hex(), "job": job.to_dict()}
     signed = {**body, "signature": signature_of(_KIND, body)}
-    noted = path / "job.json"
-    noted.touch(mode=0o600)
-    noted.write_text(json.dumps(signed, indent=1) + "\n")
+    file = path / "job.json"
+    file.touch(mode=0o600)
+    file.write_text(json.dumps(signed, indent=1) + "\n")
 
 
 def saved_job(path: Path, name: str, trust_code: Trust = False) -> tuple[Job, bytes]:

@@ -20,11 +20,11 @@ from photinus.strategies.spec import StrategySpec
 
 _USUAL = {"every": Steps(16), "outer": Sgd(), "merge": READS, "gradients_until": 0.0}
 _OUTER = (Sgd, Adagrad, RowAdagrad, RowAdam)
-_AHEAD = Steps(64)
+_MAX_STEPS = Steps(64)
 """Where rounds are counted in seconds, the most that a worker takes: it asks for their rows."""
-_ALONE = {"codec": "fp32"}
+_SINGLE_WORKER = {"codec": "fp32"}
 """With a single worker nothing travels."""
-_TAKES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+_REQUIREMENTS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "release": (lambda v: v == "rounds", 'release="rounds"'),
     "every": (lambda v: not v.counts_rows, "every=Steps(16) or Seconds(2)"),
     "outer": (lambda v: isinstance(v, _OUTER), "Sgd(), Adagrad(), RowAdagrad() or RowAdam()"),
@@ -49,24 +49,25 @@ def with_sharded_tables(draft: LazyModel) -> LazyModel:
     job, model = draft.job, draft.job.model
     if not isinstance(model, ModuleStage) or model.sharded:
         return draft
-    made = draft.model()
-    if not isinstance(made, ShardedModel):
+    sharded_model = draft.model()
+    if not isinstance(sharded_model, ShardedModel):
         return draft
     if OPENCL in job.device_kinds:
         wrong = "modules with sharded tables are not trained on OpenCL devices"
         got = f"device {model.device or job.device!r}"
         raise UsageError(wrong, got=got, do='device="cpu", or one of torch\'s, such as "cuda"')
     changes: dict[str, Any] = {
-        "model": replace(model, sharded=made.row_size),
-        "strategy": _among(job.strategy, job.workers, made),
+        "model": replace(model, sharded=sharded_model.row_size),
+        "strategy": _sharded_strategy(job.strategy, job.workers, sharded_model),
         "strategies": {
-            phase: _among(strategy, job.workers, made) for phase, strategy in job.strategies.items()
+            phase: _sharded_strategy(strategy, job.workers, sharded_model)
+            for phase, strategy in job.strategies.items()
         },
     }
-    return LazyModel(replace(job, **changes), made)
+    return LazyModel(replace(job, **changes), sharded_model)
 
 
-def _among(
+def _sharded_strategy(
     strategy: StrategySpec | CustomStrategy, workers: int, model: ShardedModel
 ) -> StrategySpec:
     """Returns a strategy with a shard of the rows at each worker."""
@@ -74,22 +75,22 @@ def _among(
         wrong = "workers agree on tables that lie among them by averaging"
         do = "name averaging, or use nn.Embedding(sparse=True), which every worker holds whole"
         raise UsageError(wrong, got=str(strategy), do=do)
-    usual: dict[str, Any] = {**_USUAL, **(_ALONE if workers == 1 else {})}
-    usual = {name: value for name, value in usual.items() if name in strategy.usual}
-    for name, (takes, do) in _TAKES.items():
-        value = usual.get(name, getattr(strategy, name))
-        if not takes(value):
+    settings: dict[str, Any] = {**_USUAL, **(_SINGLE_WORKER if workers == 1 else {})}
+    settings = {name: value for name, value in settings.items() if name in strategy.usual}
+    for name, (is_accepted, do) in _REQUIREMENTS.items():
+        value = settings.get(name, getattr(strategy, name))
+        if not is_accepted(value):
             wrong = f"{name} of averaging does not go with sharded tables"
             raise UsageError(wrong, got=str(value), do=f"use {do}")
     if model.has_statistics:
-        outer = usual.get("outer", strategy.outer)
-        _check_statistics(outer, usual.get("codec", strategy.codec))
-    usual |= {"owners": workers, "rows": model.row_size}
-    every = usual.get("every", strategy.every)
-    usual["every"] = every if every.steps else every | _AHEAD
-    if codec(usual.get("codec", strategy.codec)).has_feedback:
-        usual["exact"] = model.kept_numbers
-    return replace(strategy, **usual, usual=strategy.usual - {*usual})
+        outer = settings.get("outer", strategy.outer)
+        _check_statistics(outer, settings.get("codec", strategy.codec))
+    settings |= {"owners": workers, "rows": model.row_size}
+    every = settings.get("every", strategy.every)
+    settings["every"] = every if every.steps else every | _MAX_STEPS
+    if codec(settings.get("codec", strategy.codec)).has_feedback:
+        settings["exact"] = model.kept_numbers
+    return replace(strategy, **settings, usual=strategy.usual - {*settings})
 
 
 def _check_statistics(outer: OuterOptimizer, name: str) -> None:

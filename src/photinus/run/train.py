@@ -60,7 +60,7 @@ from photinus.run.data import (
     read_train,
     source_of_given,
 )
-from photinus.run.deadline import WorkerChoice, chosen, read_once
+from photinus.run.deadline import WorkerChoice, choose_workers, read_once
 from photinus.run.evaluate import (
     LazyModel,
     TrainedModel,
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
 
 _Given = tuple[Any, TestRows | tuple[Array, Array] | None, Engine | None]
 """Rows to train on, rows to measure on, and the engine, where a caller names them."""
-_NONE: _Given = (None, None, None)
+_NOTHING_GIVEN: _Given = (None, None, None)
 _log = logging.getLogger("photinus")
 
 
@@ -214,31 +214,33 @@ def train_draft(
         engine: where to train.
         is_kept: the folder outlives the run, so that there is something to continue with.
     """
-    draft, told = with_rows_to_normalize(with_sharded_tables(draft))
+    draft, note = with_rows_to_normalize(with_sharded_tables(draft))
     job = draft.job
     path, mirror = placed(folder or new_folder(job.name))
     if mirror is not None and mirror.holds_run():
         wrong, do = f"{mirror.address} holds a run already", "resume it, or name another folder"
         raise UsageError(wrong, do=do)
     RunFolder.check_free(path)
-    goes_on = partial(_resume_hint, path, mirror, job) if is_kept else _nothing_kept
+    make_hint = partial(_resume_hint, path, mirror, job) if is_kept else _no_resume_hint
     with (
         interruptible(signal.SIGTERM),
-        _shown(callbacks, verbose, goes_on) as shown,
-        contextlib.ExitStack() as kept,
+        _with_view(callbacks, verbose, make_hint) as all_callbacks,
+        contextlib.ExitStack() as stack,
     ):
         prepared = _prepared(draft, (data, test, engine))  # nothing is made where this refuses
         choice = None
         if job.deadline_seconds is not None:
-            prepared = replace(prepared, data=kept.enter_context(read_once(prepared.data)))
-            choice = chosen(job, prepared.plan, prepared.data, prepared.engine, f"{path}-trial")
+            prepared = replace(prepared, data=stack.enter_context(read_once(prepared.data)))
+            choice = choose_workers(
+                job, prepared.plan, prepared.data, prepared.engine, f"{path}-trial"
+            )
             job = draft.job = replace(job, workers=choice.workers)
             prepared = replace(prepared, plan=replace(job.plan(), start=prepared.plan.start))
         run = secrets.token_bytes(16)
-        with _Run(job, RunFolder(path), run, shown, mirror) as running:
-            save_job(running.place.path, job, run)
-            running.draft, running.note, running.choice = draft, told, choice
-            return running.train(prepared, cut=None)
+        with _Run(job, RunFolder(path), run, all_callbacks, mirror) as active_run:
+            save_job(active_run.run_folder.path, job, run)
+            active_run.draft, active_run.note, active_run.choice = draft, note, choice
+            return active_run.train(prepared, cut=None)
 
 
 def resume(
@@ -272,7 +274,7 @@ def resume(
 
 def continued(
     folder: Path | str | Mirror,
-    given: _Given = _NONE,
+    given: _Given = _NOTHING_GIVEN,
     *,
     callbacks: Sequence[Callable[[Event], None]] = (),
     verbose: bool | None = None,
@@ -298,14 +300,17 @@ def continued(
             f"{folder_name(path, mirror)} is done: there is nothing to resume",
             do="train anew; start = 'FOLDER/model' continues from its parameters",
         )
-    place, goes_on = RunFolder(path, resume=True), partial(_resume_hint, path, mirror, job)
+    run_folder, make_hint = (
+        RunFolder(path, resume=True),
+        partial(_resume_hint, path, mirror, job),
+    )
     with (
         interruptible(signal.SIGTERM),
-        _shown(callbacks, verbose, goes_on) as shown,
-        _Run(job, place, run, shown, mirror) as running,
+        _with_view(callbacks, verbose, make_hint) as all_callbacks,
+        _Run(job, run_folder, run, all_callbacks, mirror) as active_run,
     ):
-        running.note = note
-        return running.train(None, cut=running.checkpoints.newest(), given=given)
+        active_run.note = note
+        return active_run.train(None, cut=active_run.checkpoints.newest(), given=given)
 
 
 def _resume_hint(path: Path, mirror: Mirror | None, job: Job) -> str:
@@ -315,25 +320,27 @@ def _resume_hint(path: Path, mirror: Mirror | None, job: Job) -> str:
     return resume_hint(path, address, is_given=job.data.name == "given")
 
 
-def _nothing_kept() -> str:
+def _no_resume_hint() -> str:
     return "; nothing of the run is kept: with runDir there is something to continue with"
 
 
 @contextlib.contextmanager
-def _shown(
-    callbacks: Sequence[Callable[[Event], None]], verbose: bool | None, goes_on: Callable[[], str]
+def _with_view(
+    callbacks: Sequence[Callable[[Event], None]],
+    verbose: bool | None,
+    make_hint: Callable[[], str],
 ) -> Iterator[Sequence[Callable[[Event], None]]]:
     """Adds the view to the callbacks, and to a stop by the user how to continue."""
     if not isinstance(callbacks, (tuple, list)) or not all(map(callable, callbacks)):
         do = "e.g. callbacks=[print]"
         raise UsageError("callbacks must be a list of functions", got=repr(callbacks), do=do)
     view = Terminal() if (is_watched() if verbose is None else verbose) else None
-    shown = _log_warning if verbose is None else None
-    shown = shown if view is None else view.write
+    view_callback = _log_warning if verbose is None else None
+    view_callback = view_callback if view is None else view.write
     try:
-        yield callbacks if shown is None else (*callbacks, shown)
+        yield callbacks if view_callback is None else (*callbacks, view_callback)
     except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(f"{stopped_by(error)}{goes_on()}") from None
+        raise KeyboardInterrupt(f"{stopped_by(error)}{make_hint()}") from None
     finally:
         if view is not None:
             view.close()
@@ -376,7 +383,7 @@ class _Prepared:
     plan: TrainingPlan
 
 
-def _engine(job: Job, engine: Engine | None) -> Engine:
+def _checked_engine(job: Job, engine: Engine | None) -> Engine:
     engine = engine or engine_of(job.engine)
     if not isinstance(engine, Engine):
         do = 'e.g. LocalEngine(); or name one in the job: engine="local"'
@@ -387,7 +394,7 @@ def _engine(job: Job, engine: Engine | None) -> Engine:
 def _prepared(draft: LazyModel, given: _Given, *, is_new: bool = True) -> _Prepared:
     """Refuses a job whose module, loss, path, columns or rows are wrong, before it trains."""
     job, (data, test, engine) = draft.job, given
-    engine, plan = _engine(job, engine), job.plan()
+    engine, plan = _checked_engine(job, engine), job.plan()
     if engine.name == "local":
         check_importable(job.to_dict(), 'a job with engine="local"')
     stages = list({id(p.stage): p.stage for p in plan.phases}.values())
@@ -411,13 +418,13 @@ def _checked(
     data = limited(handed(data, job), classes)
     check_fit(job.model, data)
     check_columns(data)
-    if (tried := classes_tried(draft, data)) is not None:
-        classes, data = tried, limited(data, tried, MORE_OUTPUTS)
-    measured_on: TestRows | None = handed_test(test, job.data)
-    if measured_on is not None:
-        check_test(measured_on, classes)
-        check_fit(job.model, measured_on, like=data)
-    return data, measured_on
+    if (predicted_classes := classes_tried(draft, data)) is not None:
+        classes, data = predicted_classes, limited(data, predicted_classes, MORE_OUTPUTS)
+    test_rows: TestRows | None = handed_test(test, job.data)
+    if test_rows is not None:
+        check_test(test_rows, classes)
+        check_fit(job.model, test_rows, like=data)
+    return data, test_rows
 
 
 class _Run:
@@ -426,32 +433,35 @@ class _Run:
     def __init__(
         self,
         job: Job,
-        place: RunFolder,
+        run_folder: RunFolder,
         run: bytes,
         callbacks: Sequence[Callable[[Event], None]],
         mirror: Mirror | None,
     ) -> None:
-        self.job, self.place, self.run, self.callbacks, self.mirror = (
+        self.job, self.run_folder, self.run, self.callbacks, self.mirror = (
             job,
-            place,
+            run_folder,
             run,
             callbacks,
             mirror,
         )
-        self.term = place.claim_term({"run": run.hex(), "job": job.name})
+        self.term = run_folder.claim_term({"run": run.hex(), "job": job.name})
         if mirror is not None:
             mirror.claim(self.term)
-        self._journal, self._book = Journal(place.events), LedgerWriter(place.ledger, run)
-        self._thinned = ThinnedEvents(self._journal.write)
+        self._journal, self._ledger = (
+            Journal(run_folder.events),
+            LedgerWriter(run_folder.ledger, run),
+        )
+        self._event_writer = ThinnedEvents(self._journal.write)
         self._fingerprint = _fingerprint(job)
         self.checkpoints = Checkpoints(
-            place.checkpoints,
+            run_folder.checkpoints,
             self._fingerprint,
             self.emit,
             step=self._check_term,
-            saved=self._saved,
+            saved=self._on_checkpoint,
         )
-        self._began, self._lost_logs = time.monotonic(), 0
+        self._began_at, self._lost_log_lines = time.monotonic(), 0
         self.note, self.draft = "", LazyModel(job)
         self.choice: WorkerChoice | None = None
         """Of its workers, where it has a deadline."""
@@ -460,7 +470,7 @@ class _Run:
         try:
             for callback in self.callbacks:
                 if hasattr(callback, "open"):
-                    callback.open(self.place.path)
+                    callback.open(self.run_folder.path)
         except BaseException as error:  # the run has begun: it ends as one that failed
             self.__exit__(type(error), error, error.__traceback__)
             raise
@@ -476,12 +486,12 @@ class _Run:
         if error is not None:
             is_stop = isinstance(error, KeyboardInterrupt)
             reason = str(error) or ("Ctrl-C" if is_stop else type(error).__name__)
-            self._end("stopped" if is_stop else "failed", {}, reason)
-        self._book.close()
+            self._emit_ended("stopped" if is_stop else "failed", {}, reason)
+        self._ledger.close()
         self._journal.close()
         with contextlib.suppress(*((PhotinusError, OSError) if error is not None else ())):
-            self.place.report.touch(mode=0o600)
-            page.save(self.place.events, self.place.report)
+            self.run_folder.report.touch(mode=0o600)
+            page.save(self.run_folder.events, self.run_folder.report)
         for callback in self.callbacks:
             if hasattr(callback, "close"):
                 callback.close()
@@ -489,11 +499,11 @@ class _Run:
             send_all(self.mirror, is_failed=error is not None)
 
     def _check_term(self, _: str) -> None:
-        self.place.check_term(self.term)
+        self.run_folder.check_term(self.term)
         if self.mirror is not None:
             self.mirror.check()
 
-    def _saved(self, outcome: CheckpointSaved | CheckpointFailed) -> None:
+    def _on_checkpoint(self, outcome: CheckpointSaved | CheckpointFailed) -> None:
         """Called beside the training with each checkpoint; sends it to the mirror, too."""
         self.emit(outcome)
         if self.mirror is not None:
@@ -504,18 +514,18 @@ class _Run:
 
     def emit(self, event: Event) -> None:
         """Writes an event to the journal and calls all callbacks."""
-        self._thinned.write(event)
+        self._event_writer.write(event)
         if isinstance(event, Log):
             try:
-                with self.place.log(event.slot).open("a", encoding="utf-8") as file:
+                with self.run_folder.log(event.slot).open("a", encoding="utf-8") as file:
                     file.write(f"{event.level} {event.text}\n")
             except OSError:
-                self._lost_logs += 1
+                self._lost_log_lines += 1
         for callback in self.callbacks:
             callback(event)
 
     def train(
-        self, prepared: _Prepared | None, cut: RunSnapshot | None, given: _Given = _NONE
+        self, prepared: _Prepared | None, cut: RunSnapshot | None, given: _Given = _NOTHING_GIVEN
     ) -> Outcome:
         """Runs the engine, then saves and measures what was agreed.
 
@@ -524,31 +534,33 @@ class _Run:
             cut: where it continues.
             given: what `_prepared` takes.
         """
-        engine = prepared.engine if prepared else _engine(self.job, given[2])
-        self._started(engine.name)
+        engine = prepared.engine if prepared else _checked_engine(self.job, given[2])
+        self._emit_started(engine.name)
         if self.note:
             self.emit(Warned(text=self.note))
         if self.mirror is not None:
             self.mirror.push()  # from here on another machine can continue with the run
         prepared = prepared or _prepared(self.draft, (*given[:2], engine), is_new=cut is None)
         data, test, plan = prepared.data, prepared.test, prepared.plan
-        told = self.job.warnings() + ([self.choice.why] if self.choice else [])
+        warnings = self.job.warnings() + ([self.choice.reason] if self.choice else [])
         if isinstance(self.job.model, (ModuleStage, Word2VecStage)):
-            told += self.job.table_warnings(self.draft.model().parameters.layout)
-        for text in told:
+            warnings += self.job.table_warnings(self.draft.model().parameters.layout)
+        for text in warnings:
             self.emit(Warned(text=text))
-        result = engine.run(self._assignment(plan, data, cut))
+        result = engine.run(self._run_spec(plan, data, cut))
         self._check_applied(plan, cut)
-        if self.choice is not None and (late := engine.clock() - self.choice.ends_at) > 0:
-            wrong = f"training ended {late:.1f} s after its deadline: slower than it was tried"
+        if self.choice is not None and (late_seconds := engine.clock() - self.choice.ends_at) > 0:
+            wrong = (
+                f"training ended {late_seconds:.1f} s after its deadline: slower than it was tried"
+            )
             self.emit(Warned(text=message(wrong, do="leave more time, or raise its priority")))
-        save_trained(self.draft, result, self.place.model)
-        save_adapter(self.draft, result, self.place.path / "adapter")
+        save_trained(self.draft, result, self.run_folder.model)
+        save_adapter(self.draft, result, self.run_folder.path / "adapter")
         metrics, interval = self._measure(result, test)
-        self._end("done", metrics)
+        self._emit_ended("done", metrics)
         address = "" if self.mirror is None else self.mirror.address
         return Outcome(
-            self.place.path,
+            self.run_folder.path,
             result.vectors[-1],
             metrics,
             interval,
@@ -560,14 +572,14 @@ class _Run:
         """Refuses a result in which a phase has learnt nothing, since nothing was applied."""
         for number, phase in enumerate(plan.phases):
             is_begun = cut is not None and (cut.phase, bool(cut.applied)) >= (number, True)
-            if (refused := self._book.refused(number)) and not is_begun:
+            if (refused := self._ledger.refused(number)) and not is_begun:
                 raise RunFailedError(
                     f"nothing was learnt in {phase.name}: no push was applied",
                     got=f"{refused} pushes refused or dropped",
                     do="look at the warnings above; lower the learning rate, or look at the rows",
                 )
 
-    def _assignment(self, plan: TrainingPlan, data: Any, cut: RunSnapshot | None) -> RunSpec:  # noqa: ANN401
+    def _run_spec(self, plan: TrainingPlan, data: Any, cut: RunSnapshot | None) -> RunSpec:  # noqa: ANN401
         return RunSpec(
             plan=plan,
             data=data,
@@ -575,7 +587,7 @@ class _Run:
             term=self.term,
             cut=cut,
             emit=self.emit,
-            enter=self._book.enter,
+            enter=self._ledger.enter,
             save=self.checkpoints.save,
             best=self.checkpoints.save_best,
             scratch=self.checkpoints.scratch,
@@ -586,7 +598,7 @@ class _Run:
             security=self.job.security,
             road=self.job.road,
             urgency=self.job.urgency,
-            folder=str(self.place.path),
+            folder=str(self.run_folder.path),
             fingerprint=self._fingerprint,
         )
 
@@ -602,13 +614,13 @@ class _Run:
         self.emit(
             Evaluated(phase=phase, name="test", examples=examples, metrics=metrics, extra=extra)
         )
-        low_high = extra.get("interval")
-        return metrics, None if low_high is None else (low_high[0], low_high[1])
+        interval = extra.get("interval")
+        return metrics, None if interval is None else (interval[0], interval[1])
 
-    def _started(self, engine: str) -> None:
+    def _emit_started(self, engine: str) -> None:
         self.emit(
             RunStarted(
-                run=self.place.path.name,
+                run=self.run_folder.path.name,
                 term=self.term,
                 engine=engine,
                 workers=self.job.workers,
@@ -618,23 +630,23 @@ class _Run:
             )
         )
 
-    def _end(self, state: str, metrics: Mapping[str, float], reason: str = "") -> None:
-        if self._book.lost or self._journal.lost or self._lost_logs:
+    def _emit_ended(self, state: str, metrics: Mapping[str, float], reason: str = "") -> None:
+        if self._ledger.lost or self._journal.lost or self._lost_log_lines:
             missing = "lines of the journal, the ledger or the logs are missing"
             self.emit(Warned(text=f"the disk was full: {missing}"))
-        seconds = time.monotonic() - self._began
+        seconds = time.monotonic() - self._began_at
         self.emit(
             RunEnded(
                 state=state,
                 seconds=seconds,
                 metrics=metrics,
                 reason=reason,
-                counts=self._book.counts,
+                counts=self._ledger.counts,
             )
         )
 
 
-_LATER: Mapping[str, Mapping[str, Any]] = {
+_LATER_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "data": {
         **{"inputs": {}, "encoders": {}, "collate": "", "validation": "", "weight": ""},
         **{"side": 224, "most_corrupt": 0.0},
@@ -654,8 +666,10 @@ def _fingerprint(job: Job) -> str:
         plain.pop(name)
     for name in ("cpu_share", "memory", "priority", "weight", "jobs_folder", "deadline_seconds"):
         plain.pop(name, None)
-    for part, usual in _LATER.items():
-        plain[part] = {k: v for k, v in plain[part].items() if k not in usual or v != usual[k]}
+    for part, defaults in _LATER_SETTINGS.items():
+        plain[part] = {
+            k: v for k, v in plain[part].items() if k not in defaults or v != defaults[k]
+        }
     for name in ("device", "activation_memory", "activation_bytes", "cuda_graph"):  # same results
         plain["model"].pop(name, None)
     text = json.dumps(plain, sort_keys=True)
