@@ -46,12 +46,12 @@ def _check_passes(make_feed: MakesFeed, rows: int) -> None:
     feed = make_feed(rows=rows, seed=1, epochs=2.0)
     first: _Keys = []
     second: _Keys = []
-    seen = 0
+    examples = 0
     for batch in feed:
         assert batch.examples > 0, "no batch is empty"
-        seen += batch.examples
-        assert feed.position == seen, "position counts the examples handed out"
-        (first if seen <= feed.rows else second).extend(_keys(batch))
+        examples += batch.examples
+        assert feed.position == examples, "position counts the examples handed out"
+        (first if examples <= feed.rows else second).extend(_keys(batch))
     assert len(first) == len(second) == feed.rows, "no batch crosses the border of an epoch"
     assert len(set(first)) == feed.rows, "every row is handed out once an epoch"
     assert set(first) == set(second), "all epochs hold the same rows"
@@ -60,30 +60,30 @@ def _check_passes(make_feed: MakesFeed, rows: int) -> None:
 
 
 def _check_seed(make_feed: MakesFeed, rows: int) -> None:
-    once, again, other = (
+    batches, same_seed, other_seed = (
         [_keys(b) for b in make_feed(rows=rows, seed=seed, epochs=2.0)] for seed in (1, 1, 2)
     )
-    assert once == again, "the same seed gives the same batches"
-    assert once != other, "another seed gives another order"
+    assert batches == same_seed, "the same seed gives the same batches"
+    assert batches != other_seed, "another seed gives another order"
 
 
 def _check_seek(make_feed: MakesFeed, rows: int) -> None:
     whole = make_feed(rows=rows, seed=1, epochs=2.5)
-    reached, batches = [0], []
+    positions, batches = [0], []
     for batch in whole:
-        reached.append(whole.position)
+        positions.append(whole.position)
         batches.append(_keys(batch))
-    for done, position in enumerate(reached):
+    for count, position in enumerate(positions):
         resumed = make_feed(rows=rows, seed=1, epochs=2.5)
         resumed.seek(position)
-        assert [_keys(b) for b in resumed] == batches[done:], "seek continues as if never stopped"
+        assert [_keys(b) for b in resumed] == batches[count:], "seek continues as if never stopped"
         assert resumed.position == whole.position, "a resumed feed ends where the whole one does"
 
 
 def _check_share(make_feed: MakesFeed, rows: int) -> None:
     feed = make_feed(rows=rows, seed=1, epochs=1.5)
-    handed_out = sum(batch.examples for batch in feed)
-    assert handed_out == feed.position == round(1.5 * feed.rows), "the share is epochs * rows"
+    examples = sum(batch.examples for batch in feed)
+    assert examples == feed.position == round(1.5 * feed.rows), "the share is epochs * rows"
     assert list(feed) == [], "after its share a feed gives nothing"
     endless = make_feed(rows=rows, seed=1, epochs=None)
     list(islice(endless, 3 * rows))
@@ -107,5 +107,5 @@ def _content(features: Any, row: int) -> bytes:  # noqa: ANN401 - an array, or a
     return b"".join(
         (array[row][masks[name]] if name in masks else array[row]).tobytes()
         for name, array in features.items()
-        if not any(name == mask_of(masked) for masked in masks)
+        if not any(name == mask_of(masked_name) for masked_name in masks)
     )

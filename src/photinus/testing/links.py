@@ -23,46 +23,49 @@ class _Recorder:
     """Records what a listener received, and lets a check wait for it."""
 
     def __init__(self, answer: Callable[[Peer, Frame], None] | None = None) -> None:
-        self.heard: list[tuple[Peer, Frame]] = []
-        self.lost: list[Peer] = []
+        self.received: list[tuple[Peer, Frame]] = []
+        self.lost_peers: list[Peer] = []
         self._answer = answer
         self._changed = threading.Condition()
 
     def hear(self, peer: Peer, frame: Frame) -> None:
         with self._changed:
-            self.heard.append((peer, frame))
+            self.received.append((peer, frame))
             self._changed.notify_all()
         if self._answer is not None:
             self._answer(peer, frame)
 
     def gone(self, peer: Peer) -> None:
         with self._changed:
-            self.lost.append(peer)
+            self.lost_peers.append(peer)
             self._changed.notify_all()
 
-    def wait(self, *, heard: int = 0, lost: int = 0) -> None:
+    def wait(self, *, received: int = 0, lost_peers: int = 0) -> None:
         with self._changed:
             holds = self._changed.wait_for(
-                lambda: len(self.heard) >= heard and len(self.lost) >= lost, _PATIENCE_SECONDS
+                lambda: len(self.received) >= received and len(self.lost_peers) >= lost_peers,
+                _PATIENCE_SECONDS,
             )
-        _claim(holds, f"{heard} frames heard and {lost} peers gone")
+        _claim(holds, f"{received} frames heard and {lost_peers} peers gone")
 
 
-def _claim(holds: bool, claim: str) -> None:
-    if not holds:
+def _claim(is_true: bool, claim: str) -> None:
+    if not is_true:
         raise AssertionError(f"a link must keep its contract: {claim}")
 
 
 def _claim_same(got: Frame, sent: Frame) -> None:
     for name in Frame.__dataclass_fields__:
-        a, b = getattr(got, name), getattr(sent, name)
+        value, expected = getattr(got, name), getattr(sent, name)
         if name == "arrays":
-            same = list(a) == list(b) and all(
-                a[n].dtype == b[n].dtype and a[n].tobytes() == b[n].tobytes() for n in b
+            is_same = list(value) == list(expected) and all(
+                value[key].dtype == expected[key].dtype
+                and value[key].tobytes() == expected[key].tobytes()
+                for key in expected
             )
         else:
-            same = a == b
-        _claim(same, f"{name} of {sent.kind} arrives as it was sent")
+            is_same = value == expected
+        _claim(is_same, f"{name} of {sent.kind} arrives as it was sent")
 
 
 def _echo(peer: Peer, frame: Frame) -> None:
@@ -70,9 +73,9 @@ def _echo(peer: Peer, frame: Frame) -> None:
 
 
 @contextlib.contextmanager
-def _opened(make: MakePair, ear: _Recorder) -> Iterator[tuple[Listener, Callable[[], Link]]]:
+def _opened(make: MakePair, recorder: _Recorder) -> Iterator[tuple[Listener, Callable[[], Link]]]:
     """Opens a pair, and closes all of it, twice."""
-    listener, make_link = make(ear.hear, ear.gone)
+    listener, make_link = make(recorder.hear, recorder.gone)
     links: list[Link] = []
 
     def connect() -> Link:
@@ -105,30 +108,32 @@ def _claim_lost(link: Link, claim: str) -> None:
             link.exchange(None, 1.0)
         except LinkLostError:
             return
-    _claim(holds=False, claim=claim)
+    _claim(is_true=False, claim=claim)
 
 
 def _samples() -> Sequence[Frame]:
     edges = {"none": np.zeros(0, "f4"), "one": np.ones(1, "f8"), "ü": np.arange(9, dtype="u1")}
-    every = {dtype: np.arange(5).astype(dtype) for dtype in DTYPES}
-    cut = {"up": np.arange(20)[::2].astype("f4"), "down": np.arange(8.0)[::-2]}
-    most = (1 << 63) - 1
+    every_dtype = {dtype: np.arange(5).astype(dtype) for dtype in DTYPES}
+    strided = {"up": np.arange(20)[::2].astype("f4"), "down": np.arange(8.0)[::-2]}
+    max_int = (1 << 63) - 1
     return [
         *(Frame(kind) for kind in KINDS),
-        Frame("grant", term=1, phase=2, slot=-1, lease=4, sequence=most, arrays=edges),
-        Frame("note", header={"loss": 0.25, "host": "ü", "deep": [{"a": None}]}, arrays=every),
-        Frame("publish", arrays=cut),
+        Frame("grant", term=1, phase=2, slot=-1, lease=4, sequence=max_int, arrays=edges),
+        Frame(
+            "note", header={"loss": 0.25, "host": "ü", "deep": [{"a": None}]}, arrays=every_dtype
+        ),
+        Frame("publish", arrays=strided),
     ]
 
 
 def _check_frames_arrive_whole_and_in_order(make: MakePair) -> None:
-    ear = _Recorder()
-    with _opened(make, ear) as (_, connect):
+    recorder = _Recorder()
+    with _opened(make, recorder) as (_, connect):
         link = connect()
         for frame in _samples():
             link.exchange(frame, 0)
-        ear.wait(heard=len(_samples()))
-    for (_, got), sent in zip(ear.heard, _samples(), strict=True):
+        recorder.wait(received=len(_samples()))
+    for (_, got), sent in zip(recorder.received, _samples(), strict=True):
         _claim_same(got, sent)
 
 
@@ -165,50 +170,53 @@ def _check_a_big_vector_travels_whole(make: MakePair) -> None:
 
 
 def _check_a_closed_link_is_told_once(make: MakePair) -> None:
-    ear = _Recorder()
-    with _opened(make, ear) as (_, connect):
+    recorder = _Recorder()
+    with _opened(make, recorder) as (_, connect):
         link = connect()
         link.exchange(Frame("hello"), 0)
         link.exchange(Frame("bye"), 0)
         link.close()
         link.close()
-        ear.wait(heard=2, lost=1)
+        recorder.wait(received=2, lost_peers=1)
         _claim_lost(link, "a closed link says that it is lost")
-        ear.lost[0].send(Frame("ack"))
-    _claim(ear.lost == [ear.heard[0][0]], "a peer is gone once")
+        recorder.lost_peers[0].send(Frame("ack"))
+    _claim(recorder.lost_peers == [recorder.received[0][0]], "a peer is gone once")
 
 
 def _check_a_closed_peer_delivers_first(make: MakePair) -> None:
-    def part(peer: Peer, frame: Frame) -> None:
+    def answer_and_close(peer: Peer, frame: Frame) -> None:
         peer.send(frame)
         peer.send(Frame("stop"))
         peer.close()
         peer.close()
 
-    ear = _Recorder(part)
-    with _opened(make, ear) as (_, connect):
+    recorder = _Recorder(answer_and_close)
+    with _opened(make, recorder) as (_, connect):
         link = connect()
         got = link.exchange(Frame("fetch", arrays={"a": np.arange(500_000.0)}), 0)
         got += _take(link, 2 - len(got))
         _claim([f.kind for f in got] == ["fetch", "stop"], "what was sent before a close arrives")
         _claim_lost(link, "a link whose peer was closed is lost")
         link.close()
-        ear.wait(lost=1)
-    _claim(len(ear.lost) == 1, "a closed peer is gone once")
+        recorder.wait(lost_peers=1)
+    _claim(len(recorder.lost_peers) == 1, "a closed peer is gone once")
 
 
 def _check_a_closed_listener_ends_its_links(make: MakePair) -> None:
-    ear = _Recorder()
-    with _opened(make, ear) as (listener, connect):
+    recorder = _Recorder()
+    with _opened(make, recorder) as (listener, connect):
         links = [connect() for _ in range(3)]
         for link in links:
             link.exchange(Frame("hello"), 0)
-        ear.wait(heard=3)
+        recorder.wait(received=3)
         listener.close()
         for link in links:
             _claim_lost(link, "a link is lost when its listener closes")
-        ear.wait(lost=3)
-    _claim(len(ear.lost) == len(set(map(id, ear.lost))) == 3, "each peer is gone once")
+        recorder.wait(lost_peers=3)
+    _claim(
+        len(recorder.lost_peers) == len(set(map(id, recorder.lost_peers))) == 3,
+        "each peer is gone once",
+    )
 
 
 def _check_links_are_told_apart(make: MakePair) -> None:

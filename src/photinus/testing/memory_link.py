@@ -44,7 +44,7 @@ class MemoryListener(Listener):
         """The same for a frame towards a worker."""
         self._lock = threading.Lock()
         self._links: list[MemoryLink] = []
-        self._came = 0
+        self._link_count = 0
         self._is_closed = False
 
     def link(self) -> MemoryLink:
@@ -56,8 +56,8 @@ class MemoryListener(Listener):
         with self._lock:
             if self._is_closed:
                 raise LinkLostError("nobody listens any more")
-            link = MemoryLink(self, f"memory-{self._came}")
-            self._came += 1
+            link = MemoryLink(self, f"memory-{self._link_count}")
+            self._link_count += 1
             self._links.append(link)
         return link
 

@@ -45,10 +45,10 @@ def _check_learn(model: Model, twin: Model, batch: Batch) -> None:
     assert gradient.dtype == before.dtype, "the gradient has another type than the parameters"
     assert is_finite(gradient), "the gradient is not finite"
     assert all(isinstance(v, float) for v in metrics.values()), "a metric is no float"
-    first = gradient.copy()
-    again, _ = twin.learn(batch, 3)
-    twin.to_host(again)
-    assert np.array_equal(first, again), "the same seed gave other bits"
+    first_gradient = gradient.copy()
+    second_gradient, _ = twin.learn(batch, 3)
+    twin.to_host(second_gradient)
+    assert np.array_equal(first_gradient, second_gradient), "the same seed gave other bits"
     sums = model.measure(batch)
     assert sums["examples"] == len(batch.features), "measure counts other examples"
     assert np.array_equal(before, model.parameters.trained), "measure changed the parameters"
@@ -57,10 +57,12 @@ def _check_learn(model: Model, twin: Model, batch: Batch) -> None:
 def _check_load(model: Model, other: Model, batch: Batch) -> None:
     other.parameters.trained += np.float32(0.01)
     other.to_device(other.parameters.trained)
-    p = other.parameters
-    model.load(p.trained, p.floats, p.integers)
-    assert np.array_equal(model.parameters.trained, p.trained), "load lost numbers"
-    assert not np.shares_memory(model.parameters.trained, p.trained), "load kept a reference"
+    parameters = other.parameters
+    model.load(parameters.trained, parameters.floats, parameters.integers)
+    assert np.array_equal(model.parameters.trained, parameters.trained), "load lost numbers"
+    assert not np.shares_memory(model.parameters.trained, parameters.trained), (
+        "load kept a reference"
+    )
     left, right = _gradient(model, batch, 5), _gradient(other, batch, 5)
     assert np.array_equal(left, right), "a loaded model learns otherwise"
 
@@ -74,20 +76,22 @@ def _gradient(model: Model, batch: Batch, seed: int) -> Vector:
 def _check_finite_differences(model: Model, batch: Batch) -> None:
     """Compares the slope along some random directions with the loss's own."""
     trained = model.parameters.trained
-    saved, chance = trained.copy(), np.random.default_rng(0)
-    state = [model.parameters.floats.copy(), model.parameters.integers.copy()]
-    size = 1e-6 if trained.dtype == np.float64 else 1e-2
+    start, rng = trained.copy(), np.random.default_rng(0)
+    buffers = [model.parameters.floats.copy(), model.parameters.integers.copy()]
+    step = 1e-6 if trained.dtype == np.float64 else 1e-2
 
     def loss(at: Vector) -> float:
-        model.load(at, *state)
+        model.load(at, *buffers)
         return float(model.learn(batch, 1)[1]["loss"])
 
     for _ in range(4):
-        direction = chance.standard_normal(saved.size).astype(saved.dtype)
+        direction = rng.standard_normal(start.size).astype(start.dtype)
         direction /= np.linalg.norm(direction)
-        model.load(saved, *state)
+        model.load(start, *buffers)
         slope = float(_gradient(model, batch, 1) @ direction)
-        rise = loss(saved + size * direction) - loss(saved - size * direction)
-        model.load(saved, *state)
-        close = np.isclose(rise / (2 * size), slope, rtol=2e-2, atol=2e-3)
-        assert close, f"the loss rises by {rise / (2 * size):g}, the gradient says {slope:g}"
+        difference = loss(start + step * direction) - loss(start - step * direction)
+        model.load(start, *buffers)
+        is_close = np.isclose(difference / (2 * step), slope, rtol=2e-2, atol=2e-3)
+        assert is_close, (
+            f"the loss rises by {difference / (2 * step):g}, the gradient says {slope:g}"
+        )

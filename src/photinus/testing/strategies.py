@@ -55,11 +55,15 @@ def check_strategy(halves: StrategyPair, *, dtype: str = "float32") -> None:
     if getattr(policy, "meets", False):
         check_peers(halves, dtype)
         return
-    keeps = (_check_lost_round, _check_late, _check_joiner)
-    rounds = (_check_replies, _check_rounds, _check_drain)
-    late = keeps if policy.keeps else (_check_rejoin,)
-    special = (*rounds, *late) if policy.waits else (_check_at_once, _check_drain, _check_served)
-    for check in (_check_shape, _check_pure, *special):
+    owner_checks = (_check_lost_round, _check_late, _check_joiner)
+    round_checks = (_check_replies, _check_rounds, _check_drain)
+    late_checks = owner_checks if policy.keeps else (_check_rejoin,)
+    specific_checks = (
+        (*round_checks, *late_checks)
+        if policy.waits
+        else (_check_at_once, _check_drain, _check_served)
+    )
+    for check in (_check_shape, _check_pure, *specific_checks):
         check(_Table(halves, dtype))
 
 
@@ -69,44 +73,46 @@ class _Seat:
     def __init__(self, strategy: Strategy, vector: Vector, slot: int) -> None:
         self.strategy, self.vector, self.slot = strategy, vector, slot
         self.state: State = strategy.init(vector)
-        self.clock, self.last = Clock(), Turn("fetch")
-        self._chance = np.random.default_rng(slot)
+        self.clock, self.last_turn = Clock(), Turn("fetch")
+        self._rng = np.random.default_rng(slot)
 
-    def works(self) -> tuple[Turn, ...]:
+    def take_step(self) -> tuple[Turn, ...]:
         """Takes a step of its own; returns what is due after it."""
-        c = self.clock
-        examples = c.examples + BATCH
-        self.clock = c.after(BATCH, c.seconds + 0.05, examples / 400)
-        self.moves()
+        clock = self.clock
+        examples = clock.examples + BATCH
+        self.clock = clock.after(BATCH, clock.seconds + 0.05, examples / 400)
+        self.change_vector()
         return tuple(self.strategy.due(self.clock, self.state))
 
-    def moves(self) -> None:
+    def change_vector(self) -> None:
         """Changes the vector as an inner step does, or fills it with a gradient."""
-        noise = self._chance.standard_normal(len(self.vector)).astype(self.vector.dtype)
+        noise = self._rng.standard_normal(len(self.vector)).astype(self.vector.dtype)
         if self.strategy.site == GRADIENT:
             self.vector[:] = noise
         else:
             self.vector -= self.vector.dtype.type(0.01) * noise
 
-    def offers(self, turn: Turn) -> Message:
+    def offer(self, turn: Turn) -> Message:
         """Offers what a turn asks for."""
-        before, self.last = self.vector.copy(), turn
+        before, self.last_turn = self.vector.copy(), turn
         message, self.state = self.strategy.offer(turn, self.vector, self.clock, self.state)
         assert message is not None, "a turn that waits for an answer offers a message"
         assert np.array_equal(before, self.vector), "offer changed the vector it was given"
         return message
 
-    def accepts(self, message: Message) -> None:
+    def accept(self, message: Message) -> None:
         """Takes an answer in, at the turn for it where there is one; an ack is not for it."""
         if message.kind == "ack":
             return
-        kept = values(message)
-        if self.last.kind == "push" and getattr(self.strategy, "takes", False):
-            turn = Turn("take", self.last.fragment)
-            nothing, self.state = self.strategy.offer(turn, self.vector, self.clock, self.state)
-            assert nothing is None, "a take has nothing to say"
+        message_values = values(message)
+        if self.last_turn.kind == "push" and getattr(self.strategy, "takes", False):
+            turn = Turn("take", self.last_turn.fragment)
+            take_message, self.state = self.strategy.offer(
+                turn, self.vector, self.clock, self.state
+            )
+            assert take_message is None, "a take has nothing to say"
         self.state = self.strategy.accept(self.vector, message, self.state)
-        assert kept == values(message), "accept changed the message it was given"
+        assert message_values == values(message), "accept changed the message it was given"
         assert np.isfinite(self.vector).all(), "accept left numbers that are not finite"
 
 
@@ -116,7 +122,7 @@ class _Table:
     def __init__(self, halves: StrategyPair, dtype: str, workers: int = 3) -> None:
         self.start = np.linspace(-1, 1, NUMBERS).astype(dtype)
         self.policy = halves.owner()
-        self.make = halves.worker
+        self.make_worker = halves.worker
         self.state: State = self.policy.init(_point(self.start))
         self.seats = [_Seat(halves.worker(), self.start.copy(), s) for s in range(workers)]
 
@@ -129,45 +135,45 @@ class _Table:
         """Returns what was agreed, by the owner."""
         return self.policy.agreed(self.state)
 
-    def hears(self, slot: int, message: Message, members: frozenset[int]) -> list[Reply]:
+    def receive(self, slot: int, message: Message, members: frozenset[int]) -> list[Reply]:
         """Lets the owner take a push in."""
-        before, kept = copy.deepcopy(self.state), self.state
+        before, given_state = copy.deepcopy(self.state), self.state
         replies, self.state = self.policy.receive(slot, message, members, self.state)
-        assert values(before) == values(kept), "receive changed the state it was given"
+        assert values(before) == values(given_state), "receive changed the state it was given"
         return replies
 
-    def closes(self, members: frozenset[int]) -> list[Reply]:
+    def close(self, members: frozenset[int]) -> list[Reply]:
         """Reports to the owner which members are left."""
-        before, kept = copy.deepcopy(self.state), self.state
+        before, given_state = copy.deepcopy(self.state), self.state
         replies, self.state = self.policy.close(members, self.state)
-        assert values(before) == values(kept), "close changed the state it was given"
+        assert values(before) == values(given_state), "close changed the state it was given"
         return replies
 
     def work_until_due(self, seat: _Seat) -> Turn:
         """Lets a worker step until it has something to do."""
         for _ in range(STEPS):
-            turns = seat.works()
+            turns = seat.take_step()
             if turns:
                 return turns[0]
         raise AssertionError(f"nothing was due within {STEPS} steps")
 
     def is_same(self, *vectors: Vector) -> bool:
         """Returns whether vectors are equal where the last round agreed: in a fragment, or all."""
-        held = [part(vector, self.seats[0].last.fragment) for vector in vectors]
-        return all(np.array_equal(held[0], other) for other in held)
+        parts = [part(vector, self.seats[0].last_turn.fragment) for vector in vectors]
+        return all(np.array_equal(parts[0], other) for other in parts)
 
-    def pushes(self, seat: _Seat) -> list[Message]:
+    def push_until_applied(self, seat: _Seat) -> list[Message]:
         """Lets a worker do all that is due, until a push is applied; returns what was."""
         pushed: list[Message] = []
         for _ in range(STEPS):
-            for turn in seat.works():
-                message = seat.offers(turn)
-                replies = self.hears(seat.slot, message, self.members)
+            for turn in seat.take_step():
+                message = seat.offer(turn)
+                replies = self.receive(seat.slot, message, self.members)
                 assert [r.slot for r in replies] == [seat.slot], "a push is answered at once"
                 is_applied = message.kind == "push" and replies[0].message.kind != "heal"
                 pushed += [message] if is_applied else []
                 assert turn.kind == "push" or replies[0].message.vector is not None, "no answer"
-                seat.accepts(replies[0].message)
+                seat.accept(replies[0].message)
             if pushed:
                 return pushed
         raise AssertionError(f"nothing was pushed within {STEPS} steps")
@@ -177,10 +183,10 @@ class _Table:
         replies: list[Reply] = []
         for seat in self.seats:
             if seat.slot in slots:
-                message = seat.offers(self.work_until_due(seat))
-                replies += self.hears(seat.slot, message, slots)
+                message = seat.offer(self.work_until_due(seat))
+                replies += self.receive(seat.slot, message, slots)
         for reply in replies:
-            self.seats[reply.slot].accepts(reply.message)
+            self.seats[reply.slot].accept(reply.message)
         return replies
 
 
@@ -188,11 +194,11 @@ def _check_parts(halves: StrategyPair) -> None:
     for half in ("worker", "owner"):
         assert callable(getattr(halves, half, None)), f"{half}() is missing"
     policy = halves.owner()
-    wanted: dict[str, tuple[object, tuple[str, ...]]] = {"worker": (halves.worker(), _WORKER)}
+    required: dict[str, tuple[object, tuple[str, ...]]] = {"worker": (halves.worker(), _WORKER)}
     if not getattr(policy, "meets", False):
-        wanted["owner"] = (policy, _OWNER)
-    for half, (made, names) in wanted.items():
-        missing = [name for name in names if not hasattr(made, name)]
+        required["owner"] = (policy, _OWNER)
+    for half, (instance, names) in required.items():
+        missing = [name for name in names if not hasattr(instance, name)]
         assert not missing, f"{half}() is without {', '.join(missing)}"
 
 
@@ -211,23 +217,27 @@ def _check_pure(table: _Table) -> None:
     seat = table.seats[0]
     turn = table.work_until_due(seat)
     vector, before = seat.vector.copy(), copy.deepcopy(seat.state)
-    once, state = seat.strategy.offer(turn, seat.vector, seat.clock, seat.state)
+    message, state = seat.strategy.offer(turn, seat.vector, seat.clock, seat.state)
     assert values(before) == values(seat.state), "offer changed the state it was given"
-    assert once is not None, "a turn that waits for an answer offers a message"
-    again, _ = table.make().offer(turn, seat.vector, seat.clock, copy.deepcopy(seat.state))
-    assert again is not None, "the same offer gives the same bits"
-    assert values(once) == values(again), "the same offer gives the same bits"
-    sent = values(once)
+    assert message is not None, "a turn that waits for an answer offers a message"
+    repeated, _ = table.make_worker().offer(
+        turn, seat.vector, seat.clock, copy.deepcopy(seat.state)
+    )
+    assert repeated is not None, "the same offer gives the same bits"
+    assert values(message) == values(repeated), "the same offer gives the same bits"
+    message_values = values(message)
     seat.vector += 1
-    assert sent == values(once), "a message changes when the worker continues: copy the vector"
+    assert message_values == values(message), (
+        "a message changes when the worker continues: copy the vector"
+    )
     np.copyto(seat.vector, vector)
-    replies = table.hears(0, once, frozenset({0}))
+    replies = table.receive(0, message, frozenset({0}))
     assert replies, "a round of one is whole at once"
-    after, kept = copy.deepcopy(state), state
+    state_copy, given_state = copy.deepcopy(state), state
     if replies[0].message.kind == "ack":
         return
     seat.strategy.accept(seat.vector, replies[0].message, state)
-    assert values(after) == values(kept), "accept changed the state it was given"
+    assert values(state_copy) == values(given_state), "accept changed the state it was given"
 
 
 def _check_rounds(table: _Table) -> None:
@@ -240,89 +250,93 @@ def _check_rounds(table: _Table) -> None:
             point = table.agreed()
             assert table.is_same(whole(point), vectors[0]), "owner and workers differ"
             for seat in table.seats:
-                held = values((seat.state, getattr(seat.state, "outer", ())))
-                same = all(key(o) in held for o in point.outer)
-                assert same, "owner and workers hold another outer state"
+                state_values = values((seat.state, getattr(seat.state, "outer", ())))
+                is_known = all(key(o) in state_values for o in point.outer)
+                assert is_known, "owner and workers hold another outer state"
 
 
 def _check_replies(table: _Table) -> None:
     """Answers go to those who pushed, once, when all members did."""
     first, second, third = table.seats
-    pushed = [seat.offers(table.work_until_due(seat)) for seat in (first, second)]
-    for seat, message in zip((first, second), pushed, strict=True):
-        assert not table.hears(seat.slot, message, table.members), "a round closed too soon"
-    both = frozenset({first.slot, second.slot})
-    replies = table.closes(both)
+    messages = [seat.offer(table.work_until_due(seat)) for seat in (first, second)]
+    for seat, message in zip((first, second), messages, strict=True):
+        assert not table.receive(seat.slot, message, table.members), "a round closed too soon"
+    pushed_slots = frozenset({first.slot, second.slot})
+    replies = table.close(pushed_slots)
     slots = sorted(r.slot for r in replies)
     assert slots == [first.slot, second.slot], "not all who pushed were answered, or others were"
     assert all(r.message.kind == "agreed" for r in replies), "a whole round is agreed"
-    assert not table.closes(both), "a round was answered twice"
+    assert not table.close(pushed_slots), "a round was answered twice"
     for reply in replies:
-        table.seats[reply.slot].accepts(reply.message)
-    late = table.hears(third.slot, third.offers(table.work_until_due(third)), table.members)
-    assert [r.slot for r in late] == [third.slot], "who missed a round is answered at once"
-    assert late[0].message.kind in ("heal", "rejoin"), "who missed a round must heal"
+        table.seats[reply.slot].accept(reply.message)
+    late_replies = table.receive(
+        third.slot, third.offer(table.work_until_due(third)), table.members
+    )
+    assert [r.slot for r in late_replies] == [third.slot], "who missed a round is answered at once"
+    assert late_replies[0].message.kind in ("heal", "rejoin"), "who missed a round must heal"
 
 
 def _check_drain(table: _Table) -> None:
     """With `closing` set, what is unsent is due; after it nothing is."""
     for seat in table.seats:
-        seat.works()
-        closing, sent = seat.clock._replace(closing=True), 0
+        seat.take_step()
+        closing_clock, sent_steps = seat.clock._replace(closing=True), 0
         for _ in range(8):
-            turns = seat.strategy.due(closing, seat.state)
+            turns = seat.strategy.due(closing_clock, seat.state)
             if not turns:
                 break
-            message, seat.state = seat.strategy.offer(turns[0], seat.vector, closing, seat.state)
+            message, seat.state = seat.strategy.offer(
+                turns[0], seat.vector, closing_clock, seat.state
+            )
             assert message is not None, "the drain offers what is unsent"
-            sent += message.since.steps
-            for reply in table.hears(seat.slot, message, frozenset({seat.slot})):
-                seat.accepts(reply.message)
-        assert not seat.strategy.due(closing, seat.state), "the drain leaves something unsent"
+            sent_steps += message.since.steps
+            for reply in table.receive(seat.slot, message, frozenset({seat.slot})):
+                seat.accept(reply.message)
+        assert not seat.strategy.due(closing_clock, seat.state), "the drain leaves something unsent"
         if not table.policy.waits:
-            assert sent == seat.clock.steps, "the drain leaves something unsent"
+            assert sent_steps == seat.clock.steps, "the drain leaves something unsent"
         elif table.policy.keeps:
-            tied = np.array_equal(whole(table.agreed()), seat.vector)
-            assert tied, "after the drain a worker holds more than was agreed"
+            is_agreed = np.array_equal(whole(table.agreed()), seat.vector)
+            assert is_agreed, "after the drain a worker holds more than was agreed"
 
 
 def _check_lost_round(table: _Table) -> None:
     """Who gets no answer loses nothing: the next push carries both rounds' work."""
     seat = table.seats[0]
-    lost = seat.offers(table.work_until_due(seat))
+    lost_push = seat.offer(table.work_until_due(seat))
     if getattr(seat.strategy, "takes", False):  # nothing else is sent until it is answered
         return
-    message = seat.offers(table.work_until_due(seat))
-    assert message.since.steps > lost.since.steps, "a lost round loses the work that was in it"
+    message = seat.offer(table.work_until_due(seat))
+    assert message.since.steps > lost_push.since.steps, "a lost round loses the work that was in it"
     assert message.since.steps == seat.clock.steps, "a lost round loses the work that was in it"
     delta = decode(message.codec, whole(message))
     unsent = part(table.start - seat.vector, message.fragment)
-    missed = float(np.abs(unsent).max()) * codec(message.codec).error
-    kept = np.allclose(delta, unsent, rtol=0, atol=1.01 * missed + 1e-6)
-    assert kept, "a lost round loses progress"
+    max_error = float(np.abs(unsent).max()) * codec(message.codec).error
+    is_kept = np.allclose(delta, unsent, rtol=0, atol=1.01 * max_error + 1e-6)
+    assert is_kept, "a lost round loses progress"
 
 
 def _check_late(table: _Table) -> None:
     """Who missed a round takes the agreed point and keeps its unsent progress on top."""
     table.round(frozenset({0, 1}))
-    late = table.seats[2]
-    message = late.offers(table.work_until_due(late))
-    progress = table.start - late.vector
-    (reply,) = table.hears(late.slot, message, table.members)
+    late_seat = table.seats[2]
+    message = late_seat.offer(table.work_until_due(late_seat))
+    progress = table.start - late_seat.vector
+    (reply,) = table.receive(late_seat.slot, message, table.members)
     assert reply.message.kind == "heal", "where the owner keeps the point, it heals by it"
-    late.accepts(reply.message)
-    kept = np.allclose(whole(table.agreed()) - late.vector, progress, atol=1e-6)
-    assert kept, "heal must keep unsent progress on top of the agreed point"
-    again = late.offers(table.work_until_due(late))
-    assert again.since.steps == late.clock.steps, "heal loses the count of unsent work"
+    late_seat.accept(reply.message)
+    is_kept = np.allclose(whole(table.agreed()) - late_seat.vector, progress, atol=1e-6)
+    assert is_kept, "heal must keep unsent progress on top of the agreed point"
+    next_push = late_seat.offer(table.work_until_due(late_seat))
+    assert next_push.since.steps == late_seat.clock.steps, "heal loses the count of unsent work"
 
 
 def _check_joiner(table: _Table) -> None:
     """A joiner that heals holds what the others do, and shares their next round."""
     table.round(frozenset({0, 1}))
     point = table.agreed()
-    joiner = _Seat(table.make(), whole(point).copy(), 2)
-    joiner.accepts(point)
+    joiner = _Seat(table.make_worker(), whole(point).copy(), 2)
+    joiner.accept(point)
     table.seats[2] = joiner
     assert np.array_equal(joiner.vector, whole(point)), "a joiner starts elsewhere"
     resumed = table.policy.agreed(table.policy.init(point))
@@ -335,11 +349,13 @@ def _check_joiner(table: _Table) -> None:
 def _check_rejoin(table: _Table) -> None:
     """Where only workers hold the parameters, who missed a round heals as a joiner does."""
     table.round(frozenset({0, 1}))
-    late = table.seats[2]
-    (reply,) = table.hears(late.slot, late.offers(table.work_until_due(late)), table.members)
+    late_seat = table.seats[2]
+    (reply,) = table.receive(
+        late_seat.slot, late_seat.offer(table.work_until_due(late_seat)), table.members
+    )
     assert reply.message.kind == "rejoin", "an owner without parameters cannot heal anybody"
-    joiner = _Seat(table.make(), table.start.copy(), 2)
-    joiner.accepts(table.agreed()._replace(vector=table.start))
+    joiner = _Seat(table.make_worker(), table.start.copy(), 2)
+    joiner.accept(table.agreed()._replace(vector=table.start))
     table.seats[2] = joiner
     replies = table.round(table.members)
     assert len(replies) == len(table.seats), "a joiner has no part in the next round"
@@ -350,25 +366,25 @@ def _check_at_once(table: _Table) -> None:
     for seat in table.seats:
         for _ in range(3):
             before = table.agreed()
-            counted = sum(message.since.steps for message in table.pushes(seat))
-            assert counted > 0, "a push tells how much work is in it"
+            counted_steps = sum(message.since.steps for message in table.push_until_applied(seat))
+            assert counted_steps > 0, "a push tells how much work is in it"
             after = table.agreed()
             assert after.version > before.version, "a push that was applied has a version"
             assert not np.array_equal(whole(before), whole(after)), "a push moves the owner"
-    assert not table.closes(frozenset({0})), "nobody waits: nothing is left to answer"
+    assert not table.close(frozenset({0})), "nobody waits: nothing is left to answer"
 
 
 def _check_served(table: _Table) -> None:
     """Who starts or comes back holds what the owner has, and continues from there."""
     for seat in table.seats[:2]:
-        table.pushes(seat)
+        table.push_until_applied(seat)
     point = table.agreed()
     resumed = table.policy.agreed(table.policy.init(point))
     assert values(point) == values(resumed), "init does not take up what agreed returned"
-    joiner = _Seat(table.make(), whole(point).copy(), 2)
-    joiner.accepts(point)
+    joiner = _Seat(table.make_worker(), whole(point).copy(), 2)
+    joiner.accept(point)
     assert np.array_equal(joiner.vector, whole(point)), "a joiner starts elsewhere"
-    for message in table.pushes(joiner):
+    for message in table.push_until_applied(joiner):
         assert message.version == point.version, "a push names the version that it starts from"
 
 

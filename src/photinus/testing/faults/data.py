@@ -30,24 +30,24 @@ def dealt(data: ArrayData, plan: TrainingPlan, faults: Faults) -> list[Block]:
     whole = _spoiled(data, plan, faults).checked(plan)
     slots = range(1 if plan.is_shared else plan.workers)
     parts = [whole.part(plan, slot) for slot in slots]
-    left = [faults.rows_left(slot) for slot in range(plan.workers)]
-    if plan.is_shared and any(rows is not None for rows in left):
+    rows_left = [faults.rows_left(slot) for slot in range(plan.workers)]
+    if plan.is_shared and any(rows is not None for rows in rows_left):
         raise UsageError("few_rows takes rows from a partition", got="rows that all workers share")
-    return [part.part(slice(rows)) for part, rows in zip(parts, left, strict=False)]
+    return [part.part(slice(rows)) for part, rows in zip(parts, rows_left, strict=False)]
 
 
 def _spoiled(data: ArrayData, plan: TrainingPlan, faults: Faults) -> ArrayData:
     features, labels = data.features, data.labels
     for slot in range(plan.workers):
         for row in faults.bad_rows(slot):
-            numbers = data.numbers(plan, slot)[: faults.rows_left(slot)]
-            _check(row, len(numbers))
+            row_numbers = data.numbers(plan, slot)[: faults.rows_left(slot)]
+            _check(row, len(row_numbers))
             if not isinstance(features, Inputs) and features.dtype.kind == "f":
                 features = features.copy()
-                features[numbers[row]] = np.nan
+                features[row_numbers[row]] = np.nan
             elif labels is not None and labels.dtype.kind in "if":
                 labels = labels.copy()
-                labels[numbers[row]] = -1
+                labels[row_numbers[row]] = -1
             else:
                 wrong, do = "there is no wrong value for a row", "use floats, or labels"
                 got = f"features of {getattr(features, 'dtype', 'several inputs')}"
@@ -59,26 +59,26 @@ def faulty_batches(
     batches: Iterable[pa.RecordBatch], faults: Faults, slot: int
 ) -> Iterable[pa.RecordBatch]:
     """Returns a partition's rows as they come to its slot: fewer, and with nulls in bad ones."""
-    most, bad = faults.rows_left(slot), faults.bad_rows(slot)
-    return batches if most is None and not bad else _faulty(batches, most, bad)
+    max_rows, bad_rows = faults.rows_left(slot), faults.bad_rows(slot)
+    return batches if max_rows is None and not bad_rows else _faulty(batches, max_rows, bad_rows)
 
 
 def _faulty(
-    batches: Iterable[pa.RecordBatch], most: int | None, bad: list[int]
+    batches: Iterable[pa.RecordBatch], max_rows: int | None, bad_rows: list[int]
 ) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    first = 0
+    first_row = 0
     for batch in batches:
-        rows = batch.slice(0, None if most is None else max(0, most - first))
-        for row in (row - first for row in bad if 0 <= row - first < rows.num_rows):
+        rows = batch.slice(0, None if max_rows is None else max(0, max_rows - first_row))
+        for row in (row - first_row for row in bad_rows if 0 <= row - first_row < rows.num_rows):
             cells, field = rows.column(0), rows.schema.field(0).with_nullable(nullable=True)
             parts = [cells.slice(0, row), pa.nulls(1, cells.type), cells.slice(row + 1)]
             rows = rows.set_column(0, field, pa.concat_arrays(parts))
-        first += batch.num_rows
+        first_row += batch.num_rows
         yield rows
-    for row in bad:
-        _check(row, first if most is None else min(first, most))
+    for row in bad_rows:
+        _check(row, first_row if max_rows is None else min(first_row, max_rows))
 
 
 def _check(row: int, rows: int) -> None:

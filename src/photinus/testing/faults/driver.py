@@ -54,15 +54,15 @@ class DriverFaults(DriverHooks):
                 wrong = f"{fault.kind} needs the folder of a run"
                 raise UsageError(wrong, got="a run without one")
             if fault.kind == FILL_DISK:
-                _room(self._folder)
-        counted = replace(run_spec, emit=self._told) if self._planned else run_spec
-        super().__init__(counted)
+                _free_bytes(self._folder)
+        watched_spec = replace(run_spec, emit=self._on_event) if self._planned else run_spec
+        super().__init__(watched_spec)
         self._now, self._began = now or time.monotonic, 0.0
         self._is_real, self._rounds = now is None, 0
-        self._flipped = 0
-        self._ballast, self._empty_at = contextlib.ExitStack(), math.inf
+        self._flip_count = 0
+        self._ballast, self._release_at = contextlib.ExitStack(), math.inf
         self._lock, self._is_over = threading.Lock(), threading.Event()
-        self._thread = threading.Thread(target=self._live, name="photinus-faults", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="photinus-faults", daemon=True)
 
     def __enter__(self) -> Self:
         self._began = self._now()
@@ -76,11 +76,11 @@ class DriverFaults(DriverHooks):
             self._thread.join()
         self._ballast.close()
 
-    def _live(self) -> None:
+    def _watch(self) -> None:
         while not self._is_over.wait(LOOK_SECONDS):
             self.look()
 
-    def _told(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         self._emit(event)
         if isinstance(event, RoundClosed):
             self._rounds += event.rounds
@@ -88,10 +88,10 @@ class DriverFaults(DriverHooks):
 
     def look(self) -> None:
         with self._lock:
-            if self._now() >= self._empty_at:
+            if self._now() >= self._release_at:
                 self._ballast.close()
             while self._planned and self._is_due(self._planned[0]):
-                self._happen(self._planned.pop(0))
+                self._inject(self._planned.pop(0))
 
     def _is_due(self, fault: Fault) -> bool:
         if fault.kind == FLIP_BIT and not self._checkpoints():
@@ -100,7 +100,7 @@ class DriverFaults(DriverHooks):
             return self._rounds >= fault.step
         return self._now() - self._began >= (fault.at_seconds or 0.0)
 
-    def _happen(self, fault: Fault) -> None:
+    def _inject(self, fault: Fault) -> None:
         note(self._diary, fault)  # before: after it there is no room, or no process
         if fault.kind == KILL_DRIVER:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -108,17 +108,17 @@ class DriverFaults(DriverHooks):
             self._flip_bit()
         else:
             self._fill()
-            self._empty_at = self._now() + fault.seconds
+            self._release_at = self._now() + fault.seconds
 
     def _fill(self) -> None:
         """Takes all room; a file without a name is gone with the process."""
-        ballast = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - the stack's
-        file, taken = self._ballast.enter_context(ballast), 0
+        temporary_file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - the stack's
+        file, filled_bytes = self._ballast.enter_context(temporary_file), 0
         for _ in range(_TRIES):
-            if room := _room(self._folder):
+            if free_bytes := _free_bytes(self._folder):
                 with contextlib.suppress(OSError):  # another process took of it meanwhile
-                    os.posix_fallocate(file.fileno(), taken, room)
-                    taken += room
+                    os.posix_fallocate(file.fileno(), filled_bytes, free_bytes)
+                    filled_bytes += free_bytes
 
     def _checkpoints(self) -> list[tuple[int, Path]]:
         """Returns the whole ones, each with its moment."""
@@ -132,15 +132,15 @@ class DriverFaults(DriverHooks):
         """In the middle of the newest checkpoint's largest file."""
         _, newest = max(self._checkpoints())
         largest = max(newest.glob("*.safetensors"), key=lambda path: path.stat().st_size)
-        self._flipped += 1  # the next one flips another
+        self._flip_count += 1  # the next one flips another
         with largest.open("r+b") as file:
-            file.seek(largest.stat().st_size // 2 + self._flipped)
+            file.seek(largest.stat().st_size // 2 + self._flip_count)
             [byte] = file.read(1)
             file.seek(-1, os.SEEK_CUR)
             file.write(bytes([byte ^ 1]))
 
 
-def _room(folder: Path) -> int:
+def _free_bytes(folder: Path) -> int:
     """Returns the bytes that are free on a disk that may be filled.
 
     Raises:

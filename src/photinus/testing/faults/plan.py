@@ -52,7 +52,7 @@ _LEAST_BYTES_PER_SECOND = 1e4
 """Below that not even signs of life arrive in time."""
 
 
-class _When(NamedTuple):
+class _Moment(NamedTuple):
     step: int | None
     at_seconds: float | None
     lease: int
@@ -94,8 +94,8 @@ class Faults(Hooks):
 
         With `executor` its executor's Java process does, and all workers there with it.
         """
-        when = _When(step, at_seconds, lease)
-        return self._and(when.fault(KILL, slot, seconds=back_seconds, executor=executor))
+        moment = _Moment(step, at_seconds, lease)
+        return self._with_fault(moment.fault(KILL, slot, seconds=back_seconds, executor=executor))
 
     def freeze(
         self,
@@ -111,8 +111,8 @@ class Faults(Hooks):
 
         With `executor` its executor's Java process does, while the workers there run.
         """
-        when = _When(step, at_seconds, lease)
-        return self._and(when.fault(FREEZE, slot, seconds=seconds, executor=executor))
+        moment = _Moment(step, at_seconds, lease)
+        return self._with_fault(moment.fault(FREEZE, slot, seconds=seconds, executor=executor))
 
     def cut(
         self,
@@ -129,8 +129,8 @@ class Faults(Hooks):
         With `host` nothing closes: the network interface of its host is down for so long. That
         needs a network namespace that is the worker's own.
         """
-        when = _When(step, at_seconds, lease)
-        return self._and(when.fault(CUT, slot, seconds=seconds, host=host))
+        moment = _Moment(step, at_seconds, lease)
+        return self._with_fault(moment.fault(CUT, slot, seconds=seconds, host=host))
 
     def slow(
         self, slot: int, factor: float, *, step: int = 1, lease: int = 1, until: str = ""
@@ -141,7 +141,7 @@ class Faults(Hooks):
         ends.
         """
         fault = Fault(kind=SLOW, slot=slot, factor=factor, step=step, lease=lease, until=until)
-        return self._and(fault)
+        return self._with_fault(fault)
 
     def slow_link(
         self,
@@ -156,28 +156,28 @@ class Faults(Hooks):
 
         With `host` the kernel (`tc`) holds all back that its host sends, likewise.
         """
-        least = at_least(_LEAST_BYTES_PER_SECOND)
-        if not least.holds(bytes_per_second):
-            wrong = f"bytes_per_second of a slow link must be {least.text}"
+        limit = at_least(_LEAST_BYTES_PER_SECOND)
+        if not limit.holds(bytes_per_second):
+            wrong = f"bytes_per_second of a slow link must be {limit.text}"
             raise UsageError(wrong, got=repr(bytes_per_second))
         fault = Fault(kind=SLOW_LINK, slot=slot, step=step, lease=lease, host=host)
-        return self._and(replace(fault, amount=bytes_per_second))
+        return self._with_fault(replace(fault, amount=bytes_per_second))
 
     def nan(self, slot: int, step: int, *, lease: int = 1) -> Faults:
         """A worker's gradient is not a number, in one step."""
-        return self._and(Fault(kind=NAN, slot=slot, step=step, lease=lease))
+        return self._with_fault(Fault(kind=NAN, slot=slot, step=step, lease=lease))
 
     def no_memory(self, slot: int, step: int, *, lease: int = 1) -> Faults:
         """The system gives a worker no more memory, in one step: an allocation fails."""
-        return self._and(Fault(kind=NO_MEMORY, slot=slot, step=step, lease=lease))
+        return self._with_fault(Fault(kind=NO_MEMORY, slot=slot, step=step, lease=lease))
 
     def bad_row(self, slot: int, row: int) -> Faults:
         """One of the rows of a slot is wrong: it has no numbers, or a label that is no class."""
-        return self._and(Fault(kind=BAD_ROW, slot=slot, at_seconds=0.0, amount=row))
+        return self._with_fault(Fault(kind=BAD_ROW, slot=slot, at_seconds=0.0, amount=row))
 
     def few_rows(self, slot: int, rows: int = 0) -> Faults:
         """Only so many rows come to a slot: its partition is empty, or others' are far larger."""
-        return self._and(Fault(kind=FEW_ROWS, slot=slot, at_seconds=0.0, amount=rows))
+        return self._with_fault(Fault(kind=FEW_ROWS, slot=slot, at_seconds=0.0, amount=rows))
 
     def take_slots(self, count: int, *, seconds: float) -> Faults:
         """Others hold so many slots at first: the workers are more than the slots that are left.
@@ -186,7 +186,9 @@ class Faults(Hooks):
             count: of the workers' slots; those of the last ones, where it matters which.
             seconds: until they are given back.
         """
-        return self._and(Fault(kind=TAKE_SLOTS, at_seconds=0.0, amount=count, seconds=seconds))
+        return self._with_fault(
+            Fault(kind=TAKE_SLOTS, at_seconds=0.0, amount=count, seconds=seconds)
+        )
 
     def kill_driver(self, rounds: int | None = None, *, at_seconds: float | None = None) -> Faults:
         """The driver's process dies (SIGKILL): this very one, which holds the coordinator.
@@ -195,7 +197,7 @@ class Faults(Hooks):
             rounds: after so many; each fault of the driver waits for the one before.
             at_seconds: or so long after the engine began.
         """
-        return self._and(Fault(kind=KILL_DRIVER, step=rounds, at_seconds=at_seconds))
+        return self._with_fault(Fault(kind=KILL_DRIVER, step=rounds, at_seconds=at_seconds))
 
     def fill_disk(
         self,
@@ -205,11 +207,13 @@ class Faults(Hooks):
         at_seconds: float | None = None,
     ) -> Faults:
         """The disk of the run's folder has no room left; only a small one of its own is filled."""
-        return self._and(Fault(kind=FILL_DISK, step=rounds, at_seconds=at_seconds, seconds=seconds))
+        return self._with_fault(
+            Fault(kind=FILL_DISK, step=rounds, at_seconds=at_seconds, seconds=seconds)
+        )
 
     def flip_bit(self, rounds: int | None = None, *, at_seconds: float | None = None) -> Faults:
         """One bit of the newest checkpoint in the run's folder changes, as soon as there is one."""
-        return self._and(Fault(kind=FLIP_BIT, step=rounds, at_seconds=at_seconds))
+        return self._with_fault(Fault(kind=FLIP_BIT, step=rounds, at_seconds=at_seconds))
 
     def copy(
         self,
@@ -220,7 +224,7 @@ class Faults(Hooks):
         lease: int = 1,
     ) -> Faults:
         """A second attempt of the same seat comes, as with speculation; the simulator's alone."""
-        return self._and(_When(step, at_seconds, lease).fault(COPY, slot))
+        return self._with_fault(_Moment(step, at_seconds, lease).fault(COPY, slot))
 
     def lose(self, share: float = 0.0, *, each: int = 0, first: int = 0) -> Faults:
         """Messages never arrive, by chance or strictly each n-th; the simulator's alone."""
@@ -245,13 +249,13 @@ class Faults(Hooks):
 
     def bad_rows(self, slot: int) -> list[int]:
         """Returns which rows of a slot are bad."""
-        mine = (f for f in self.planned if (f.kind, f.slot) == (BAD_ROW, slot))
-        return [int(fault.amount) for fault in mine]
+        faults = (f for f in self.planned if (f.kind, f.slot) == (BAD_ROW, slot))
+        return [int(fault.amount) for fault in faults]
 
     def rows_left(self, slot: int) -> int | None:
         """Returns how many rows come to a slot; None for all."""
-        mine = (f for f in self.planned if (f.kind, f.slot) == (FEW_ROWS, slot))
-        return min((int(fault.amount) for fault in mine), default=None)
+        faults = (f for f in self.planned if (f.kind, f.slot) == (FEW_ROWS, slot))
+        return min((int(fault.amount) for fault in faults), default=None)
 
     def dealt(self, data: ArrayData, plan: TrainingPlan) -> list[Block]:
         """Returns the rows of each slot that pass their checks; once, where all share them.
@@ -279,13 +283,13 @@ class Faults(Hooks):
     ) -> WorkerGenerator:
         """Returns what a worker of the simulator does, with its faults."""
 
-        def happen(fault: Fault, _: float) -> None:
+        def inject_now(fault: Fault, _: float) -> None:
             inject(machine, fault)
 
-        def later(seconds: float, fault: Fault) -> None:
+        def inject_later(seconds: float, fault: Fault) -> None:
             machine.later(seconds, lambda: inject(machine, fault))
 
-        return FaultyWorker(self.of(slot), happen, later).life(plan, slot, part)
+        return FaultyWorker(self.of(slot), inject_now, inject_later).life(plan, slot, part)
 
     def driver(self, run_spec: RunSpec, now: Callable[[], float] | None = None) -> DriverFaults:
         """Returns the hooks of the driver, in whose process its faults happen."""
@@ -303,8 +307,8 @@ class Faults(Hooks):
 
     def taken(self) -> tuple[int, float]:
         """Returns how many slots are taken at first, and for how many seconds."""
-        mine = [fault for fault in self.planned if fault.kind == TAKE_SLOTS]
-        return (int(mine[-1].amount), mine[-1].seconds) if mine else (0, 0.0)
+        faults = [fault for fault in self.planned if fault.kind == TAKE_SLOTS]
+        return (int(faults[-1].amount), faults[-1].seconds) if faults else (0, 0.0)
 
     def comes_after(self, slot: int, workers: int) -> float:
         """Returns when a slot is free, in seconds; the last ones are taken first."""
@@ -329,11 +333,11 @@ class Faults(Hooks):
                 raise UsageError(wrong, got=fault.slot)
         if self.taken()[0] > workers:
             raise UsageError(f"at most {workers} slots can be taken", got=self.taken()[0])
-        imagined = [fault.kind for fault in self.planned if fault.kind == COPY]
-        imagined += ["lose"] * self.lost.is_some + ["double"] * self.doubled.is_some
-        if is_real and imagined:
+        simulator_kinds = [fault.kind for fault in self.planned if fault.kind == COPY]
+        simulator_kinds += ["lose"] * self.lost.is_some + ["double"] * self.doubled.is_some
+        if is_real and simulator_kinds:
             do = "use photinus.SimulatedEngine"
-            raise UsageError("only the simulator can do that", got=imagined[0], do=do)
+            raise UsageError("only the simulator can do that", got=simulator_kinds[0], do=do)
         if not is_real and any(fault.until for fault in self.planned):
             wrong = "a simulated worker looks for no file"
             raise UsageError(wrong, got="slow with until", do="leave until out")
@@ -342,5 +346,5 @@ class Faults(Hooks):
             raise UsageError("a slow link is one of sockets", got="another road", do=do)
         return self
 
-    def _and(self, fault: Fault) -> Faults:
+    def _with_fault(self, fault: Fault) -> Faults:
         return replace(self, planned=(*self.planned, fault))

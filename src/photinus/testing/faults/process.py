@@ -33,12 +33,12 @@ class Cable:
     """What all links of a worker run through, so that one can cut it."""
 
     def __init__(self) -> None:
-        self._whole_at = 0.0
+        self._restored_at = 0.0
         self._links: weakref.WeakSet[Link] = weakref.WeakSet()
 
     def cut(self, seconds: float) -> None:
         """Closes all links; none can be made for a while."""
-        self._whole_at = time.monotonic() + seconds
+        self._restored_at = time.monotonic() + seconds
         for link in list(self._links):
             link.close()
 
@@ -48,7 +48,7 @@ class Cable:
         Raises:
             LinkLostError: it was not for as long as `connect_seconds`.
         """
-        left = self._whole_at - time.monotonic()
+        left = self._restored_at - time.monotonic()
         threading.Event().wait(max(0.0, min(left, connect_seconds)))
         if left > connect_seconds:
             raise LinkLostError("this worker is cut off on purpose")
@@ -64,7 +64,7 @@ class WorkerFaults(WorkerHooks):
         planned: of its slot.
         diary: a file to note them in, just before; or nothing.
         pace: of all that the worker sends, where a fault makes its link slow.
-        towards: the coordinator's address: its route names the host's interface.
+        address: the coordinator's address: its route names the host's interface.
     """
 
     def __init__(
@@ -72,11 +72,11 @@ class WorkerFaults(WorkerHooks):
         planned: tuple[Fault, ...] = (),
         diary: str = "",
         pace: RateLimit | None = None,
-        towards: str = "",
+        address: str = "",
     ) -> None:
         super().__init__(pace)
-        self.cable, self._planned, self._diary, self._towards = Cable(), planned, diary, towards
-        self._slowed, self._pulling = set[Fault](), list[subprocess.Popen[bytes]]()
+        self.cable, self._planned, self._diary, self._address = Cable(), planned, diary, address
+        self._slowed_faults, self._pull_processes = set[Fault](), list[subprocess.Popen[bytes]]()
 
     def check(self) -> None:
         """Looks for the executor and the host of each fault, before any happens.
@@ -89,7 +89,7 @@ class WorkerFaults(WorkerHooks):
             if fault.executor:
                 _executor()
             if fault.host:
-                _interface(self._towards)
+                _interface(self._address)
 
     def linked(self, make: Callable[[], Link], connect_seconds: float) -> Link:
         """Makes a link, as soon as the worker is not cut off any more.
@@ -125,23 +125,23 @@ class WorkerFaults(WorkerHooks):
             self._slow_link(fault)
             return
         pid = _executor() if fault.executor else os.getpid()
-        interface = _interface(self._towards) if fault.host else ""
+        interface = _interface(self._address) if fault.host else ""
         note(self._diary, fault)
         if fault.kind == KILL:
             os.kill(pid, signal.SIGKILL)
         elif fault.kind == FREEZE:
             _freeze(pid, fault.seconds)
         elif fault.kind == CUT and fault.host:
-            self._pulling.append(_start(_PULL, interface, f"{fault.seconds:g}"))
+            self._pull_processes.append(_start(_PULL, interface, f"{fault.seconds:g}"))
         elif fault.kind == CUT:
             self.cable.cut(fault.seconds)
 
     def _slow_link(self, fault: Fault) -> None:
         """Slows it once; `slow_link` is asked for after every step."""
-        if fault in self._slowed:
+        if fault in self._slowed_faults:
             return
-        self._slowed.add(fault)
-        interface = _interface(self._towards) if fault.host else ""
+        self._slowed_faults.add(fault)
+        interface = _interface(self._address) if fault.host else ""
         note(self._diary, fault)
         if fault.host:
             burst = max(_LEAST_BURST_BYTES, int(_BURST_SECONDS * fault.amount))
@@ -176,35 +176,35 @@ def _executor() -> int:
     return pid
 
 
-def _interface(towards: str) -> str:
+def _interface(address: str) -> str:
     """Returns the network interface behind which this worker's host finds an address.
 
     Raises:
         UsageError: it is the machine's own, and not that of a host in a namespace.
         NotReadyError: there is no `ip`, or it finds no way.
     """
-    host = towards.rpartition(":")[0].rpartition("/")[2].strip("[]")
+    host = address.rpartition(":")[0].rpartition("/")[2].strip("[]")
     if not _ip("netns", "identify", str(os.getpid())):
         wrong = "the fault of a host's link needs a network namespace of its own"
         raise UsageError(wrong, got="one without a name", do="use `ip netns exec NAME`")
-    words = _ip("-o", "route", "get", host)
-    return words[words.index("dev") + 1]
+    output = _ip("-o", "route", "get", host)
+    return output[output.index("dev") + 1]
 
 
-def _ip(*words: str) -> list[str]:
+def _ip(*arguments: str) -> list[str]:
     try:
-        done = subprocess.run(  # noqa: S603
-            ["ip", *words],  # noqa: S607 - the system's
+        completed = subprocess.run(  # noqa: S603
+            ["ip", *arguments],  # noqa: S607 - the system's
             capture_output=True,
             text=True,
             check=True,
         )
     except (OSError, subprocess.CalledProcessError) as error:
-        wrong = f"ip {' '.join(words)} failed"
+        wrong = f"ip {' '.join(arguments)} failed"
         raise NotReadyError(
             wrong, got=reason_of(error), do="look at the network of the host"
         ) from error
-    return done.stdout.split()
+    return completed.stdout.split()
 
 
 def _freeze(pid: int, seconds: float) -> None:
@@ -213,7 +213,7 @@ def _freeze(pid: int, seconds: float) -> None:
         os.kill(pid, signal.SIGSTOP)
 
 
-def _start(script: str, *words: str) -> subprocess.Popen[bytes]:
+def _start(script: str, *arguments: str) -> subprocess.Popen[bytes]:
     """Starts a shell that a signal to this process's group does not reach."""
-    command = ["/bin/sh", "-c", script, "faults", *words]
+    command = ["/bin/sh", "-c", script, "faults", *arguments]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603

@@ -31,8 +31,8 @@ from photinus.training.plan import TrainingPlan
 from photinus.training.requests import Close, Grant, Hello, StepDone, WorkerGenerator
 from photinus.training.worker_loop import WorkerData, live
 
-_IN_A_STEP = (NAN, NO_MEMORY)
-_SPARE_BYTES, _ASKED_BYTES = 16 << 20, 1 << 30
+_STEP_KINDS = (NAN, NO_MEMORY)
+_SPARE_BYTES, _REFUSED_BYTES = 16 << 20, 1 << 30
 """What other threads may still get, and what is refused."""
 
 
@@ -55,36 +55,36 @@ class FaultyWorker:
 
     def life(self, plan: TrainingPlan, slot: int, part: WorkerData) -> WorkerGenerator:
         """Returns the generator of `training.worker_loop.live`, in which the faults happen."""
-        if any(fault.kind in _IN_A_STEP for fault in self.planned):
+        if any(fault.kind in _STEP_KINDS for fault in self.planned):
             phases = (replace(p, stage=_SpoiledStage(p.stage, self)) for p in plan.phases)
             plan = replace(plan, phases=tuple(phases))
         life = live(plan, slot, part)
-        return self._followed(life) if self.planned else life
+        return self._with_faults(life) if self.planned else life
 
-    def happens(self, kind: str) -> bool:
+    def inject_in_step(self, kind: str) -> bool:
         """Does the faults of a kind planned for this step; returns whether there are any."""
-        now = (self.lease, self.steps + 1)
-        mine = [f for f in self.planned if f.kind == kind and (f.lease, f.step) == now]
-        for fault in mine:
+        moment = (self.lease, self.steps + 1)
+        faults = [f for f in self.planned if f.kind == kind and (f.lease, f.step) == moment]
+        for fault in faults:
             self.happen(fault, 0.0)
-        return bool(mine)
+        return bool(faults)
 
-    def _followed(self, life: WorkerGenerator) -> WorkerGenerator:
-        began = time.perf_counter()
+    def _with_faults(self, life: WorkerGenerator) -> WorkerGenerator:
+        began_at = time.perf_counter()
         try:
-            ask = next(life)
+            request = next(life)
             while True:
-                if isinstance(ask, StepDone):
-                    self.stepped(time.perf_counter() - began)
+                if isinstance(request, StepDone):
+                    self.stepped(time.perf_counter() - began_at)
                 try:
-                    answer = yield ask
+                    answer = yield request
                 except FencedError as error:
-                    ask = life.throw(error)
+                    request = life.throw(error)
                     continue
-                if isinstance(answer, Grant) and isinstance(ask, (Hello, Close)):
+                if isinstance(answer, Grant) and isinstance(request, (Hello, Close)):
                     self._granted(answer)
-                began = time.perf_counter()
-                ask = life.send(answer)
+                began_at = time.perf_counter()
+                request = life.send(answer)
         except StopIteration:
             return
 
@@ -99,12 +99,16 @@ class FaultyWorker:
     def stepped(self, seconds: float) -> None:
         """One step more is made, which took so long."""
         self.steps += 1
-        now = (self.lease, self.steps)
+        moment = (self.lease, self.steps)
         for fault in self.planned:
-            if fault.kind in _IN_A_STEP:
+            if fault.kind in _STEP_KINDS:
                 continue
-            at = (fault.lease, fault.step or 0)
-            if (now >= at) if fault.kind in (SLOW, SLOW_LINK) else (now == at):
+            planned_moment = (fault.lease, fault.step or 0)
+            if (
+                (moment >= planned_moment)
+                if fault.kind in (SLOW, SLOW_LINK)
+                else (moment == planned_moment)
+            ):
                 self.happen(fault, seconds)
 
 
@@ -114,7 +118,7 @@ def inject(machine: Machine, fault: Fault) -> None:
         return
     if fault.kind not in (SLOW, SLOW_LINK):
         machine.noted(fault)
-    does = {
+    actions = {
         SLOW: lambda: machine.slow(fault.factor),
         SLOW_LINK: lambda: machine.slow_link(fault.amount),
         KILL: lambda: machine.kill(fault.seconds),
@@ -122,21 +126,21 @@ def inject(machine: Machine, fault: Fault) -> None:
         CUT: lambda: machine.cut(fault.seconds, is_silent=fault.host),
         COPY: machine.copy,
     }
-    if fault.kind in does:
-        does[fault.kind]()
+    if fault.kind in actions:
+        actions[fault.kind]()
 
 
 class _SpoiledStage(Stage):
     """A stage whose models can spoil a gradient."""
 
-    def __init__(self, stage: Stage, life: FaultyWorker) -> None:
+    def __init__(self, stage: Stage, worker: FaultyWorker) -> None:
         self.name, self.epochs, self.batch_size = stage.name, stage.epochs, stage.batch_size
         self.max_steps = stage.max_steps
-        self._stage, self._life = stage, life
+        self._stage, self._worker = stage, worker
         self.device = getattr(stage, "device", "")
 
     def build(self, history: tuple[Vector, ...], seed: int) -> Model:
-        return _SpoiledModel(self._stage.build(history, seed), self._life)
+        return _SpoiledModel(self._stage.build(history, seed), self._worker)
 
     def prepare(self, features: Array, history: tuple[Vector, ...]) -> Array:
         return self._stage.prepare(features, history)
@@ -149,7 +153,7 @@ class _SpoiledStage(Stage):
         self._stage.preload()
 
     def agreed_until(self, share: float) -> Stage:
-        return _SpoiledStage(self._stage.agreed_until(share), self._life)
+        return _SpoiledStage(self._stage.agreed_until(share), self._worker)
 
     def inner(self, layout: Layout) -> InnerOptimizer:
         return self._stage.inner(layout)
@@ -158,13 +162,13 @@ class _SpoiledStage(Stage):
 class _SpoiledModel(Model):
     """A model whose gradient is spoiled in the step of the fault."""
 
-    def __init__(self, model: Model, life: FaultyWorker) -> None:
-        self.parameters, self._model, self._life = model.parameters, model, life
+    def __init__(self, model: Model, worker: FaultyWorker) -> None:
+        self.parameters, self._model, self._worker = model.parameters, model, worker
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
-        if self._life.happens(NO_MEMORY):
+        if self._worker.inject_in_step(NO_MEMORY):
             _allocate_in_vain()
-        is_spoiled = self._life.happens(NAN)
+        is_spoiled = self._worker.inject_in_step(NAN)
         gradient, metrics = self._model.learn(batch, seed)
         return np.full_like(gradient, np.nan) if is_spoiled else gradient, metrics
 
@@ -190,9 +194,9 @@ def _allocate_in_vain() -> None:
         MemoryError: always, from the system's own refusal.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (has + _SPARE_BYTES, hard))
+    used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + _SPARE_BYTES, hard))
     try:
-        np.ones(_ASKED_BYTES, np.uint8)
+        np.ones(_REFUSED_BYTES, np.uint8)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
