@@ -86,7 +86,7 @@ class EarlyStopping:
         return is_asked
 
     def offer_candidate(self, cut: RunSnapshot) -> None:
-        """Holds the point of the present trial: it may be the best."""
+        """Takes the point of the present trial: it may be the best."""
         if cut.version == self._trial_version:
             self._candidate = cut
 

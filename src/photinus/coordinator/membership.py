@@ -20,7 +20,7 @@ from photinus.training.strategy_state import is_kept
 from photinus.transport.frames import Frame
 
 InnerOptimizer = Mapping[str, Vector]
-MISSING_WARNING_SECONDS = 30.0
+FEW_CAME_SECONDS = 30.0
 
 
 class Membership:
@@ -145,16 +145,12 @@ class Membership:
 
     def warn_of_missing(self, now: float) -> None:
         """Warns the user, once, that workers are waited for."""
-        if (
-            self._phases.has_begun
-            or self._has_warned
-            or now - self._created_at < MISSING_WARNING_SECONDS
-        ):
+        if self._phases.has_begun or self._has_warned or now - self._created_at < FEW_CAME_SECONDS:
             return
         self._has_warned = True
         seats = self._leases.seats.values()
         arrived = sum(1 for s in seats if s.rows >= 0)
-        wrong = f"{arrived} of {len(seats)} workers came within {MISSING_WARNING_SECONDS:.0f} s"
+        wrong = f"{arrived} of {len(seats)} workers came within {FEW_CAME_SECONDS:.0f} s"
         self._callbacks.warn(wrong, do=self._callbacks.advice())
 
     def _admit(self, seat: SeatState, now: float, point: Message, inner: InnerOptimizer) -> Frame:

@@ -329,7 +329,7 @@ class Phases:
                 )
 
     def _warn_of_skew(self) -> bool:
-        """Looks at rows and labels once all workers came; returns whether to redistribute the rows.
+        """Warns of uneven rows or labels; returns whether to redistribute the rows.
 
         Workers that train alone between rounds drift apart when their rows are not alike, and
         the worker with the most rows works while the others wait.

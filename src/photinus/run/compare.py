@@ -99,9 +99,7 @@ def compare(
         engine = SimulatedEngine(cluster) if job.engine == "simulate" else engine_of(job.engine)
         run_folder = _free_folder(folder / f"{number:02d}-{strategy.recipe}")
         run_job = replace(job, strategy=strategy, strategies={})
-        row = previous.get(_settings(strategy)) or _run_one(
-            run_job, engine, run_folder, (data, test)
-        )
+        row = previous.get(_settings(strategy)) or _one(run_job, engine, run_folder, (data, test))
         rows.append(row)
         told(row)
         text = json.dumps([asdict(r) for r in rows], indent=1)
@@ -144,7 +142,7 @@ def _free_folder(folder: Path) -> Path:
     return free
 
 
-def _run_one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | None]) -> Compared:
+def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | None]) -> Compared:
     tally, strategy = _Tally(_clock(engine)), job.strategy
     name, settings = str(strategy), _settings(strategy)
     data, test = rows
