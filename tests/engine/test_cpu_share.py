@@ -19,7 +19,7 @@ from photinus.engine.cpu_share import (
     CpuShare,
     check_processors,
     check_share,
-    held_to,
+    paced,
     shares_told,
 )
 from photinus.engine.driver_session import DriverSession
@@ -112,7 +112,7 @@ def test_a_life_waits_in_its_batches_and_hears_and_says_the_same():
         def settle(self):
             settled.append(len(heard))
 
-    held = held_to(life(), Counted())
+    held = paced(life(), Counted())
     assert next(held) is said[0]
     assert held.send("grant") is said[1]
     assert held.send(StepReply(1.0)) is said[2]
@@ -133,10 +133,10 @@ def test_a_life_that_is_left_is_closed_and_one_that_fails_says_so():
         finally:
             closed.append(True)
 
-    held = held_to(life(), CpuShare(1.0))
+    held = paced(life(), CpuShare(1.0))
     next(held)
     held.close()
-    failing = held_to(life(), CpuShare(1.0))
+    failing = paced(life(), CpuShare(1.0))
     next(failing)
     with pytest.raises(ValueError, match="mine"):
         failing.send(None)

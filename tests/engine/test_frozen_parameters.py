@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import FencedError
-from photinus.engine.frozen_parameters import FrozenFile, fetched_once
+from photinus.engine.frozen_parameters import FrozenFile, fetch_once
 from photinus.strategies.base import Message
 from photinus.training.requests import Close, Grant, Hello
 
@@ -28,7 +28,7 @@ class Executor:
                 except FencedError:
                     grant = yield Hello(3, len(history))
 
-        return fetched_once(plain(), FrozenFile(self.path))
+        return fetch_once(plain(), FrozenFile(self.path))
 
     def grant(self, hello, history=(FROZEN,)):
         told = history[hello.has :]

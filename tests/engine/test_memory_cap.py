@@ -41,14 +41,14 @@ def reading(*mib):
 def test_what_stays_within_its_cap_is_left_alone():
     errors = []
     cap = MemoryCap(512 * MIB, 0, errors.append, reading(100, 500, 512))
-    assert [cap.is_kept() for _ in range(3)] == [True, True, True]
+    assert [cap.is_within_cap() for _ in range(3)] == [True, True, True]
     assert errors == []
 
 
 def test_memory_that_is_merely_kept_for_later_is_given_back_first():
     errors = []
     cap = MemoryCap(512 * MIB, 0, errors.append, reading(600, 100, 700, 400))
-    assert cap.is_kept()
+    assert cap.is_within_cap()
     assert errors == []
 
 

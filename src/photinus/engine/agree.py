@@ -14,7 +14,7 @@ from photinus.coordinator.loop_coordinator import start_of
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError
 from photinus.core.settings import Limit, whole
 from photinus.engine.hooks import Hooks
-from photinus.engine.worker_bootstrap import Opened, Rendezvous
+from photinus.engine.worker_bootstrap import OpenWorker, Rendezvous
 from photinus.protocol.messages import Seat
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.recipes import to_plain
@@ -63,16 +63,16 @@ class Loop:
             LinkLostError: the coordinator cannot be found any more.
         """
 
-        def do(opened: Opened) -> None:
+        def work(open_worker: OpenWorker) -> None:
             arguments = read()
-            with _within(ThisWorker(self, slot, opened)) as here:
+            with _as_current(ThisWorker(self, slot, open_worker)) as this_worker:
                 function(*arguments)
-                if here.agreed is None:
+                if this_worker.agreed is None:
                     wrong = "the function has returned, and its model agreed with nobody"
                     raise UsageError(wrong, do="call photinus.agree(model) in it")
-                here.agreed._close()
+                this_worker.agreed._close()
 
-        self.call.hooked(Hooks(), slot).serve(slot, attempt, do)
+        self.call.hooked(Hooks(), slot).serve(slot, attempt, work)
 
 
 @dataclass(eq=False, slots=True)
@@ -81,20 +81,20 @@ class ThisWorker:
 
     loop: Loop
     slot: int
-    opened: Opened
+    open_worker: OpenWorker
     agreed: Agreed | None = field(default=None)
 
 
-_HERE: list[ThisWorker] = []
+_CURRENT: list[ThisWorker] = []
 
 
 @contextmanager
-def _within(here: ThisWorker) -> Iterator[ThisWorker]:
-    _HERE.append(here)
+def _as_current(this_worker: ThisWorker) -> Iterator[ThisWorker]:
+    _CURRENT.append(this_worker)
     try:
-        yield here
+        yield this_worker
     finally:
-        _HERE.remove(here)
+        _CURRENT.remove(this_worker)
 
 
 def agree(
@@ -124,17 +124,17 @@ def agree(
         ...     optimizer.step()
         ...     agreed.step()
     """
-    if not _HERE:
+    if not _CURRENT:
         wrong = "photinus.agree was called outside of a function that photinus.launch runs"
         raise UsageError(wrong, do="photinus.launch(function, workers=4, data=df)")
-    here = _HERE[-1]
-    if here.agreed is not None:
+    this_worker = _CURRENT[-1]
+    if this_worker.agreed is not None:
         do = "put the models into one torch.nn.ModuleList"
         raise UsageError("photinus.agree was called twice in one function", do=do)
     if not Limit.optional(whole(1)).holds(steps):
         raise UsageError("steps must be a whole number of at least 1, or None", got=repr(steps))
-    here.agreed = Agreed(here, model, strategy or here.loop.strategy, steps)
-    return here.agreed
+    this_worker.agreed = Agreed(this_worker, model, strategy or this_worker.loop.strategy, steps)
+    return this_worker.agreed
 
 
 class Agreed:
@@ -154,26 +154,29 @@ class Agreed:
         strategy: StrategySpec | CustomStrategy,
         steps: int | None,
     ) -> None:
-        agreed = agreed_on(strategy, here.loop.workers)
-        call, seat = here.loop.call, Seat(here.loop.call.key.run, here.loop.call.term, 0, here.slot)
+        pair = agreed_on(strategy, here.loop.workers)
+        rendezvous, seat = (
+            here.loop.call,
+            Seat(here.loop.call.key.run, here.loop.call.term, 0, here.slot),
+        )
         self._loop = OwnLoop(model)
         layout = self._loop.parameters.layout
-        plan = plan_of(agreed, here.loop.workers, is_counted=steps is not None, loop=self._loop)
-        told = agreed.table_warning(layout) if isinstance(agreed, StrategySpec) else ""
-        if told and here.slot == 0:
-            _log.warning(told)
-        if plan.has_peers and not call.has_peers:
+        plan = plan_of(pair, here.loop.workers, is_counted=steps is not None, loop=self._loop)
+        warning = pair.table_warning(layout) if isinstance(pair, StrategySpec) else ""
+        if warning and here.slot == 0:
+            _log.warning(warning)
+        if plan.has_peers and not rendezvous.has_peers:
             do = "name it in photinus.launch"
             raise UsageError("workers speak to each other in this strategy", got=strategy, do=do)
-        about = {
+        hello_fields = {
             "model": layout.fingerprint(),
             "strategy": to_plain(strategy),
             "is_counted": steps is not None,
         }
         if here.slot == 0:
-            call.say(start_of(seat, self._loop.parameters, about))
+            rendezvous.say(start_of(seat, self._loop.parameters, hello_fields))
         part = part_of_loop(self._loop, steps)
-        self._worker = here.opened(live(plan, here.slot, part), about)
+        self._worker = here.open_worker(live(plan, here.slot, part), hello_fields)
         self._is_open = self._worker.pump()
         if not self._is_open:
             raise RunFailedError("all workers are done")
@@ -215,9 +218,9 @@ class Agreed:
         Raises:
             NotReadyError: transformers is not installed.
         """
-        _check("transformers")
-        made: TrainerCallback = _for_transformers(self)
-        return made
+        _check_installed("transformers")
+        callback: TrainerCallback = _for_transformers(self)
+        return callback
 
     def lightning_callback(self) -> Callback:
         """Returns what `callbacks=[...]` of a `lightning.Trainer` takes; else as the other.
@@ -225,9 +228,9 @@ class Agreed:
         Raises:
             NotReadyError: lightning is not installed.
         """
-        _check("lightning")
-        made: Callback = _for_lightning(self)
-        return made
+        _check_installed("lightning")
+        callback: Callback = _for_lightning(self)
+        return callback
 
 
 def _for_transformers(agreed: Agreed) -> Any:  # noqa: ANN401 - a TrainerCallback
@@ -235,11 +238,11 @@ def _for_transformers(agreed: Agreed) -> Any:  # noqa: ANN401 - a TrainerCallbac
     from transformers import TrainerCallback
 
     class Agreeing(TrainerCallback):  # type: ignore[misc]
-        def on_train_begin(self, args: Any, state: Any, control: Any, **of: Any) -> None:  # noqa: ANN401, ARG002
+        def on_train_begin(self, args: Any, state: Any, control: Any, **arguments: Any) -> None:  # noqa: ANN401, ARG002
             state.global_step = agreed.begin
-            _forward(of.get("lr_scheduler"), agreed.begin)
+            _fast_forward(arguments.get("lr_scheduler"), agreed.begin)
 
-        def on_step_end(self, args: Any, state: Any, control: Any, **of: Any) -> None:  # noqa: ANN401, ARG002
+        def on_step_end(self, args: Any, state: Any, control: Any, **arguments: Any) -> None:  # noqa: ANN401, ARG002
             agreed.step()
 
     return Agreeing()
@@ -250,25 +253,25 @@ def _for_lightning(agreed: Agreed) -> Any:  # noqa: ANN401 - a Callback
     from lightning.pytorch import Callback
 
     class Agreeing(Callback):  # type: ignore[misc]
-        stepped = 0
+        last_step = 0
 
         def on_train_start(self, trainer: Any, module: Any) -> None:  # noqa: ANN401, ARG002
-            self.stepped = trainer.global_step
+            self.last_step = trainer.global_step
             for config in trainer.lr_scheduler_configs:
-                _forward(config.scheduler, agreed.begin)
+                _fast_forward(config.scheduler, agreed.begin)
 
-        def on_train_batch_end(self, trainer: Any, module: Any, *of: Any) -> None:  # noqa: ANN401, ARG002
-            if trainer.global_step == self.stepped:  # gradients were accumulated
+        def on_train_batch_end(self, trainer: Any, module: Any, *arguments: Any) -> None:  # noqa: ANN401, ARG002
+            if trainer.global_step == self.last_step:  # gradients were accumulated
                 return
-            self.stepped = trainer.global_step
+            self.last_step = trainer.global_step
             agreed.step()
-            if agreed.begin + self.stepped >= trainer.estimated_stepping_batches:
+            if agreed.begin + self.last_step >= trainer.estimated_stepping_batches:
                 trainer.should_stop = True
 
     return Agreeing()
 
 
-def _forward(scheduler: Any, steps: int) -> None:  # noqa: ANN401 - any of torch's
+def _fast_forward(scheduler: Any, steps: int) -> None:  # noqa: ANN401 - any of torch's
     """Steps a learning-rate schedule that begins anew to where the lost worker was."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of a schedule that is ahead of its optimizer
@@ -276,7 +279,7 @@ def _forward(scheduler: Any, steps: int) -> None:  # noqa: ANN401 - any of torch
             scheduler.step()
 
 
-def _check(package: str) -> None:
+def _check_installed(package: str) -> None:
     if find_spec(package) is None:
         do = f"install {package} on every worker"
         raise NotReadyError(f"{package} is not installed here", do=do)

@@ -63,7 +63,7 @@ class ArrayData:
 
     def part(self, plan: TrainingPlan, slot: int) -> Block:
         """Returns one slot's rows: a share of a permutation that the seed gives, or all rows."""
-        labels = None if self.labels is None else _of_one_kind(self.labels)
+        labels = None if self.labels is None else _widened(self.labels)
         rows = Block(self.features, labels, self.weights)
         return rows if plan.is_shared else rows.part(self.numbers(plan, slot))
 
@@ -108,8 +108,8 @@ def _check_kind(name: str, rows: Any, do: str) -> None:  # noqa: ANN401 - what a
         got = type(rows).__name__
         raise UsageError(f"{name} must be a NumPy array", got=got, do="np.asarray(...) makes one")
     if rows.dtype == object and _is_ragged(rows):
-        ragged = "hand them over as an input: ({'tokens': rows}, labels); each batch is then padded"
-        raise UsageError(f"{name} must be rows of one length", got="a ragged array", do=ragged)
+        advice = "hand them over as an input: ({'tokens': rows}, labels); each batch is then padded"
+        raise UsageError(f"{name} must be rows of one length", got="a ragged array", do=advice)
     if rows.dtype.kind not in "fiub":
         raise UsageError(f"{name} must hold numbers", got=rows.dtype, do=do)
     if rows.ndim == 0:
@@ -130,7 +130,7 @@ def trained_in(plan: TrainingPlan) -> str:
     return plan.phases[0].stage.blank((), plan.seed).parameters.layout.dtype
 
 
-def _of_one_kind(labels: Array) -> Array:
+def _widened(labels: Array) -> Array:
     """Labels as Spark reads them: the order of rows by their content is then the same."""
     is_whole = np.issubdtype(labels.dtype, np.integer)
     return labels.astype(np.int64 if is_whole else np.float64, copy=False)
@@ -139,10 +139,10 @@ def _of_one_kind(labels: Array) -> Array:
 def part_of(rows: Rows, plan: TrainingPlan) -> WorkerData:
     """Returns a worker's part: its own rows, or its share of rows that all can read."""
     if plan.validation:
-        rows, held = rows.parted(plan.validation)
-        return replace(part_of(rows, replace(plan, validation=0.0)), held=held)
-    is_asked = plan.phases[0].stage.reads_probabilities
-    span = span_of(rows.features, rows.scale) if is_asked else None
+        rows, validation_rows = rows.parted(plan.validation)
+        return replace(part_of(rows, replace(plan, validation=0.0)), held=validation_rows)
+    should_measure_span = plan.phases[0].stage.reads_probabilities
+    span = span_of(rows.features, rows.scale) if should_measure_span else None
     if not plan.is_shared:
         labels = label_counts(rows.labels)
         return WorkerData(
@@ -152,8 +152,8 @@ def part_of(rows: Rows, plan: TrainingPlan) -> WorkerData:
             span=span,
             room=rows.room,
         )
-    share = -(-len(rows) // plan.workers)
-    return WorkerData(share, lambda order: SharedFeed(rows, order), span=span, room=rows.room)
+    row_count = -(-len(rows) // plan.workers)
+    return WorkerData(row_count, lambda order: SharedFeed(rows, order), span=span, room=rows.room)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,18 +198,18 @@ class RunSpec(Callbacks):
 
     def sent(self) -> RunSpec:
         """Returns what is sent to a task in which the coordinator runs."""
-        quiet = Callbacks()
+        defaults = Callbacks()
         return replace(
             self,
             plan=self.plan.sent(),
             data=None,
             cut=None,
-            emit=quiet.emit,
-            enter=quiet.enter,
-            save=quiet.save,
-            best=quiet.best,
-            scratch=quiet.scratch,
-            advice=quiet.advice,
+            emit=defaults.emit,
+            enter=defaults.enter,
+            save=defaults.save,
+            best=defaults.best,
+            scratch=defaults.scratch,
+            advice=defaults.advice,
         )
 
 

@@ -49,41 +49,41 @@ class CpuShare:
         wait: Callable[[float], None] = _wait,
     ) -> None:
         self._processors, self._used, self._now, self._wait = processors, used, now, wait
-        self._spent, self._free_at = used(), now()
+        self._used_before, self._free_at = used(), now()
 
     def settle(self) -> None:
         """Waits until all that was used is within the share."""
         used, now = self._used(), self._now()
         # added before it is compared: what a long batch earned meanwhile is its own
-        self._free_at += (used - self._spent) / self._processors
+        self._free_at += (used - self._used_before) / self._processors
         self._free_at = max(self._free_at, now - BURST_SECONDS)
-        self._spent = used
+        self._used_before = used
         if self._free_at > now:
             self._wait(self._free_at - now)
 
 
-def held_to(life: WorkerGenerator, share: CpuShare) -> WorkerGenerator:
+def paced(generator: WorkerGenerator, share: CpuShare) -> WorkerGenerator:
     """Yields the requests of a worker's generator; each batch ends once it is within the share.
 
     Args:
-        life: the worker's generator.
+        generator: the worker's.
         share: of its process.
     """
     try:
-        ask: Request = next(life)
+        request: Request = next(generator)
         while True:
-            if isinstance(ask, StepDone):
+            if isinstance(request, StepDone):
                 share.settle()
             try:
-                answer = yield ask
+                answer = yield request
             except FencedError as error:
-                ask = life.throw(error)
+                request = generator.throw(error)
                 continue
-            ask = life.send(answer)
+            request = generator.send(answer)
     except StopIteration:
         return
     finally:
-        life.close()
+        generator.close()
 
 
 def check_share(share: float | None, threads: int) -> None:
@@ -119,11 +119,11 @@ def check_processors(share: float, slot: int) -> None:
     Raises:
         NotReadyError: there are fewer.
     """
-    here = processors()
-    if share > here:
+    available = processors()
+    if share > available:
         wrong = f"cpu_share is more than the processors that worker {slot} may run on"
-        got = f"{share:g}, and {here} on {platform.node()}"
-        raise NotReadyError(wrong, got=got, do=f"set cpu_share to at most {here}")
+        got = f"{share:g}, and {available} on {platform.node()}"
+        raise NotReadyError(wrong, got=got, do=f"set cpu_share to at most {available}")
 
 
 def shares_told(share: float, workers: int, *, is_here: bool) -> list[str]:
@@ -138,9 +138,9 @@ def shares_told(share: float, workers: int, *, is_here: bool) -> list[str]:
         >>> shares_told(0.5, 4, is_here=False)
         ['cpu_share=0.5: measured by each worker, which waits between its batches']
     """
-    told = [f"cpu_share={share:g}: measured by each worker, which waits between its batches"]
+    lines = [f"cpu_share={share:g}: measured by each worker, which waits between its batches"]
     if is_here and share * workers > processors():
         wrong = "the workers' shares are more than the processors here"
         got = f"{workers} · {share:g}, and {processors()}"
-        told.append(message(wrong, got=got, then="each gets less than its share"))
-    return told
+        lines.append(message(wrong, got=got, then="each gets less than its share"))
+    return lines

@@ -25,7 +25,7 @@ from photinus.transport.link import Gone, Hear, Listener
 from photinus.transport.refusals import refused
 from photinus.transport.serve import TcpListener
 
-_EACH, _SPARE = 2, 24
+_WORKER_DESCRIPTORS, _SPARE_DESCRIPTORS = 2, 24
 """Descriptors: a worker's connections, and what keys, checkpoints, logs and strangers open."""
 LAST_SECONDS = 6.0
 """How long Ctrl-C waits for the end of a round: 10 s later no worker may be left."""
@@ -54,7 +54,9 @@ class ListeningService(Service):
         road: str = SOCKETS,
         key: WorkerKey | None = None,
     ) -> None:
-        allow_descriptors(_SPARE + _EACH * server.leases.workers, "the driver")
+        allow_descriptors(
+            _SPARE_DESCRIPTORS + _WORKER_DESCRIPTORS * server.leases.workers, "the driver"
+        )
         make = Credentials.make if security == "tls" else Credentials.none
         self._host, self._server, self._road = host, server, road
         self._keys = key or make(server.callbacks.run)
@@ -69,12 +71,14 @@ class ListeningService(Service):
             self.stop(str(error) or type(error).__name__)
         self.close()
 
-    def _listen(self, hear: Hear, gone: Gone) -> Listener:
+    def _listen(self, on_frame: Hear, on_closed: Gone) -> Listener:
         if self._road not in (SOCKETS, *BACKENDS):
-            return FolderListener(self._road, self._keys, hear, gone, self._refused)
-        return TcpListener(self._host, self._keys, hear, gone, on_refused=self._refused)
+            return FolderListener(self._road, self._keys, on_frame, on_closed, self._warn_refused)
+        return TcpListener(
+            self._host, self._keys, on_frame, on_closed, on_refused=self._warn_refused
+        )
 
-    def _refused(self, counts: Mapping[str, int]) -> None:
+    def _warn_refused(self, counts: Mapping[str, int]) -> None:
         self._server.callbacks.emit(Warned(text=refused(counts)))
 
     def call(self, limits: WorkerLimits | None = None, *, has_peers: bool = False) -> Rendezvous:
@@ -121,13 +125,13 @@ class DriverSession(ListeningService):
         """Returns what every worker is sent, with the hooks of tests."""
         run_spec = self._run_spec
         plan, has_sockets = run_spec.plan, run_spec.road == SOCKETS
-        asked = (hooks or Hooks()).checked(plan.workers, is_real=True, has_sockets=has_sockets)
-        call = replace(
+        checked = (hooks or Hooks()).checked(plan.workers, is_real=True, has_sockets=has_sockets)
+        rendezvous = replace(
             self.call(plan.limits, has_peers=plan.has_peers),
             reconnect_seconds=run_spec.reconnect_seconds,
             backend=run_spec.backend,
         )
-        return WorkerBootstrap(plan.sent(), call, asked)
+        return WorkerBootstrap(plan.sent(), rendezvous, checked)
 
     @property
     def wants_shuffle(self) -> bool:
@@ -193,14 +197,14 @@ class DriverSession(ListeningService):
         Args:
             wrong: the reason, for people.
         """
-        most = f"{LAST_SECONDS:.0f} s"
-        then = f"a last checkpoint is made at the end of this round, within {most}"
+        limit = f"{LAST_SECONDS:.0f} s"
+        then = f"a last checkpoint is made at the end of this round, within {limit}"
         do = "a second signal ends at once" if wrong.startswith("stopped by") else ""
         self._run_spec.emit(Warned(text=message(wrong, then=then, do=do)))
         if self.cut(LAST_SECONDS) is False:
-            late = f"no round ended within {most}"
+            problem = f"no round ended within {limit}"
             then = "the last checkpoint is an older one"
-            self._run_spec.emit(Warned(text=message(late, then=then)))
+            self._run_spec.emit(Warned(text=message(problem, then=then)))
         self.stop(wrong)
 
     def result(self) -> RunResult:

@@ -49,9 +49,9 @@ class FrozenFile:
         part.replace(self._path)
         self._has_claim = False
         fcntl.flock(self._lock, fcntl.LOCK_UN)
-        return self._mapped()
+        return self._map()
 
-    def awaited(self) -> Vector | None:
+    def wait_for_vector(self) -> Vector | None:
         """Returns what another worker fetches, mapped; None where that worker was lost before.
 
         This worker then fetches it.
@@ -61,7 +61,7 @@ class FrozenFile:
         if self._has_claim:
             return None
         fcntl.flock(self._lock, fcntl.LOCK_UN)
-        return self._mapped()
+        return self._map()
 
     def close(self, *, is_over: bool) -> None:
         """Releases the file, and removes it once the run is over."""
@@ -69,53 +69,55 @@ class FrozenFile:
             self._path.unlink(missing_ok=True)
         self._lock.close()
 
-    def _mapped(self) -> Vector:
+    def _map(self) -> Vector:
         """Copy on write: torch wants numbers that may be written."""
         vector: Vector = np.load(self._path, mmap_mode="c", allow_pickle=False)
         return vector
 
 
-def fetched_once(life: WorkerGenerator, file: FrozenFile) -> WorkerGenerator:
+def fetch_once(generator: WorkerGenerator, file: FrozenFile) -> WorkerGenerator:
     """Yields a generator's requests; what is frozen is sent to one worker of the executor.
 
     The hello of the others reports that they have it; they map the file of the one that fetches.
 
     Args:
-        life: the worker's generator.
+        generator: the worker's.
         file: of its executor.
     """
     is_over = False
     try:
-        ask: Request = next(life)
+        request: Request = next(generator)
         while True:
             try:
-                answer = yield from _answered(ask, file)
+                answer = yield from _exchange(request, file)
             except FencedError as error:
-                ask = life.throw(error)
+                request = generator.throw(error)
                 continue
-            ask = life.send(answer)
+            request = generator.send(answer)
     except StopIteration:
         is_over = True
     finally:
-        life.close()
+        generator.close()
         file.close(is_over=is_over)
 
 
-def _answered(ask: Request, file: FrozenFile) -> Generator[Request, Any, Any]:
+def _exchange(request: Request, file: FrozenFile) -> Generator[Request, Any, Any]:
     """Asks, and returns the answer; a grant with the vector, whichever worker fetched it."""
-    if not isinstance(ask, Hello) or ask.has:
-        return (yield ask)
-    fetches = file.claim()
-    grant = yield ask._replace(has=0 if fetches else 1)
+    if not isinstance(request, Hello) or request.has:
+        return (yield request)
+    is_fetcher = file.claim()
+    grant = yield request._replace(has=0 if is_fetcher else 1)
     if not isinstance(grant, Grant):
         return grant
-    held, others = (None, grant.history) if fetches else (file.awaited(), grant.history)
-    if held is None:
-        if not fetches:
-            grant = yield ask  # it has the claim now
+    frozen, others = (
+        (None, grant.history) if is_fetcher else (file.wait_for_vector(), grant.history)
+    )
+    if frozen is None:
+        if not is_fetcher:
+            grant = yield request  # it has the claim now
             if not isinstance(grant, Grant):
                 return grant
-        nothing = np.zeros(0, np.float32)
-        held = file.write(grant.history[0] if grant.history else nothing)
+        empty = np.zeros(0, np.float32)
+        frozen = file.write(grant.history[0] if grant.history else empty)
         others = grant.history[1:]
-    return replace(grant, history=(held, *others) if held.size else others)
+    return replace(grant, history=(frozen, *others) if frozen.size else others)

@@ -43,7 +43,7 @@ class LogLines(logging.Handler):
 
     def take(self) -> list[dict[str, str]]:
         """Returns what was kept, once."""
-        taken = []
+        lines = []
         while self._lines:
-            taken.append(self._lines.popleft())
-        return taken
+            lines.append(self._lines.popleft())
+        return lines

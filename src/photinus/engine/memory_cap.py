@@ -39,9 +39,9 @@ class MemoryCap:
     has not closed this two seconds later is ended.
 
     Args:
-        most: bytes that the process may take.
+        max_bytes: that the process may take.
         slot: the seat of its worker.
-        exceeded: called once, in that thread, with the error that says how much it took.
+        on_exceeded: called once, in that thread, with the error that says how much it took.
         read: returns the bytes that it takes.
         end: ends the process.
 
@@ -52,7 +52,7 @@ class MemoryCap:
         >>> errors = []
         >>> taken = iter([100 << 20, 500 << 20, 700 << 20, 700 << 20])
         >>> cap = MemoryCap(512 << 20, 3, errors.append, lambda: next(taken))
-        >>> cap.is_kept(), cap.is_kept()
+        >>> cap.is_within_cap(), cap.is_within_cap()
         (True, False)
         >>> str(errors[0]).partition(" of ")[0]
         'worker 3 takes more memory than it may; got 700 MiB'
@@ -60,20 +60,25 @@ class MemoryCap:
 
     def __init__(
         self,
-        most: int,
+        max_bytes: int,
         slot: int,
-        exceeded: Callable[[RunFailedError], object],
+        on_exceeded: Callable[[RunFailedError], object],
         read: Callable[[], int] = anonymous_bytes,
         end: Callable[[], object] = lambda: os._exit(0),  # it has reported why: it ended well
     ) -> None:
-        self._most, self._slot, self._exceeded, self._read = most, slot, exceeded, read
+        self._max_bytes, self._slot, self._on_exceeded, self._read = (
+            max_bytes,
+            slot,
+            on_exceeded,
+            read,
+        )
         self._end = end
-        self._over = threading.Event()
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
-        taken = self._taken()
-        if taken >= most:
+        used_bytes = self._measure()
+        if used_bytes >= max_bytes:
             wrong = f"memory is less than worker {slot} takes before it has any row"
-            got = f"{most >> 20} MiB, and {taken >> 20} MiB taken"
+            got = f"{max_bytes >> 20} MiB, and {used_bytes >> 20} MiB taken"
             do = "set memory to twice that at least: rows, model and batches come on top"
             raise NotReadyError(wrong, got=got, do=do)
 
@@ -82,31 +87,31 @@ class MemoryCap:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._closed.set()
         self._thread.join()
 
-    def is_kept(self) -> bool:
+    def is_within_cap(self) -> bool:
         """Reads once; reports it when the process takes too much. Returns whether it does not."""
-        taken = self._taken()
-        if taken <= self._most:
+        used_bytes = self._measure()
+        if used_bytes <= self._max_bytes:
             return True
         wrong = f"worker {self._slot} takes more memory than it may"
-        got = f"{taken >> 20} MiB of {self._most >> 20} MiB"
+        got = f"{used_bytes >> 20} MiB of {self._max_bytes >> 20} MiB"
         do = "set memory to more, use a smaller batch, or more workers"
-        self._exceeded(RunFailedError(wrong, got=got, do=do))
+        self._on_exceeded(RunFailedError(wrong, got=got, do=do))
         return False
 
-    def _taken(self) -> int:
+    def _measure(self) -> int:
         """Returns the bytes; where they are too many, without what the C library merely keeps."""
-        taken = self._read()
-        if taken <= self._most:
-            return taken
+        used_bytes = self._read()
+        if used_bytes <= self._max_bytes:
+            return used_bytes
         release_freed_memory()
         return self._read()
 
     def _run(self) -> None:
-        while not self._over.wait(LOOK_SECONDS):
-            if not self.is_kept():
-                if not self._over.wait(GRACE_SECONDS):
+        while not self._closed.wait(LOOK_SECONDS):
+            if not self.is_within_cap():
+                if not self._closed.wait(GRACE_SECONDS):
                     self._end()
                 return

@@ -22,8 +22,8 @@ from photinus.core.malloc import keep_freed_memory, release_freed_memory
 from photinus.core.threads import threads_held
 from photinus.devices.discovery import ready
 from photinus.devices.resources import TaskResources
-from photinus.engine.cpu_share import CpuShare, check_processors, held_to
-from photinus.engine.frozen_parameters import FrozenFile, fetched_once
+from photinus.engine.cpu_share import CpuShare, check_processors, paced
+from photinus.engine.frozen_parameters import FrozenFile, fetch_once
 from photinus.engine.hooks import Hooks, WorkerHooks
 from photinus.engine.log_forwarding import LogLines
 from photinus.engine.memory_cap import MemoryCap
@@ -45,7 +45,7 @@ from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import TcpLink
 from photinus.transport.wire import Limits
 
-Opened = Callable[[WorkerGenerator, Mapping[str, Any]], Worker]
+OpenWorker = Callable[[WorkerGenerator, Mapping[str, Any]], Worker]
 """Makes a worker from its generator and from further fields of its hellos."""
 
 BEAT_SECONDS = 1.0
@@ -110,7 +110,7 @@ class Rendezvous:
         """
         self.serve(slot, attempt, lambda opened: opened(begin(), about or {}).run())
 
-    def serve(self, slot: int, attempt: str, do: Callable[[Opened], None]) -> None:
+    def serve(self, slot: int, attempt: str, do: Callable[[OpenWorker], None]) -> None:
         """Runs `do` in a slot; reports its error to the coordinator.
 
         Args:
@@ -148,7 +148,7 @@ class Rendezvous:
     ) -> Worker:
         seat, attempt, heartbeat, lines = sits
         if self.limits.cpu_share is not None:
-            life = held_to(life, CpuShare(self.limits.cpu_share))
+            life = paced(life, CpuShare(self.limits.cpu_share))
 
         def seated(now: Seat) -> None:
             heartbeat.frame = _beat(now, attempt)
@@ -311,7 +311,7 @@ class WorkerBootstrap:
             if not (shared and is_frozen):
                 return life
             name = f"photinus-{self.call.key.run.hex()}.npy"
-            return fetched_once(life, FrozenFile(Path(shared, name)))
+            return fetch_once(life, FrozenFile(Path(shared, name)))
 
         call.live(slot, attempt, begin, about)
 
