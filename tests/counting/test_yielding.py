@@ -11,7 +11,13 @@ from cases import BOTH_PARTS, RECIPES, Trial, simulated
 
 from photinus.core.clock import Steps
 from photinus.engine.seat_sharing import Urgency
-from photinus.engine.seat_table import NEWS, SeatClaim, forget_here, tell_here, told_here
+from photinus.engine.seat_table import (
+    CLAIMS_CHANGED,
+    SeatClaim,
+    announce_here,
+    claims_here,
+    forget_here,
+)
 from photinus.strategies import recipes
 from photinus.strategies.outer import Sgd
 from photinus.testing import Faults
@@ -141,7 +147,7 @@ def test_two_runs_of_one_application_share_its_slots_by_their_weights(spark, tmp
         verdicts[weight] = trial.train(SparkEngine(spark, slowed))
 
     def shares():
-        here = told_here(spark.sparkContext.applicationId).values()
+        here = claims_here(spark.sparkContext.applicationId).values()
         return {standing.weight: standing.held for standing in here}
 
     for weight in (1.0, 3.0):
@@ -149,8 +155,8 @@ def test_two_runs_of_one_application_share_its_slots_by_their_weights(spark, tmp
         threads.append(threading.Thread(target=run, args=(trial, weight)))
         threads[-1].start()
         assert trial.begun.wait(200)
-    with NEWS:
-        assert NEWS.wait_for(lambda: shares() == {1.0: 1, 3.0: 3}, 200), shares()
+    with CLAIMS_CHANGED:
+        assert CLAIMS_CHANGED.wait_for(lambda: shares() == {1.0: 1, 3.0: 3}, 200), shares()
     quick.touch()
     for thread in threads:
         thread.join(300)
@@ -179,13 +185,13 @@ def test_processes_that_give_their_seats_up_wait_and_go_on(tmp_path, monkeypatch
     thread.start()
     assert first.begun.wait(200)
     place = {"place": platform.node(), "slots": 2, "workers": 2, "priority": 1}
-    tell_here(SeatClaim(run="urgent", held=2, **place))
+    announce_here(SeatClaim(run="urgent", held=2, **place))
     try:
-        with NEWS:
-            assert NEWS.wait_for(lambda: told_here()[first.run.hex()].held == 0, 100)
+        with CLAIMS_CHANGED:
+            assert CLAIMS_CHANGED.wait_for(lambda: claims_here()[first.run.hex()].held == 0, 100)
         rounds = len([e for e in first.events if type(e).__name__ == "RoundClosed"])
-        with NEWS:  # looks several times more
-            assert not NEWS.wait_for(lambda: told_here()[first.run.hex()].held, 3)
+        with CLAIMS_CHANGED:  # looks several times more
+            assert not CLAIMS_CHANGED.wait_for(lambda: claims_here()[first.run.hex()].held, 3)
         assert len([e for e in first.events if type(e).__name__ == "RoundClosed"]) == rounds
     finally:
         forget_here("urgent")

@@ -11,9 +11,9 @@ from photinus.engine.seat_sharing import SeatSharing, Urgency, allotments
 from photinus.engine.seat_table import (
     FolderClaims,
     SeatClaim,
+    announce_here,
     announced,
     forget_here,
-    tell_here,
 )
 
 
@@ -74,7 +74,7 @@ class Given:
     def idle(self):
         return self.done
 
-    def prepared(self):
+    def prepare(self):
         return self.ready
 
     def unprepare(self):
@@ -105,7 +105,7 @@ def shared():
 
 
 def other(workers, held, **fields):
-    tell_here(run_of("other", workers, place="shared", held=held, **{"priority": 1} | fields))
+    announce_here(run_of("other", workers, place="shared", held=held, **{"priority": 1} | fields))
 
 
 def test_a_run_gives_up_what_a_more_urgent_one_lacks_and_takes_it_back_when_it_is_free(shared):
@@ -157,21 +157,21 @@ def test_slots_that_are_lent_count_until_another_application_has_them(tmp_path):
     sharing = SeatSharing(urgency, own, lambda: slots[0], print, now=lambda: next(clock))
     wants = {"place": "far", "priority": 1, "is_starting": True}
     with sharing.joined(), FolderClaims(str(tmp_path)) as far:
-        far.tell(run_of("far", 2, slots=0, held=0, **wants))
+        far.announce(run_of("far", 2, slots=0, held=0, **wants))
         sharing.look(seats)
         assert seats.slots == {2: False, 3: False}
-        assert sharing.lacking_far() == 2
+        assert sharing.remote_shortage() == 2
         seats.leave()
-        sharing.lent(2)
+        sharing.note_lent(2)
         assert not sharing.look(seats), "an executor that was just ended is still counted"
         slots[0] = 2
         sharing.look(seats)
-        assert sharing.lacking_far() == 0, "they are on their way"
+        assert sharing.remote_shortage() == 0, "they are on their way"
         assert len(seats.slots) == 2, "no more seats are given up for the same lack"
-        far.tell(run_of("far", 2, slots=2, held=2, **wants))
+        far.announce(run_of("far", 2, slots=2, held=2, **wants))
         assert not sharing.look(seats)
         assert len(seats.slots) == 2
-    sharing.lent(0)
+    sharing.note_lent(0)
     assert len(sharing.look(seats)) == 2
     forget_here("own")
 
@@ -180,23 +180,23 @@ def test_runs_of_two_applications_tell_each_other_through_a_folder(tmp_path):
     seconds = [0.0]
     one, other = (FolderClaims(str(tmp_path), now=lambda: seconds[0]) for _ in range(2))
     first, second = run_of("first", 4), run_of("second", 2, place="there", weight=2.0, priority=1)
-    one.tell(first)
-    other.tell(second)
-    assert one.told() == other.told() == {"first": first, "second": second}
-    other.tell(run_of("second", 3, place="there"))
-    assert one.told()["second"].workers == 3
+    one.announce(first)
+    other.announce(second)
+    assert one.live_claims() == other.live_claims() == {"first": first, "second": second}
+    other.announce(run_of("second", 3, place="there"))
+    assert one.live_claims()["second"].workers == 3
     assert len(list((tmp_path / "jobs").iterdir())) == 2
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused_at_the_start_and_borne_later(tmp_path):
     (tmp_path / "jobs").mkdir()
     one = FolderClaims(str(tmp_path))
-    one.tell(run_of("first", 4))
+    one.announce(run_of("first", 4))
     shutil.rmtree(tmp_path / "jobs")
     tmp_path.joinpath("jobs").touch()
-    one.tell(run_of("first", 4, held=3))
+    one.announce(run_of("first", 4, held=3))
     with pytest.raises(UsageError, match="jobs_folder cannot be used; got"):
-        FolderClaims(str(tmp_path)).tell(run_of("second", 4))
+        FolderClaims(str(tmp_path)).announce(run_of("second", 4))
 
 
 @pytest.mark.parametrize("is_file", [False, True])
@@ -205,7 +205,7 @@ def test_a_folder_that_is_none_is_one_sentence(is_file, tmp_path):
     if is_file:
         path.touch()
     with pytest.raises(UsageError, match=r"jobs_folder cannot be used; got .*name a folder that"):
-        FolderClaims(str(path)).tell(run_of("first", 4))
+        FolderClaims(str(path)).announce(run_of("first", 4))
 
 
 def test_a_run_that_is_announced_gets_its_seats_and_speaks_for_itself_then(shared):
@@ -216,16 +216,18 @@ def test_a_run_that_is_announced_gets_its_seats_and_speaks_for_itself_then(share
         assert len(seats.slots) == 3
         own = SeatSharing(Urgency(), replace(fit, run="run"), lambda: 4, print)
         with own.joined():
-            assert sorted(s.run for s in own.others()) == ["own"]
-    assert sorted(s.run for s in sharing.others()) == []
+            assert sorted(s.run for s in own.other_claims()) == ["own"]
+    assert sorted(s.run for s in sharing.other_claims()) == []
 
 
 def test_processors_are_taken_back_though_an_equal_run_uses_them_too(tmp_path):
     seats, clock = Given(), iter(range(1000))
     own = run_of("own", 4, place="machine", held=4)
-    sharing = SeatSharing(Urgency(), own, lambda: 2, print, now=lambda: next(clock), has_room=True)
-    tell_here(run_of("equal", 2, place="machine", slots=2))
-    tell_here(run_of("urgent", 2, place="machine", slots=2, priority=1))
+    sharing = SeatSharing(
+        Urgency(), own, lambda: 2, print, now=lambda: next(clock), can_overcommit=True
+    )
+    announce_here(run_of("equal", 2, place="machine", slots=2))
+    announce_here(run_of("urgent", 2, place="machine", slots=2, priority=1))
     try:
         with sharing.joined():
             sharing.look(seats)
@@ -241,36 +243,36 @@ def test_an_equal_application_is_not_waited_for(tmp_path):
     own = run_of("own", 2, held=0, slots=0, is_starting=True, place="starting")
     with FolderClaims(str(tmp_path)) as far:
         for priority, is_awaited in ((0, False), (1, True)):
-            far.tell(run_of("far", 4, place="far"))
+            far.announce(run_of("far", 4, place="far"))
             urgency = Urgency(priority=priority, folder=str(tmp_path))
             sharing = SeatSharing(urgency, own, lambda: 0, print)
             with sharing.joined():
-                assert sharing.is_awaited() == is_awaited
+                assert sharing.is_owed_seats() == is_awaited
 
 
 def test_a_file_that_is_replaced_while_it_is_read_leaves_what_was_known(tmp_path, monkeypatch):
     one, other = (FolderClaims(str(tmp_path)) for _ in range(2))
-    one.tell(run_of("first", 4))
-    assert other.told()["first"].held == 4
-    one.tell(run_of("first", 4, held=3))
+    one.announce(run_of("first", 4))
+    assert other.live_claims()["first"].held == 4
+    one.announce(run_of("first", 4, held=3))
     with monkeypatch.context() as patch:
-        patch.setattr(other._place, "read", lambda name, most: None)
-        assert other.told()["first"].held == 4
-    assert other.told()["first"].held == 3
+        patch.setattr(other._filesystem, "read", lambda name, most: None)
+        assert other.live_claims()["first"].held == 4
+    assert other.live_claims()["first"].held == 3
 
 
 def test_a_run_that_signs_no_more_is_taken_for_ended(tmp_path):
     seconds = [0.0]
     one, other = (FolderClaims(str(tmp_path), now=lambda: seconds[0]) for _ in range(2))
-    one.tell(run_of("first", 4))
-    assert other.told()
+    one.announce(run_of("first", 4))
+    assert other.live_claims()
     seconds[0] = 19.0
-    assert other.told()
-    one.tell(run_of("first", 4, held=3))
+    assert other.live_claims()
+    one.announce(run_of("first", 4, held=3))
     seconds[0] = 38.0
-    assert other.told()  # seen first at 38
+    assert other.live_claims()  # seen first at 38
     seconds[0] = 60.0
-    assert not other.told()
+    assert not other.live_claims()
 
 
 def test_a_run_that_is_resumed_is_seen_though_its_last_life_left_files(tmp_path):
@@ -280,8 +282,8 @@ def test_a_run_that_is_resumed_is_seen_though_its_last_life_left_files(tmp_path)
         (jobs / f"first-{count:012d}").write_text("left")
     (jobs / "first-x").write_text("left")
     one, other = (FolderClaims(str(tmp_path)) for _ in range(2))
-    one.tell(run_of("first", 4))
-    assert other.told()["first"].held == 4
+    one.announce(run_of("first", 4))
+    assert other.live_claims()["first"].held == 4
     assert [path.name for path in jobs.iterdir()] == ["first-000000000501"]
 
 
@@ -297,7 +299,7 @@ def test_what_was_prepared_is_forgotten_where_no_seat_need_be_given_up(shared):
 
 def test_a_run_that_ends_takes_its_file_away(tmp_path):
     with FolderClaims(str(tmp_path)) as one:
-        one.tell(run_of("first", 4))
+        one.announce(run_of("first", 4))
     assert not list((tmp_path / "jobs").iterdir())
 
 
@@ -323,4 +325,4 @@ def test_a_run_that_ends_takes_its_file_away(tmp_path):
 def test_a_file_that_says_something_else_is_left_alone(text, tmp_path):
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "x-000000000001").write_text(text)
-    assert FolderClaims(str(tmp_path)).told() == {}
+    assert FolderClaims(str(tmp_path)).live_claims() == {}

@@ -168,7 +168,7 @@ class DriverSession(ListeningService):
         with self._lock:
             self._training.unprepare()
 
-    def prepared(self) -> bool:
+    def prepare(self) -> bool:
         """Prepares for giving seats up; returns whether that is done."""
         with self._lock:
             return self._training.prepared_to_yield()

@@ -155,8 +155,8 @@ class Hooks:
         Raises:
             DataError: a row is wrong, by its number in `features`.
         """
-        whole = data.checked(plan)
-        return [whole.part(plan, s) for s in range(1 if plan.is_shared else plan.workers)]
+        checked = data.checked(plan)
+        return [checked.part(plan, s) for s in range(1 if plan.is_shared else plan.workers)]
 
     def batches(self, batches: Iterable[pa.RecordBatch], slot: int) -> Iterable[pa.RecordBatch]:
         """Returns a partition's rows as its slot gets them."""

@@ -16,13 +16,13 @@ from photinus.core.errors import message
 from photinus.core.events import Event, Warned
 from photinus.core.settings import Limit, above
 from photinus.engine.seat_table import (
-    NEWS,
+    CLAIMS_CHANGED,
     FolderClaims,
     SeatClaim,
+    announce_here,
+    claims_here,
     forget_announced,
     forget_here,
-    tell_here,
-    told_here,
 )
 
 LOOK_SECONDS = 0.5
@@ -54,7 +54,7 @@ class Urgency:
         return self == Urgency()
 
 
-def allotments(standings: Iterable[SeatClaim]) -> dict[str, int]:
+def allotments(claims: Iterable[SeatClaim]) -> dict[str, int]:
     """Returns how many seats each run may hold, so that the more urgent ones have theirs.
 
     A run that cannot yield keeps what it holds. Among equals, those without a weight get all they
@@ -65,37 +65,37 @@ def allotments(standings: Iterable[SeatClaim]) -> dict[str, int]:
         >>> allotments([*runs, SeatClaim(run="b", place="x", slots=4, workers=3, priority=1)])
         {'b': 3, 'a': 1}
     """
-    runs = sorted(standings, key=lambda s: (-s.priority, s.run))
+    runs = sorted(claims, key=lambda s: (-s.priority, s.run))
     slots = {s.place: s.slots for s in runs}
     if len(runs) < 2 or None in slots.values():
         return {s.run: s.workers for s in runs}
     fixed = {s.run: s.held for s in runs if s.held and not s.can_yield}
     capacity = sum(count or 0 for count in slots.values())
-    left, found = capacity - sum(fixed.values()), dict(fixed)
+    seats_left, allotted = capacity - sum(fixed.values()), dict(fixed)
     for priority in dict.fromkeys(s.priority for s in runs):
-        level = [s for s in runs if s.priority == priority and s.run not in fixed]
-        is_first = len(found) == len(fixed)
-        waiting = 0
-        for s in sorted(level, key=lambda s: s.is_starting):
-            if s.weight is None and is_first:  # it yields to no run, and no equal yields to it
-                found[s.run], left = s.workers, left - s.held
-                waiting += s.workers - s.held
+        equals = [s for s in runs if s.priority == priority and s.run not in fixed]
+        is_top = len(allotted) == len(fixed)
+        lacking = 0
+        for s in sorted(equals, key=lambda s: s.is_starting):
+            if s.weight is None and is_top:  # it yields to no run, and no equal yields to it
+                allotted[s.run], seats_left = s.workers, seats_left - s.held
+                lacking += s.workers - s.held
             elif s.weight is None or s.is_starting:
-                found[s.run] = max(0, min(s.workers, left))
-                left -= found[s.run]
-        shares = _by_weight([s for s in level if s.run not in found], max(0, left))
-        found, left = found | shares, left - sum(shares.values()) - waiting
-    return found
+                allotted[s.run] = max(0, min(s.workers, seats_left))
+                seats_left -= allotted[s.run]
+        shares = _by_weight([s for s in equals if s.run not in allotted], max(0, seats_left))
+        allotted, seats_left = allotted | shares, seats_left - sum(shares.values()) - lacking
+    return allotted
 
 
 def _by_weight(runs: Sequence[SeatClaim], seats: int) -> dict[str, int]:
     """Gives each seat to the run that it is most due to; no run gets more than it wants."""
-    found = {s.run: 0 for s in runs}
+    allotted = {s.run: 0 for s in runs}
     for _ in range(min(seats, sum(s.workers for s in runs))):
-        wanting = [s for s in runs if found[s.run] < s.workers]
-        due = min(wanting, key=lambda s: ((found[s.run] + 1) / (s.weight or 1.0), s.run))
-        found[due.run] += 1
-    return found
+        candidates = [s for s in runs if allotted[s.run] < s.workers]
+        next_run = min(candidates, key=lambda s: ((allotted[s.run] + 1) / (s.weight or 1.0), s.run))
+        allotted[next_run.run] += 1
+    return allotted
 
 
 class Seats(Protocol):
@@ -116,7 +116,7 @@ class Seats(Protocol):
     def idle(self) -> frozenset[int]:
         """Returns the slots that need no worker in this phase any more."""
 
-    def prepared(self) -> bool:
+    def prepare(self) -> bool:
         """Prepares for giving seats up; returns whether that is done."""
 
     def unprepare(self) -> None:
@@ -137,32 +137,32 @@ class SeatSharing:
 
     Args:
         urgency: as the job asks for it.
-        standing: the state of the run before it holds any seat.
+        claim: the state of the run before it holds any seat.
         slots: returns how many seats there are in its place; None where that has no bound.
         emit: is called when seats are given up, and when they are back.
         now: returns the seconds of a monotonic clock.
-        has_room: a seat can be had whichever other run holds one, as with a processor.
+        can_overcommit: a seat can be had whichever other run holds one, as with a processor.
     """
 
     def __init__(
         self,
         urgency: Urgency,
-        standing: SeatClaim,
+        claim: SeatClaim,
         slots: Callable[[], int | None],
         emit: Callable[[Event], None],
         now: Callable[[], float] = time.monotonic,
         *,
-        has_room: bool = False,
+        can_overcommit: bool = False,
     ) -> None:
-        self._slots, self._emit, self._now, self._is_roomy = slots, emit, now, has_room
-        self._standing = replace(standing, priority=urgency.priority, weight=urgency.weight)
+        self._slots, self._emit, self._now, self._can_overcommit = slots, emit, now, can_overcommit
+        self._claim = replace(claim, priority=urgency.priority, weight=urgency.weight)
         self._weight = urgency.weight
         self._folder = FolderClaims(urgency.folder) if urgency.folder else None
-        self._looks_at = 0.0
-        self._lent = self._far_before = 0
-        self._kept: int | None = None
+        self._next_look = 0.0
+        self._lent_slots = self._remote_slots_before = 0
+        self._slots_left: int | None = None
         """The slots that this place keeps while some are lent."""
-        self.order: Callable[[], Sequence[int]] = lambda: range(standing.workers - 1, -1, -1)
+        self.yield_order: Callable[[], Sequence[int]] = lambda: range(claim.workers - 1, -1, -1)
         """Returns the slots in the order in which they are given up."""
 
     @contextmanager
@@ -170,79 +170,87 @@ class SeatSharing:
         """Announces this run to the others, from now on."""
         with self._folder or nullcontext():
             try:
-                self._tell()
+                self._announce()
                 forget_announced()
                 yield
             finally:
-                forget_here(self._standing.run)
+                forget_here(self._claim.run)
 
-    def others(self) -> list[SeatClaim]:
+    def other_claims(self) -> list[SeatClaim]:
         """Returns the states of the other runs."""
-        found = (self._folder.told() if self._folder else {}) | told_here()
-        own = self._standing
-        is_near = self._folder is not None
-        return [s for s in found.values() if s.run != own.run and (is_near or s.place == own.place)]
+        claims = (self._folder.live_claims() if self._folder else {}) | claims_here()
+        own = self._claim
+        has_folder = self._folder is not None
+        return [
+            s for s in claims.values() if s.run != own.run and (has_folder or s.place == own.place)
+        ]
 
-    def _tell(self, **changes: object) -> None:
+    def _announce(self, **changes: object) -> None:
         slots = self._slots()
-        if slots is not None and self._kept is not None:
+        if slots is not None and self._slots_left is not None:
             # an executor that was just ended is counted for a while
-            slots = min(slots, self._kept) + self._in_transit(self._far())
-        self._standing = replace(self._standing, slots=slots, **changes)  # type: ignore[arg-type]
-        tell_here(self._standing)
+            slots = min(slots, self._slots_left) + self._in_transit(self._remote_claims())
+        self._claim = replace(self._claim, slots=slots, **changes)  # type: ignore[arg-type]
+        announce_here(self._claim)
         if self._folder is not None:
-            self._folder.tell(self._standing)
+            self._folder.announce(self._claim)
 
-    def _target(self, others: Sequence[SeatClaim]) -> int:
-        return allotments([*others, self._standing])[self._standing.run]
+    def _allotment(self, others: Sequence[SeatClaim]) -> int:
+        return allotments([*others, self._claim])[self._claim.run]
 
-    def lacking_far(self) -> int:
+    def remote_shortage(self) -> int:
         """Returns how many seats runs of other places lack that are due to them."""
-        due, far = allotments([*self.others(), self._standing]), self._far()
-        lacking = sum(max(0, due[s.run] - s.held) for s in far)
-        return max(0, lacking - self._in_transit(far))
+        due, remote = allotments([*self.other_claims(), self._claim]), self._remote_claims()
+        shortage = sum(max(0, due[s.run] - s.held) for s in remote)
+        return max(0, shortage - self._in_transit(remote))
 
-    def lent(self, slots: int) -> None:
+    def note_lent(self, slots: int) -> None:
         """Notes slots that left this place, and reach other places after a while; 0 for none."""
         if not slots:
-            self._lent, self._kept = 0, None
+            self._lent_slots, self._slots_left = 0, None
             return
-        if self._kept is None:
-            self._kept, self._far_before = self._standing.slots or 0, _slots_of(self._far())
-        self._lent, self._kept = self._lent + slots, self._kept - slots
+        if self._slots_left is None:
+            self._slots_left, self._remote_slots_before = (
+                self._claim.slots or 0,
+                _total_slots(self._remote_claims()),
+            )
+        self._lent_slots, self._slots_left = self._lent_slots + slots, self._slots_left - slots
 
-    def _in_transit(self, far: Sequence[SeatClaim]) -> int:
+    def _in_transit(self, remote_claims: Sequence[SeatClaim]) -> int:
         """Returns how many of the slots that were lent no other place has got yet."""
-        return max(0, self._lent - (_slots_of(far) - self._far_before))
+        return max(0, self._lent_slots - (_total_slots(remote_claims) - self._remote_slots_before))
 
-    def _far(self) -> list[SeatClaim]:
-        return [s for s in self.others() if s.place != self._standing.place]
+    def _remote_claims(self) -> list[SeatClaim]:
+        return [s for s in self.other_claims() if s.place != self._claim.place]
 
-    def is_awaited(self) -> bool:
+    def is_owed_seats(self) -> bool:
         """Returns whether runs of other places hold seats that are not due to them."""
-        self._tell()
-        due = allotments([*self.others(), self._standing])
-        return any(s.held > due[s.run] for s in self._far())
+        self._announce()
+        due = allotments([*self.other_claims(), self._claim])
+        return any(s.held > due[s.run] for s in self._remote_claims())
 
     def wait_for_seats(self) -> None:
         """Holds all seats of the run once they are free in its place, and due to it."""
-        own, has_told = self._standing, False
-        with NEWS:
-            while not self._has_room(told_here(own.place)):
-                self._tell()
-                if not has_told:
-                    taken = _held(told_here(own.place), own.run)
-                    self._emit(Warned(text=waits(self._standing, taken, "run")))
-                    has_told = True
-                NEWS.wait(LOOK_SECONDS)
-            self._tell(held=own.workers)
+        own, has_warned = self._claim, False
+        with CLAIMS_CHANGED:
+            while not self._can_start(claims_here(own.place)):
+                self._announce()
+                if not has_warned:
+                    taken_seats = _held_by_others(claims_here(own.place), own.run)
+                    self._emit(Warned(text=waiting_warning(self._claim, taken_seats, "run")))
+                    has_warned = True
+                CLAIMS_CHANGED.wait(LOOK_SECONDS)
+            self._announce(held=own.workers)
 
-    def _has_room(self, here: dict[str, SeatClaim]) -> bool:
-        own, slots = self._standing, self._slots()
-        taken = _held(here, own.run)
-        if slots is None or not taken:
+    def _can_start(self, claims: dict[str, SeatClaim]) -> bool:
+        own, slots = self._claim, self._slots()
+        taken_seats = _held_by_others(claims, own.run)
+        if slots is None or not taken_seats:
             return True
-        return taken + own.workers <= slots and self._target(self.others()) >= own.workers
+        return (
+            taken_seats + own.workers <= slots
+            and self._allotment(self.other_claims()) >= own.workers
+        )
 
     def look(self, seats: Seats) -> frozenset[int]:
         """Gives seats up, or takes them back; returns those for which a task must start.
@@ -250,40 +258,42 @@ class SeatSharing:
         Called some times a second.
         """
         now = self._now()
-        if now < self._looks_at:
+        if now < self._next_look:
             return frozenset()
-        self._looks_at = now + LOOK_SECONDS
-        yielding, workers = seats.yielding(), self._standing.workers
-        self._tell(
+        self._next_look = now + LOOK_SECONDS
+        yielding, workers = seats.yielding(), self._claim.workers
+        self._announce(
             held=workers - sum(yielding.values()),
             can_yield=seats.can_yield,
             is_starting=not seats.has_begun,
             weight=self._weight if seats.can_share else None,
         )
-        others, idle = self.others(), seats.idle()
-        wanted = workers - self._target(others)
+        others, idle = self.other_claims(), seats.idle()
+        surplus = workers - self._allotment(others)
         # workers that have done their share make room for those that have not
         turns = min(len(idle - yielding.keys()), len(yielding.keys() - idle))
-        if max(wanted, turns and wanted + turns) > len(yielding):
-            is_own = wanted <= len(yielding)
-            why = "others of this run take their turn" if is_own else "another run is due them"
-            self._give_up(seats, max(wanted - len(yielding), turns), why)
+        if max(surplus, turns and surplus + turns) > len(yielding):
+            is_rotation = surplus <= len(yielding)
+            reason = (
+                "others of this run take their turn" if is_rotation else "another run is due them"
+            )
+            self._give_up(seats, max(surplus - len(yielding), turns), reason)
             return frozenset()
         seats.unprepare()
-        is_due = wanted < len(yielding)
-        return self._back(seats, len(yielding) - wanted, others) if is_due else frozenset()
+        is_due = surplus < len(yielding)
+        return self._take_back(seats, len(yielding) - surplus, others) if is_due else frozenset()
 
-    def _give_up(self, seats: Seats, count: int, why: str) -> None:
-        if not seats.can_yield or not seats.prepared():
+    def _give_up(self, seats: Seats, count: int, reason: str) -> None:
+        if not seats.can_yield or not seats.prepare():
             return
         idle = seats.idle()
-        held = [slot for slot in self.order() if slot not in seats.yielding()]
-        slots = sorted(sorted(held, key=lambda slot: slot not in idle)[:count])
+        held_slots = [slot for slot in self.yield_order() if slot not in seats.yielding()]
+        slots = sorted(sorted(held_slots, key=lambda slot: slot not in idle)[:count])
         seats.yield_seats(slots)
         text = f"workers {slots} give their seats up at the end of their round"
-        self._emit(Warned(text=message(text, then=why)))
+        self._emit(Warned(text=message(text, then=reason)))
 
-    def _back(self, seats: Seats, count: int, others: Sequence[SeatClaim]) -> frozenset[int]:
+    def _take_back(self, seats: Seats, count: int, others: Sequence[SeatClaim]) -> frozenset[int]:
         """Takes seats back, first those whose workers have not left; other places must be free.
 
         A worker that has done its share is not brought back before the next phase.
@@ -292,35 +302,38 @@ class SeatSharing:
         yielding = {
             slot: is_empty for slot, is_empty in seats.yielding().items() if slot not in idle
         }
-        staying = [slot for slot, is_empty in yielding.items() if not is_empty]
-        away = [slot for slot, is_empty in yielding.items() if is_empty]
-        slots = staying[:count] + away[: max(0, min(count - len(staying), self._free(others)))]
+        occupied = [slot for slot, is_empty in yielding.items() if not is_empty]
+        vacated = [slot for slot, is_empty in yielding.items() if is_empty]
+        slots = (
+            occupied[:count]
+            + vacated[: max(0, min(count - len(occupied), self._free_seats(others)))]
+        )
         if not slots:
             return frozenset()
         ended = seats.take_back(slots)
-        if away:
+        if vacated:
             self._emit(Warned(text=f"workers {sorted(slots)} take their seats back"))
         return ended
 
-    def _free(self, others: Sequence[SeatClaim]) -> int:
-        all_runs = [*others, self._standing]
+    def _free_seats(self, others: Sequence[SeatClaim]) -> int:
+        all_runs = [*others, self._claim]
         slots = {s.place: s.slots for s in all_runs}
-        if self._is_roomy or not others or None in slots.values():
-            return self._standing.workers
+        if self._can_overcommit or not others or None in slots.values():
+            return self._claim.workers
         return sum(count or 0 for count in slots.values()) - sum(s.held for s in all_runs)
 
 
-def waits(own: SeatClaim, taken: int, what: str) -> str:
+def waiting_warning(claim: SeatClaim, taken_seats: int, subject: str) -> str:
     """Returns the warning of a run, or of a fit, that waits for the slots that others hold."""
-    wrong = f"{own.workers} workers need {own.workers} slots at the same time"
-    got = f"{own.slots} slots, of which other runs of this application hold {taken}"
-    return message(wrong, got=got, then=f"this {what} waits for them")
+    wrong = f"{claim.workers} workers need {claim.workers} slots at the same time"
+    got = f"{claim.slots} slots, of which other runs of this application hold {taken_seats}"
+    return message(wrong, got=got, then=f"this {subject} waits for them")
 
 
-def _slots_of(standings: Sequence[SeatClaim]) -> int:
+def _total_slots(claims: Sequence[SeatClaim]) -> int:
     """Returns how many seats there are in all their places."""
-    return sum({s.place: s.slots or 0 for s in standings}.values())
+    return sum({s.place: s.slots or 0 for s in claims}.values())
 
 
-def _held(here: dict[str, SeatClaim], but: str) -> int:
-    return sum(s.held for run, s in here.items() if run != but)
+def _held_by_others(claims: dict[str, SeatClaim], own_run: str) -> int:
+    return sum(s.held for run, s in claims.items() if run != own_run)

@@ -23,9 +23,9 @@ _DEAD_SECONDS = 20.0
 """A run that has written no sign for so long has ended."""
 _MOST_BYTES = 4096
 _MOST_SEATS = 1 << 16
-NEWS = threading.Condition(threading.RLock())
+CLAIMS_CHANGED = threading.Condition(threading.RLock())
 """Guards the announced states of this process's runs, and wakes the threads that wait for them."""
-_HERE: dict[str, SeatClaim] = {}
+_CLAIMS_HERE: dict[str, SeatClaim] = {}
 """Run -> its state, of the runs of this process."""
 _ANNOUNCED: ContextVar[str] = ContextVar("photinus_announced", default="")
 """The name under which the run that this thread prepares was announced."""
@@ -49,31 +49,31 @@ class SeatClaim:
     """It has not begun to train: it needs all its seats at the same time."""
 
 
-def tell_here(standing: SeatClaim) -> None:
+def announce_here(claim: SeatClaim) -> None:
     """Announces a run's state to the other runs of this process."""
-    with NEWS:
-        if _HERE.get(standing.run) != standing:
-            _HERE[standing.run] = standing
-            NEWS.notify_all()
+    with CLAIMS_CHANGED:
+        if _CLAIMS_HERE.get(claim.run) != claim:
+            _CLAIMS_HERE[claim.run] = claim
+            CLAIMS_CHANGED.notify_all()
 
 
 def forget_here(run: str) -> None:
     """Removes a run of this process."""
-    with NEWS:
-        _HERE.pop(run, None)
-        NEWS.notify_all()
+    with CLAIMS_CHANGED:
+        _CLAIMS_HERE.pop(run, None)
+        CLAIMS_CHANGED.notify_all()
 
 
 @contextmanager
-def announced(standing: SeatClaim) -> Iterator[None]:
+def announced(claim: SeatClaim) -> Iterator[None]:
     """Has others give seats up for a run that is prepared in this thread, until it has begun."""
-    tell_here(standing)
-    token = _ANNOUNCED.set(standing.run)
+    announce_here(claim)
+    token = _ANNOUNCED.set(claim.run)
     try:
         yield
     finally:
         _ANNOUNCED.reset(token)
-        forget_here(standing.run)
+        forget_here(claim.run)
 
 
 def forget_announced() -> None:
@@ -81,10 +81,10 @@ def forget_announced() -> None:
     forget_here(_ANNOUNCED.get())
 
 
-def told_here(place: str = "") -> dict[str, SeatClaim]:
+def claims_here(place: str = "") -> dict[str, SeatClaim]:
     """Returns the states of this process's runs: those of one place, or all."""
-    with NEWS:
-        return {run: s for run, s in _HERE.items() if place in ("", s.place)}
+    with CLAIMS_CHANGED:
+        return {run: claim for run, claim in _CLAIMS_HERE.items() if place in ("", claim.place)}
 
 
 @dataclass
@@ -98,108 +98,112 @@ class FolderClaims:
 
     address: str
     now: Callable[[], float] = time.monotonic
-    _mine: SeatClaim | None = None
+    _own_claim: SeatClaim | None = None
     _count: int = 0
     _newest: dict[str, str] = field(default_factory=dict)
     """Run -> the name of its newest file."""
-    _signs: dict[str, tuple[str, float, SeatClaim | None]] = field(default_factory=dict)
+    _last_read: dict[str, tuple[str, float, SeatClaim | None]] = field(default_factory=dict)
     """Run -> the file that was read last, when it was seen first, and the state in it."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self._place = place_of(self.address)
+        self._filesystem = place_of(self.address)
 
     def __enter__(self) -> Self:
-        self._beats = threading.Thread(target=self._sign, name="photinus-standing", daemon=True)
-        self._beats.start()
+        self._thread = threading.Thread(
+            target=self._write_signs, name="photinus-standing", daemon=True
+        )
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._closed.set()
-        self._beats.join()
+        self._thread.join()
         with self._lock, suppress(LinkLostError):
-            self._place.remove(self._name)
+            self._filesystem.remove(self._name)
 
     @property
     def _name(self) -> str:
-        run = "" if self._mine is None else self._mine.run
+        run = "" if self._own_claim is None else self._own_claim.run
         return f"{_DIRECTORY}/{run}-{self._count:012d}"
 
-    def tell(self, standing: SeatClaim) -> None:
+    def announce(self, claim: SeatClaim) -> None:
         """Announces this run's state to the others; a change is written at once.
 
         Raises:
             UsageError: the folder cannot be written to, the first time.
         """
         with self._lock:
-            before, self._mine = self._mine, standing
-            if before is None:
+            previous, self._own_claim = self._own_claim, claim
+            if previous is None:
                 try:
-                    self._begin(standing.run)
+                    self._write_first(claim.run)
                 except (LinkLostError, OSError) as error:
                     do = "name a folder that exists, and that all drivers may write to"
                     got = f"{self.address}: {error}"
                     raise UsageError("jobs_folder cannot be used", got=got, do=do) from error
-            elif before != standing:
+            elif previous != claim:
                 with suppress(LinkLostError):  # it is tried again
                     self._write()
 
-    def _begin(self, run: str) -> None:
+    def _write_first(self, run: str) -> None:
         """Writes the first file, numbered above those that an earlier process of the run left."""
-        names = self._place.names(_DIRECTORY) or []
-        left = [name for name in names if name.rpartition("-")[0] == run]
-        counts = [int(count) for name in left if (count := name.rpartition("-")[2]).isdecimal()]
+        names = self._filesystem.names(_DIRECTORY) or []
+        old_names = [name for name in names if name.rpartition("-")[0] == run]
+        counts = [
+            int(count) for name in old_names if (count := name.rpartition("-")[2]).isdecimal()
+        ]
         self._count = max(counts, default=0)
         self._write()
-        for name in left:
-            self._place.remove(f"{_DIRECTORY}/{name}")
+        for name in old_names:
+            self._filesystem.remove(f"{_DIRECTORY}/{name}")
 
     def _write(self) -> None:
-        assert self._mine is not None
-        before, self._count = self._name, self._count + 1
-        self._place.put(self._name, json.dumps(asdict(self._mine)).encode())
-        self._place.remove(before)
+        assert self._own_claim is not None
+        old_name, self._count = self._name, self._count + 1
+        self._filesystem.put(self._name, json.dumps(asdict(self._own_claim)).encode())
+        self._filesystem.remove(old_name)
 
-    def _sign(self) -> None:
+    def _write_signs(self) -> None:
         while not self._closed.wait(_SIGN_SECONDS):
             with self._lock, suppress(LinkLostError):  # it is tried again
-                if self._mine is not None:
+                if self._own_claim is not None:
                     self._write()
 
-    def told(self) -> dict[str, SeatClaim]:
+    def live_claims(self) -> dict[str, SeatClaim]:
         """Returns the states of the runs that have written a sign lately."""
-        now, found = self.now(), dict[str, SeatClaim]()
+        now, claims = self.now(), dict[str, SeatClaim]()
         with suppress(LinkLostError):  # those that were known are, for a while
-            names = self._place.names(_DIRECTORY) or []
+            names = self._filesystem.names(_DIRECTORY) or []
             self._newest = {name.rpartition("-")[0]: name for name in names}
         for run, name in self._newest.items():
-            last, since, standing = self._signs.get(run, ("", now, None))
+            last_name, seen_at, claim = self._last_read.get(run, ("", now, None))
             data = None
-            if last != name:  # where it is gone already, the next one is read in a while
-                data = self._place.read(f"{_DIRECTORY}/{name}", _MOST_BYTES)
+            if last_name != name:  # where it is gone already, the next one is read in a while
+                data = self._filesystem.read(f"{_DIRECTORY}/{name}", _MOST_BYTES)
             if data is not None:
-                since, standing = now, _read(data)
-                self._signs[run] = name, since, standing
-            if standing is not None and now - since < _DEAD_SECONDS:
-                found[run] = replace(standing, run=run)
-        return found
+                seen_at, claim = now, _parse_claim(data)
+                self._last_read[run] = name, seen_at, claim
+            if claim is not None and now - seen_at < _DEAD_SECONDS:
+                claims[run] = replace(claim, run=run)
+        return claims
 
 
-def _read(data: bytes) -> SeatClaim | None:
+def _parse_claim(data: bytes) -> SeatClaim | None:
     """Returns the state in a file; None where the file holds something else."""
     with suppress(ValueError, TypeError, RecursionError):
-        plain = json.loads(data)
-        if isinstance(plain, Mapping):
-            return _checked(SeatClaim(**plain))
+        fields = json.loads(data)
+        if isinstance(fields, Mapping):
+            return _validated(SeatClaim(**fields))
     return None
 
 
-def _checked(standing: SeatClaim) -> SeatClaim | None:
-    counts = (standing.workers, standing.held, 0 if standing.slots is None else standing.slots)
+def _validated(claim: SeatClaim) -> SeatClaim | None:
+    counts = (claim.workers, claim.held, 0 if claim.slots is None else claim.slots)
     is_whole = all(type(count) is int and 0 <= count <= _MOST_SEATS for count in counts)
-    weight = 1.0 if standing.weight is None else standing.weight
-    is_told = type(standing.can_yield) is bool and type(standing.is_starting) is bool
-    is_sound = is_whole and is_told and type(standing.priority) is int
-    is_sound = is_sound and isinstance(standing.place, str)
-    return standing if is_sound and isinstance(weight, int | float) and weight > 0 else None
+    weight = 1.0 if claim.weight is None else claim.weight
+    has_flags = type(claim.can_yield) is bool and type(claim.is_starting) is bool
+    is_sound = is_whole and has_flags and type(claim.priority) is int
+    is_sound = is_sound and isinstance(claim.place, str)
+    return claim if is_sound and isinstance(weight, int | float) and weight > 0 else None

@@ -106,7 +106,7 @@ def _sharing(run_spec: RunSpec) -> SeatSharing:
     plan = run_spec.plan
     own = SeatClaim(run=run_spec.run.hex(), place=platform.node(), workers=plan.workers)
     seats = max(1, processors() // plan.limits.threads)
-    return SeatSharing(run_spec.urgency, own, lambda: seats, run_spec.emit, has_room=True)
+    return SeatSharing(run_spec.urgency, own, lambda: seats, run_spec.emit, can_overcommit=True)
 
 
 def _advice() -> str:

@@ -14,7 +14,7 @@ from photinus.engine.base import SOCKETS, ArrayData, Engine, RunSpec, part_of
 from photinus.engine.hooks import LOOK_SECONDS
 from photinus.engine.seat_sharing import LOOK_SECONDS as SHARE_SECONDS
 from photinus.engine.seat_sharing import SeatSharing, Urgency
-from photinus.engine.seat_table import SeatClaim, forget_here, tell_here
+from photinus.engine.seat_table import SeatClaim, announce_here, forget_here
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.simulator import Simulation
 
@@ -24,7 +24,7 @@ class _Seats:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation, self._coordinator = simulation, simulation.coordinator
-        self.prepared = self._coordinator.prepared_to_yield
+        self.prepare = self._coordinator.prepared_to_yield
         self.unprepare = self._coordinator.unprepare
 
     @property
@@ -73,7 +73,7 @@ def _shared_seats(run_spec: RunSpec, simulation: Simulation) -> Iterator[None]:
             if after <= simulation.now < after + seconds:
                 held = min(wanted, free)
                 free -= held
-                tell_here(
+                announce_here(
                     SeatClaim(
                         run=other, place=place, slots=workers, workers=wanted, priority=1, held=held
                     )

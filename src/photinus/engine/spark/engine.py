@@ -46,8 +46,8 @@ from photinus.deploy.executor_process import end_executor
 from photinus.engine.base import ArrayData, Engine, RunSpec, part_of, trained_in
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.hooks import DriverHooks, Hooks, hooks_of
-from photinus.engine.seat_sharing import SeatSharing, Urgency, waits
-from photinus.engine.seat_table import SeatClaim, announced, told_here
+from photinus.engine.seat_sharing import SeatSharing, Urgency, waiting_warning
+from photinus.engine.seat_table import SeatClaim, announced, claims_here
 from photinus.engine.spark.connect.client import ConnectSession
 from photinus.engine.spark.connect.coordinator_task import CoordinatorSpec
 from photinus.engine.spark.decommission import DecommissionTracker, TaskMover
@@ -575,9 +575,9 @@ def seats_asked_for(
         priority=priority,
         weight=weight,
     )
-    taken = sum(run.held for run in told_here(own.place).values())
+    taken = sum(run.held for run in claims_here(own.place).values())
     if own.slots is not None and taken + workers > own.slots:
-        _log.warning(waits(own, taken, "fit"))
+        _log.warning(waiting_warning(own, taken, "fit"))
     with announced(own):
         yield
 
@@ -599,7 +599,7 @@ def check_slots(
     while slots is not None and slots < workers and not is_local and waited < _REGISTER_SECONDS:
         waiting.wait(0.5)
         # another application may have to give its executors up first
-        waited = 0.0 if sharing is not None and sharing.is_awaited() else waited + 0.5
+        waited = 0.0 if sharing is not None and sharing.is_owed_seats() else waited + 0.5
         slots = slots_of(spark, profile)
     if slots is not None and slots < workers:
         raise UsageError(

@@ -31,7 +31,7 @@ class LentExecutors:
         self._is_possible = not is_elastic and not re.match(ONE_PROCESS, str(context.master))
         self._lent = 0
 
-    def order(self, stages: Sequence[int], workers: int) -> list[int]:
+    def yield_order(self, stages: Sequence[int], workers: int) -> list[int]:
         """Returns the slots so that those of one executor follow each other.
 
         Args:

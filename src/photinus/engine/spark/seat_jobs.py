@@ -49,14 +49,16 @@ class SeatJobs:
 
     def look(self, job: SparkJob) -> None:
         """Gives seats up, or has tasks start for those that are back; some times a second."""
-        self._sharing.order = lambda: self._lent.order(job.stages(), self._session.slots)
+        self._sharing.yield_order = lambda: self._lent.yield_order(
+            job.stages(), self._session.slots
+        )
         if slots := self._sharing.look(self._session):
             self._lent.take_home()
-            self._sharing.lent(0)
+            self._sharing.note_lent(0)
             self._start(self._make(slots))
-        lacking = self._sharing.lacking_far() if any(self._session.yielding().values()) else 0
+        lacking = self._sharing.remote_shortage() if any(self._session.yielding().values()) else 0
         if lacking and (slots_lent := self._lent.lend(lacking)):
-            self._sharing.lent(slots_lent)
+            self._sharing.note_lent(slots_lent)
         for job in [job for job in self._jobs if not job.is_alive()]:
             self._jobs.remove(job)
             if job.error is not None and not self._session.wait(0.0):

@@ -15,7 +15,7 @@ from photinus.coordinator.callbacks import wait_for_them
 from photinus.core.errors import message
 from photinus.core.events import Event, Warned
 from photinus.engine.seat_sharing import SeatSharing, Urgency
-from photinus.engine.seat_table import SeatClaim, told_here
+from photinus.engine.seat_table import SeatClaim, claims_here
 from photinus.engine.spark.job import SparkJob
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _STARVED_SECONDS = 120.0
 
 def held_now(application: str) -> int:
     """Returns how many slots the runs of an application hold."""
-    return sum(standing.held for standing in told_here(application).values())
+    return sum(standing.held for standing in claims_here(application).values())
 
 
 @contextmanager
