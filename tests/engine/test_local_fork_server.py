@@ -130,7 +130,7 @@ def test_one_server_forks_workers_that_inherit_the_same(
     monkeypatch.chdir(tmp_path)
     third = ended(OMP_NUM_THREADS="7")
     assert third is not other
-    assert list(module._running.values()) == [third]
+    assert list(module._servers.values()) == [third]
     mask = os.umask(0o027)
     try:
         fourth = ended(OMP_NUM_THREADS="7")
@@ -157,7 +157,7 @@ def test_a_process_name_that_is_cut_within_a_character_is_no_error():
     try:
         with pytest.raises(UnicodeDecodeError):
             comm.read_bytes().strip().decode()
-        assert module._state() == module._state()
+        assert module._inherited_state() == module._inherited_state()
     finally:
         comm.write_bytes(name.strip())
 
@@ -171,7 +171,7 @@ def test_a_run_whose_server_is_killed_goes_on_with_another_one(tiny):
 
     def emit(event):
         if isinstance(event, WorkerJoined) and not servers:
-            servers.extend(module._running.values())
+            servers.extend(module._servers.values())
             for server in servers:
                 server.process.kill()
 

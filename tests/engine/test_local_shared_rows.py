@@ -7,7 +7,7 @@ import pytest
 
 from photinus.core.errors import NotReadyError
 from photinus.engine.local import shared_rows
-from photinus.engine.local.shared_rows import HandedRows
+from photinus.engine.local.shared_rows import RowsFile
 
 ARRAYS = [
     np.arange(7, dtype=np.uint8),
@@ -20,7 +20,7 @@ ARRAYS = [
 
 
 def test_every_array_is_mapped_as_it_was_handed_over():
-    with HandedRows() as rows:
+    with RowsFile() as rows:
         stored = [rows.add(array) for array in ARRAYS]
         for array, place in zip(ARRAYS, stored, strict=True):
             mapped = place.mapped(rows.descriptor)
@@ -37,19 +37,19 @@ def _read_only():
 def test_large_rows_go_in_pieces(monkeypatch):
     monkeypatch.setattr(shared_rows, "_PIECE", 100)
     array = np.arange(1000, dtype=np.int64).reshape(100, 10)[:, ::2]
-    with HandedRows() as rows:
+    with RowsFile() as rows:
         np.testing.assert_array_equal(rows.add(array).mapped(rows.descriptor), array)
 
 
 def test_no_name_is_seen_in_the_temporary_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with HandedRows() as rows:
+    with RowsFile() as rows:
         rows.add(ARRAYS[0])
         assert os.listdir(tmp_path) == []
 
 
 def test_a_full_temporary_folder_is_one_sentence(monkeypatch):
-    with HandedRows() as rows:
+    with RowsFile() as rows:
         full = os.open("/dev/full", os.O_WRONLY)
         os.dup2(full, rows.descriptor)
         os.close(full)
@@ -67,4 +67,4 @@ def test_no_temporary_folder_at_all_is_one_sentence(monkeypatch):
 
     monkeypatch.setattr(tempfile, "TemporaryFile", fail)
     with pytest.raises(NotReadyError, match=r"finds no temporary folder .*; set TMPDIR"):
-        HandedRows()
+        RowsFile()

@@ -7,7 +7,7 @@ import pytest
 from photinus.core.errors import NotReadyError
 from photinus.data.base import Block
 from photinus.engine.local import worker_main
-from photinus.engine.local.shared_rows import HandedRows
+from photinus.engine.local.shared_rows import RowsFile
 from photinus.engine.local.worker_main import LOST, NO_FILES, UNREADABLE, ChildSpec
 
 
@@ -23,7 +23,7 @@ def fed(monkeypatch):
 
 def test_a_slots_rows_are_read_from_the_file_that_was_handed_over(tiny):
     bootstrap = SimpleNamespace(plan=tiny.plan())
-    with HandedRows() as rows:
+    with RowsFile() as rows:
         for labels in (tiny.labels, None):
             stored = rows.add_rows(Block(tiny.features, labels))
             order = ChildSpec(bootstrap, 0, "a", stored, None, rows.descriptor, -1)

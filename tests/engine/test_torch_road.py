@@ -16,7 +16,7 @@ from photinus.core.events import PhaseEnded, Warned, WorkerJoined
 from photinus.data.rows import Rows
 from photinus.engine.base import part_of
 from photinus.engine.driver_session import DriverSession
-from photinus.engine.local.shared_rows import HandedRows
+from photinus.engine.local.shared_rows import RowsFile
 from photinus.engine.local.worker_main import ChildSpec
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.report.ledger import audit
@@ -87,7 +87,7 @@ def test_a_killed_process_is_left_out_of_the_sums_and_comes_back(tiny, tmp_path)
     assignment, book, events = assigned(tiny, tmp_path, 60.0)
     plan = assignment.plan
     parent, ours = os.pipe()
-    rows = HandedRows()
+    rows = RowsFile()
     stored = rows.add_rows(tiny.data.part(plan, 1))
 
     def work(slot):

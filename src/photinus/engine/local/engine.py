@@ -26,7 +26,7 @@ from photinus.engine.cpu_share import processors
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.hooks import Hooks, hooks_of
 from photinus.engine.local.fork_server import ForkedWorker, forked
-from photinus.engine.local.shared_rows import HandedRows, StoredRows
+from photinus.engine.local.shared_rows import RowsFile, StoredRows
 from photinus.engine.local.worker_main import NO_FILES, NOT_INHERITED, UNREADABLE, ChildSpec
 from photinus.engine.seat_sharing import SeatSharing
 from photinus.engine.seat_table import SeatClaim
@@ -38,7 +38,7 @@ _FORKS = sys.platform == "linux"
 _LOOK_SECONDS = 0.1
 _LEAVE_SECONDS = 10.0
 """How long a child may take to end once the run is over."""
-_HURRY_SECONDS = 2.0
+_SHORT_LEAVE_SECONDS = 2.0
 """Likewise, after Ctrl-C."""
 _OUT_OF_MEMORY = f"{MEMORY_RAN_OUT}: use a smaller batch, or fewer workers"
 
@@ -77,20 +77,20 @@ class LocalEngine(Engine):
         parts = self._hooks.dealt(data, run_spec.plan)
         with (
             threads_held(run_spec.plan.limits.threads),
-            _handed(parts) as handed,
+            _share_rows(parts) as inherited,
             DriverSession(run_spec, self._host) as session,
             driver,
-            ExitStack() as joined,
+            ExitStack() as stack,
         ):
             sharing = _sharing(run_spec)
             bootstrap = session.bootstrap(self._hooks)
-            processes = _Processes(run_spec, session, bootstrap, handed, self._before)
-            joined.enter_context(sharing.joined())
+            processes = _Processes(run_spec, session, bootstrap, inherited, self._before)
+            stack.enter_context(sharing.joined())
             wait_seconds = _LEAVE_SECONDS
             try:
                 processes.watch(lambda: sharing.look(session))
             except KeyboardInterrupt as error:
-                wait_seconds = _HURRY_SECONDS
+                wait_seconds = _SHORT_LEAVE_SECONDS
                 session.stopped(stopped_by(error))
                 raise
             finally:
@@ -104,9 +104,9 @@ def _sharing(run_spec: RunSpec) -> SeatSharing:
     Their processes stay, and use no processor.
     """
     plan = run_spec.plan
-    own = SeatClaim(run=run_spec.run.hex(), place=platform.node(), workers=plan.workers)
+    claim = SeatClaim(run=run_spec.run.hex(), place=platform.node(), workers=plan.workers)
     seats = max(1, processors() // plan.limits.threads)
-    return SeatSharing(run_spec.urgency, own, lambda: seats, run_spec.emit, can_overcommit=True)
+    return SeatSharing(run_spec.urgency, claim, lambda: seats, run_spec.emit, can_overcommit=True)
 
 
 def _advice() -> str:
@@ -119,23 +119,23 @@ class _Inherited:
 
     slots: list[StoredRows]
     """The rows of each slot."""
-    rows: int
+    rows_fd: int
     """The descriptor of the file that holds them."""
-    parent: int
+    parent_fd: int
     """The descriptor of a pipe that ends with this process."""
 
 
 @contextmanager
-def _handed(parts: list[Block]) -> Iterator[_Inherited]:
+def _share_rows(parts: list[Block]) -> Iterator[_Inherited]:
     """Holds each slot's rows in a file that its process maps into memory."""
-    with HandedRows() as rows:
-        slots = [rows.add_rows(part) for part in parts]
-        parent, ours = os.pipe()
+    with RowsFile() as rows_file:
+        slots = [rows_file.add_rows(part) for part in parts]
+        parent_end, own_end = os.pipe()
         try:
-            yield _Inherited(slots, rows.descriptor, parent)
+            yield _Inherited(slots, rows_file.descriptor, parent_end)
         finally:
-            os.close(ours)
-            os.close(parent)
+            os.close(own_end)
+            os.close(parent_end)
 
 
 class _Processes:
@@ -146,42 +146,42 @@ class _Processes:
         run_spec: RunSpec,
         session: DriverSession,
         bootstrap: WorkerBootstrap,
-        handed: _Inherited,
+        inherited: _Inherited,
         before: Callable[[int], Sequence[str]],
     ) -> None:
-        self._run_spec, self._session, self._handed = run_spec, session, handed
+        self._run_spec, self._session, self._inherited = run_spec, session, inherited
         self._bootstrap, self._before = bootstrap, before
         self._children: dict[int, Child] = {}
         self._workers = run_spec.plan.workers
-        self._births, self._early = 0, Counter[int]()
-        self._leases: dict[int, int] = {}
+        self._starts, self._early_ends = 0, Counter[int]()
+        self._leases_at_start: dict[int, int] = {}
         self._attempts: dict[int, str] = {}
 
-    def watch(self, beside: Callable[[], object]) -> None:
+    def watch(self, on_poll: Callable[[], object]) -> None:
         """Waits for the end of the run; starts a child again that died.
 
         Args:
-            beside: is called some times a second.
+            on_poll: is called some times a second.
         """
-        began = time.monotonic()
-        self._bear(0.0)
+        start = time.monotonic()
+        self._start_due(0.0)
         while not self._session.wait(_LOOK_SECONDS):
-            self._bear(time.monotonic() - began)
-            beside()
+            self._start_due(time.monotonic() - start)
+            on_poll()
             for slot, child in self._children.items():
                 # one that ended well may have reported why, and that is not read yet
                 code = child.poll()
                 if code is not None and (code or not self._session.wait(1.0)):
                     self._session.died(slot, self._attempts[slot])
-                    self._again(slot, code)
+                    self._restart(slot, code)
 
-    def _bear(self, seconds: float) -> None:
+    def _start_due(self, seconds: float) -> None:
         """Starts the workers whose places are free after so many seconds."""
         for slot in set(range(self._workers)) - self._children.keys():
             if self._bootstrap.hooks.comes_after(slot, self._workers) <= seconds:
-                self._children[slot] = self._born(slot)
+                self._children[slot] = self._start(slot)
 
-    def _again(self, slot: int, code: int) -> None:
+    def _restart(self, slot: int, code: int) -> None:
         if code == UNREADABLE:
             raise UsageError(
                 "what the plan names cannot be imported by a worker process",
@@ -193,41 +193,51 @@ class _Processes:
         if code == NO_FILES:
             wrong = f"worker {slot} may not open enough files and connections"
             raise NotReadyError(wrong, do="raise its limit: ulimit -n 64, or more")
-        self._early[slot] += 1
-        if self._session.lease(slot) > self._leases[slot]:
-            self._early[slot] = 0
-        most = self._run_spec.restarts + self._workers
-        if self._births >= most or self._early[slot] >= 3:
+        self._early_ends[slot] += 1
+        if self._session.lease(slot) > self._leases_at_start[slot]:
+            self._early_ends[slot] = 0
+        max_starts = self._run_spec.restarts + self._workers
+        if self._starts >= max_starts or self._early_ends[slot] >= 3:
             do = _OUT_OF_MEMORY if code == -signal.SIGKILL else "look at what it printed"
-            raise RunFailedError(f"worker {slot} ended too often", got=_ended(code), do=do)
-        text = message(f"worker {slot} ended", got=_ended(code), then="its slot is started again")
+            raise RunFailedError(f"worker {slot} ended too often", got=_exit_text(code), do=do)
+        text = message(
+            f"worker {slot} ended", got=_exit_text(code), then="its slot is started again"
+        )
         self._run_spec.emit(Warned(text=text))
-        self._children[slot] = self._born(slot)
+        self._children[slot] = self._start(slot)
 
     def _environment(self) -> dict[str, str]:
-        held = environment(self._run_spec.plan.limits.threads)
-        return {**os.environ, **held, **_import_path()}
+        thread_limits = environment(self._run_spec.plan.limits.threads)
+        return {**os.environ, **thread_limits, **_import_path()}
 
-    def _born(self, slot: int) -> Child:
-        handed, scale = self._handed, self._run_spec.data.scale
-        mine = handed.slots[slot % len(handed.slots)]
-        self._attempts[slot] = attempt = f"{slot}-{self._births}"
-        order = ChildSpec(self._bootstrap, slot, attempt, mine, scale, handed.rows, handed.parent)
-        sent = _pickled(order)
-        self._births, self._leases[slot] = self._births + 1, self._session.lease(slot)
-        environment_ = self._environment()
+    def _start(self, slot: int) -> Child:
+        inherited, scale = self._inherited, self._run_spec.data.scale
+        stored_rows = inherited.slots[slot % len(inherited.slots)]
+        self._attempts[slot] = attempt = f"{slot}-{self._starts}"
+        child_spec = ChildSpec(
+            self._bootstrap,
+            slot,
+            attempt,
+            stored_rows,
+            scale,
+            inherited.rows_fd,
+            inherited.parent_fd,
+        )
+        payload = _pickle(child_spec)
+        self._starts, self._leases_at_start[slot] = self._starts + 1, self._session.lease(slot)
+        variables = self._environment()
         if not self._before(slot) and _FORKS:
-            return forked(environment_, sent, handed.rows, handed.parent)
+            return forked(variables, payload, inherited.rows_fd, inherited.parent_fd)
         child = subprocess.Popen(  # noqa: S603 - the prefix is the caller's own
             [*self._before(slot), sys.executable, "-m", "photinus.engine.local.worker_main"],
             stdin=subprocess.PIPE,
-            env=environment_,
-            pass_fds=(handed.rows, handed.parent),
+            env=variables,
+            pass_fds=(inherited.rows_fd, inherited.parent_fd),
             process_group=0,  # Ctrl-C reaches the driver alone, which ends the children
         )
         assert child.stdin is not None
         with suppress(BrokenPipeError), child.stdin as pipe:  # dead at once: its code shows why
-            pipe.write(sent)
+            pipe.write(payload)
         return child
 
     def end(self, seconds: float) -> None:
@@ -248,18 +258,18 @@ class _Processes:
 
 def _import_path() -> dict[str, str]:
     """Returns an environment in which a worker imports what this process can import."""
-    own = [path or os.getcwd() for path in sys.path]
-    return {"PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *own])}
+    paths = [path or os.getcwd() for path in sys.path]
+    return {"PYTHONPATH": os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *paths])}
 
 
-def _pickled(order: ChildSpec) -> bytes:
+def _pickle(child_spec: ChildSpec) -> bytes:
     try:
-        return pickle.dumps(order)
+        return pickle.dumps(child_spec)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise UsageError(
             "the plan cannot be sent to a process", got=str(error), do="import what it names"
         ) from error
 
 
-def _ended(code: int) -> str:
+def _exit_text(code: int) -> str:
     return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -3,7 +3,7 @@
 A worker that starts afresh imports torch: 4 seconds of processor time. A forked one has it.
 
 The driver asks by a pipe of its own. What it sends along with `FORK` are the descriptors of the
-order's pipe, of the rows, of the driver's end, and of what is printed. The answers are "born PID"
+payload's pipe, of the rows, of the driver's end, and of what is printed. The answers are "born PID"
 and "ended PID CODE".
 """
 
@@ -29,10 +29,10 @@ from typing import Any
 from photinus.core.errors import RunFailedError
 
 FORK = b"fork"
-_HANDLES = 5
+_HANDLE_COUNT = 5
 _IDLE_SECONDS = 300.0
 """So long after its last worker has ended, the process ends."""
-_SETTINGS = ("RLIMIT_AS", "RLIMIT_CORE", "RLIMIT_DATA", "RLIMIT_FSIZE", "RLIMIT_NOFILE")
+_LIMITS = ("RLIMIT_AS", "RLIMIT_CORE", "RLIMIT_DATA", "RLIMIT_FSIZE", "RLIMIT_NOFILE")
 
 
 class ForkedWorker:
@@ -54,12 +54,12 @@ class ForkedWorker:
         Raises:
             subprocess.TimeoutExpired: it runs on.
         """
-        end = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         while self.poll() is None:
-            left = 1.0 if end is None else end - time.monotonic()
-            if left <= 0:
+            remaining = 1.0 if deadline is None else deadline - time.monotonic()
+            if remaining <= 0:
                 raise subprocess.TimeoutExpired("a worker", timeout or 0.0)
-            self.returncode = self._server.ended(self.pid, min(1.0, left))
+            self.returncode = self._server.ended(self.pid, min(1.0, remaining))
         assert self.returncode is not None
         return self.returncode
 
@@ -78,50 +78,50 @@ class ForkServer:
     """
 
     def __init__(self, environment: dict[str, str]) -> None:
-        self._pipe, theirs = Pipe()
-        self._owner, self._is_lost = os.getpid(), False
-        self._ended: dict[int, int] = {}
+        self._pipe, child_end = Pipe()
+        self._owner_pid, self._is_lost = os.getpid(), False
+        self._exit_codes: dict[int, int] = {}
         self._alive: set[int] = set()
         self._lock = RLock()
         self.process = subprocess.Popen(  # noqa: S603 - of this module
-            [sys.executable, "-m", __name__, str(theirs.fileno())],
+            [sys.executable, "-m", __name__, str(child_end.fileno())],
             stdin=subprocess.DEVNULL,
             env=environment,
-            pass_fds=(theirs.fileno(),),
+            pass_fds=(child_end.fileno(),),
             process_group=0,  # Ctrl-C reaches the driver alone, which ends the workers
         )
-        theirs.close()
+        child_end.close()
 
-    def fork(self, order: bytes, rows: int, parent: int) -> ForkedWorker:
+    def fork(self, payload: bytes, rows_fd: int, parent_fd: int) -> ForkedWorker:
         """Returns a new worker.
 
         Args:
-            order: its `ChildSpec`, pickled.
-            rows: the descriptor of the file of all rows.
-            parent: of the pipe that ends with this process.
+            payload: its `ChildSpec`, pickled.
+            rows_fd: the descriptor of the file of all rows.
+            parent_fd: of the pipe that ends with this process.
 
         Raises:
             RunFailedError: the process that forks has ended.
         """
-        theirs, ours = os.pipe()
+        read_end, write_end = os.pipe()
         # a worker that is dead at once shows why by its code
-        with suppress(BrokenPipeError), open(ours, "wb") as pipe:
-            sent = [theirs, rows, parent, _descriptor(1), _descriptor(2)]
+        with suppress(BrokenPipeError), open(write_end, "wb") as pipe:
+            handles = [read_end, rows_fd, parent_fd, _duplicate(1), _duplicate(2)]
             try:
                 with self._lock:
-                    pid = self._born(sent)
+                    pid = self._request_fork(handles)
             finally:
-                for number in (sent[0], *sent[3:]):
-                    os.close(number)
-            pipe.write(order)
+                for handle in (handles[0], *handles[3:]):
+                    os.close(handle)
+            pipe.write(payload)
         return ForkedWorker(self, pid)
 
-    def _born(self, handles: list[int]) -> int:
+    def _request_fork(self, handles: list[int]) -> int:
         try:
             self._pipe.send_bytes(FORK)
             for handle in handles:
                 send_handle(self._pipe, handle, self.process.pid)
-            while (told := self._hear(None)) is None or told[0] != "born":
+            while (reply := self._receive(None)) is None or reply[0] != "born":
                 pass
         except (OSError, EOFError) as error:
             self._is_lost, code = True, self.process.wait()
@@ -131,33 +131,33 @@ class ForkServer:
             self._is_lost = True
             self.process.kill()
             raise
-        self._alive.add(pid := int(told[1]))
+        self._alive.add(pid := int(reply[1]))
         return pid
 
     def ended(self, pid: int, seconds: float) -> int | None:
         """Returns how a worker ended, within so many seconds; None while it runs."""
         with self._lock:
             try:
-                while pid not in self._ended and self._hear(seconds) is not None:
+                while pid not in self._exit_codes and self._receive(seconds) is not None:
                     pass
             except (OSError, EOFError):  # nobody is left to tell
                 self._is_lost = True
                 for orphan in self._alive:
                     with suppress(ProcessLookupError):
                         os.kill(orphan, signal.SIGKILL)
-                    self._ended[orphan] = -signal.SIGKILL
+                    self._exit_codes[orphan] = -signal.SIGKILL
                 self._alive.clear()
-            return self._ended.pop(pid, None)
+            return self._exit_codes.pop(pid, None)
 
-    def _hear(self, seconds: float | None) -> list[str] | None:
+    def _receive(self, seconds: float | None) -> list[str] | None:
         """Returns the next answer, in words; None where there is none so soon."""
         if not self._pipe.poll(seconds):
             return None
-        told = self._pipe.recv_bytes().decode().split()
-        if told[0] == "ended":
-            self._alive.discard(int(told[1]))
-            self._ended[int(told[1])] = int(told[2])
-        return told
+        reply = self._pipe.recv_bytes().decode().split()
+        if reply[0] == "ended":
+            self._alive.discard(int(reply[1]))
+            self._exit_codes[int(reply[1])] = int(reply[2])
+        return reply
 
     @property
     def is_idle(self) -> bool:
@@ -171,64 +171,66 @@ class ForkServer:
 
     def close(self) -> None:
         """Ends the process; workers end with their run."""
-        if os.getpid() != self._owner:  # a process that was forked from the driver
+        if os.getpid() != self._owner_pid:  # a process that was forked from the driver
             return
         self._pipe.close()
         self.process.kill()
         self.process.wait()
 
 
-def _descriptor(number: int) -> int:
+def _duplicate(fd: int) -> int:
     """Returns a copy of one of this process's, or of the one that prints nowhere."""
     try:
-        return os.dup(number)
+        return os.dup(fd)
     except OSError:
         return os.open(os.devnull, os.O_WRONLY)
 
 
-_running: dict[tuple[Any, ...], ForkServer] = {}
-_guard = Lock()
+_servers: dict[tuple[Any, ...], ForkServer] = {}
+_servers_lock = Lock()
 
 
-def forked(environment: dict[str, str], order: bytes, rows: int, parent: int) -> ForkedWorker:
+def forked(
+    environment: dict[str, str], payload: bytes, rows_fd: int, parent_fd: int
+) -> ForkedWorker:
     """Returns a new worker, with all that a process gets which is started here and now.
 
     The process that forks it is kept for later ones, until one with other settings is needed.
 
     Args:
         environment: of the worker.
-        order: as of `ForkServer.fork`.
-        rows: likewise.
-        parent: likewise.
+        payload: as of `ForkServer.fork`.
+        rows_fd: likewise.
+        parent_fd: likewise.
     """
-    key = (tuple(sorted(environment.items())), *_state())
-    with _guard:
-        for known, server in tuple(_running.items()):
-            if server.is_lost or (known != key and server.is_idle):
+    key = (tuple(sorted(environment.items())), *_inherited_state())
+    with _servers_lock:
+        for known_key, server in tuple(_servers.items()):
+            if server.is_lost or (known_key != key and server.is_idle):
                 server.close()
-                del _running[known]
-        if key not in _running:
-            _running[key] = ForkServer(environment)
-        return _running[key].fork(order, rows, parent)
+                del _servers[known_key]
+        if key not in _servers:
+            _servers[key] = ForkServer(environment)
+        return _servers[key].fork(payload, rows_fd, parent_fd)
 
 
 @atexit.register
 def _close_all() -> None:
-    for server in _running.values():
+    for server in _servers.values():
         server.close()
 
 
-def _state() -> tuple[Any, ...]:
+def _inherited_state() -> tuple[Any, ...]:
     """Returns all that a process gets from the one that starts it, but for its environment."""
-    limits = tuple(resource.getrlimit(getattr(resource, name)) for name in _SETTINGS)
+    limits = tuple(resource.getrlimit(getattr(resource, name)) for name in _LIMITS)
     processors = tuple(sorted(os.sched_getaffinity(0)))
     nice = os.getpriority(os.PRIO_PROCESS, 0)
-    told = Path("/proc/self/status").read_bytes().splitlines()  # a name in it may be cut
-    masks = tuple(line for line in told if line.startswith((b"Umask:", b"SigIgn:")))
+    status_lines = Path("/proc/self/status").read_bytes().splitlines()  # a name in it may be cut
+    masks = tuple(line for line in status_lines if line.startswith((b"Umask:", b"SigIgn:")))
     return os.getpid(), os.getcwd(), sys.executable, limits, processors, nice, masks
 
 
-class _Parent:
+class _ForkingProcess:
     """The process that forks.
 
     Args:
@@ -237,41 +239,43 @@ class _Parent:
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe, self._children = pipe, set[int]()
-        self._woken, self._wake = os.pipe()
-        os.set_blocking(self._wake, False)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)  # it ends with the driver
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        for signal_number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(signal_number, signal.SIG_IGN)  # it ends with the driver
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
 
     def serve(self) -> list[int] | None:
-        """Forks workers; returns the descriptors that came with the order in each of them.
+        """Forks workers; returns the descriptors that came with the payload in each of them.
 
         In the process itself it returns None, once the driver has ended or has been silent long.
         """
         handles: list[int] | None = []
         while not handles:
-            idle = None if self._children else _IDLE_SECONDS
-            ready: list[int] = select.select([self._pipe.fileno(), self._woken], [], [], idle)[0]
-            if self._woken in ready:
-                os.read(self._woken, 4096)
-                self._tell_ended()
-            if not ready:
+            timeout = None if self._children else _IDLE_SECONDS
+            readable: list[int] = select.select(
+                [self._pipe.fileno(), self._wake_read], [], [], timeout
+            )[0]
+            if self._wake_read in readable:
+                os.read(self._wake_read, 4096)
+                self._report_ended()
+            if not readable:
                 return None
-            if self._pipe.fileno() in ready:
+            if self._pipe.fileno() in readable:
                 try:
-                    handles = self._forked()
+                    handles = self._fork()
                 except (EOFError, OSError):
                     return None
         return handles
 
-    def _forked(self) -> list[int]:
+    def _fork(self) -> list[int]:
         """Returns the descriptors in the worker, and none in the process itself."""
         self._pipe.recv_bytes()
-        handles = [recv_handle(self._pipe) for _ in range(_HANDLES)]
+        handles = [recv_handle(self._pipe) for _ in range(_HANDLE_COUNT)]
         pid = os.fork()
         if not pid:
-            self._leave()
+            self._become_worker()
             return handles
         for handle in handles:
             os.close(handle)
@@ -281,19 +285,19 @@ class _Parent:
         self._pipe.send_bytes(f"born {pid}".encode())
         return []
 
-    def _leave(self) -> None:
+    def _become_worker(self) -> None:
         """Takes from a worker what is its parent's."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._pipe.close()
-        for number in (self._woken, self._wake):
-            os.close(number)
+        for fd in (self._wake_read, self._wake_write):
+            os.close(fd)
 
-    def _tell_ended(self) -> None:
+    def _report_ended(self) -> None:
         for pid in tuple(self._children):
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
+            ended_pid, status = os.waitpid(pid, os.WNOHANG)
+            if ended_pid:
                 self._children.discard(pid)
                 with suppress(OSError):
                     code = os.waitstatus_to_exitcode(status)
@@ -309,15 +313,15 @@ def main() -> int:
 
     gc.collect()
     gc.freeze()  # a collection would write to the pages that all workers share
-    handles = _Parent(Connection(int(sys.argv[1]))).serve()
+    handles = _ForkingProcess(Connection(int(sys.argv[1]))).serve()
     if handles is None:
         return 0
-    order, rows, parent, *printed = handles
-    for number, handle in enumerate((order, *printed)):
-        os.dup2(handle, number)
-        os.close(handle)
+    payload_fd, rows_fd, parent_fd, *output_fds = handles
+    for target_fd, fd in enumerate((payload_fd, *output_fds)):
+        os.dup2(fd, target_fd)
+        os.close(fd)
     np.random.seed()  # Python's own chance is another one in each process; this is not
-    return worker_main.main(rows, parent)
+    return worker_main.main(rows_fd, parent_fd)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def launch_here(
     data: Sequence[Any] | None,
     coordinator: LoopCoordinator,
     security: str,
-    make: Callable[[ListeningService], Loop],
+    make_loop: Callable[[ListeningService], Loop],
 ) -> None:
     """Runs the function in one process for each slot, until all have returned.
 
@@ -38,7 +38,7 @@ def launch_here(
         data: rows of which each worker gets every K-th; None where the function takes none.
         coordinator: of the run.
         security: tls, or none.
-        make: returns what every worker is sent.
+        make_loop: returns what every worker is sent.
 
     Raises:
         UsageError: the function has no name that a process can import.
@@ -55,9 +55,9 @@ def launch_here(
         wrong = "the local engine sends a function by its name"
         raise UsageError(wrong, got=error, do=do) from error
     with interruptible(), ListeningService(coordinator, security=security) as service:
-        loop, processes = make(service), dict[int, Any]()
+        loop, processes = make_loop(service), dict[int, Any]()
 
-        def born(slot: int, attempt: int) -> None:
+        def start(slot: int, attempt: int) -> None:
             arguments = (loop, slot, f"{slot}-{attempt}", function, parts[slot])
             context = multiprocessing.get_context("spawn")
             child = context.Process(target=_run, args=arguments, daemon=True)
@@ -66,8 +66,8 @@ def launch_here(
 
         try:
             for slot in range(workers):
-                born(slot, 0)
-            _watch(service, processes, born, coordinator)
+                start(slot, 0)
+            _watch(service, processes, start, coordinator)
         finally:
             _end(processes)
 
@@ -75,11 +75,11 @@ def launch_here(
 def _watch(
     service: ListeningService,
     processes: dict[int, Any],
-    born: Callable[[int, int], None],
+    start: Callable[[int, int], None],
     coordinator: LoopCoordinator,
 ) -> None:
     """Waits until all processes have ended well; one that did not is started again."""
-    births, early, leases = 0, Counter[int](), Counter[int]()
+    restarts, early_ends, leases = 0, Counter[int](), Counter[int]()
     while any(child.exitcode != 0 for child in processes.values()):
         if service.is_over:  # all functions have returned, or the run was stopped
             return
@@ -88,14 +88,14 @@ def _watch(
             if child.exitcode in (None, 0):
                 continue
             lease, got = coordinator.leases.seats[slot].lease, f"exit code {child.exitcode}"
-            early[slot] = 0 if lease > leases[slot] else early[slot] + 1
-            births, leases[slot] = births + 1, lease
-            if births > _RESTARTS or early[slot] >= _EARLY_ENDS:
+            early_ends[slot] = 0 if lease > leases[slot] else early_ends[slot] + 1
+            restarts, leases[slot] = restarts + 1, lease
+            if restarts > _RESTARTS or early_ends[slot] >= _EARLY_ENDS:
                 do = "look at what it printed; it must be able to import the function's module"
                 raise RunFailedError(f"worker {slot} ended too often", got=got, do=do)
-            told = message(f"worker {slot} ended", got=got, then="it is started again")
-            coordinator.callbacks.emit(Warned(text=told))
-            born(slot, births)
+            warning = message(f"worker {slot} ended", got=got, then="it is started again")
+            coordinator.callbacks.emit(Warned(text=warning))
+            start(slot, restarts)
 
 
 def _end(processes: dict[int, Any]) -> None:

@@ -18,12 +18,12 @@ from photinus.core.errors import NotReadyError
 from photinus.data.base import Array, Block
 from photinus.data.inputs import from_parts, parts_of
 
-_ALIGNED = 64
+_ALIGNMENT = 64
 _PIECE = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredArray:
     """Where an array lies in the file."""
 
     offset: int
@@ -46,24 +46,26 @@ class Stored:
 class StoredRows:
     """Where the arrays of a slot's rows lie in the file."""
 
-    like: Block
+    template: Block
     """No rows, but of the same types and shapes."""
-    features: list[Stored]
-    others: list[Stored]
+    features: list[StoredArray]
+    others: list[StoredArray]
     """Labels and weights, as far as there are any."""
 
     def mapped(self, descriptor: int) -> Block:
         """Returns the rows, mapped into memory."""
-        features = from_parts(self.like.features, [s.mapped(descriptor) for s in self.features])
-        left = (stored.mapped(descriptor) for stored in self.others)
-        return Block(features, *(None if part is None else next(left) for part in self.like[1:]))
+        features = from_parts(self.template.features, [s.mapped(descriptor) for s in self.features])
+        mapped_others = (stored.mapped(descriptor) for stored in self.others)
+        return Block(
+            features, *(None if part is None else next(mapped_others) for part in self.template[1:])
+        )
 
 
-class HandedRows:
+class RowsFile:
     """One file for all arrays: one descriptor, however many children there are.
 
     Example:
-        >>> with HandedRows() as rows:
+        >>> with RowsFile() as rows:
         ...     stored = rows.add(np.arange(3.0))
         ...     print(stored.mapped(rows.descriptor))
         [0. 1. 2.]
@@ -75,7 +77,7 @@ class HandedRows:
             self._file = tempfile.TemporaryFile(prefix="photinus-", buffering=0)  # noqa: SIM115
         except OSError as error:
             wrong = "the local engine finds no temporary folder to hand rows to its workers"
-            raise NotReadyError(wrong, got=error.strerror, do=_DO) from error
+            raise NotReadyError(wrong, got=error.strerror, do=_ADVICE) from error
         self.descriptor = self._file.fileno()
 
     def __enter__(self) -> Self:
@@ -92,29 +94,29 @@ class HandedRows:
         others = [self.add(part) for part in rows[1:] if part is not None]
         return StoredRows(rows.part(slice(0)), features, others)
 
-    def add(self, array: Array) -> Stored:
+    def add(self, array: Array) -> StoredArray:
         """Writes an array behind those that are there.
 
         Raises:
             NotReadyError: the folder has no room for it.
         """
-        offset = -(-self._end // _ALIGNED) * _ALIGNED
-        stored = Stored(offset, array.shape, array.dtype.str)
+        offset = -(-self._end // _ALIGNMENT) * _ALIGNMENT
+        stored = StoredArray(offset, array.shape, array.dtype.str)
         try:
             self._file.seek(offset)
             for piece in _pieces(array):
-                rest = np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
-                while rest:
-                    rest = rest[self._file.write(rest) :]
+                unwritten = np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
+                while unwritten:
+                    unwritten = unwritten[self._file.write(unwritten) :]
         except OSError as error:
             wrong = f"the temporary folder {tempfile.gettempdir()} cannot take the workers' rows"
             got = f"{error.strerror}, at {array.nbytes / 1e6:.0f} MB"
-            raise NotReadyError(wrong, got=got, do=_DO) from error
+            raise NotReadyError(wrong, got=got, do=_ADVICE) from error
         self._end = offset + array.nbytes
         return stored
 
 
-_DO = "set TMPDIR to a folder with room for them"
+_ADVICE = "set TMPDIR to a folder with room for them"
 
 
 def _pieces(array: Array) -> list[Array]:

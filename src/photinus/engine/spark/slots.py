@@ -29,7 +29,7 @@ _STARVED_SECONDS = 120.0
 
 def held_now(application: str) -> int:
     """Returns how many slots the runs of an application hold."""
-    return sum(standing.held for standing in claims_here(application).values())
+    return sum(claim.held for claim in claims_here(application).values())
 
 
 @contextmanager
