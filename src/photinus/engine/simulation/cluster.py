@@ -10,8 +10,8 @@ from photinus.engine.hooks import Hooks
 
 
 def _is_urgent(run: Any) -> bool:  # noqa: ANN401 - what a user may give
-    is_whole = isinstance(run, tuple) and [type(n) in (int, float) for n in run] == [True] * 3
-    return is_whole and run[0] >= 0 and run[1] > 0 and type(run[2]) is int and run[2] > 0
+    is_triple = isinstance(run, tuple) and [type(n) in (int, float) for n in run] == [True] * 3
+    return is_triple and run[0] >= 0 and run[1] > 0 and type(run[2]) is int and run[2] > 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,5 +47,5 @@ class SimulatedCluster:
 
     def step(self, slot: int) -> float:
         """Returns the seconds that a step of this slot takes."""
-        each = self.step_seconds
-        return each[slot % len(each)] if isinstance(each, tuple) else each
+        seconds = self.step_seconds
+        return seconds[slot % len(seconds)] if isinstance(seconds, tuple) else seconds

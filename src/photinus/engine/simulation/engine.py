@@ -47,7 +47,7 @@ class _Seats:
 
     def yield_seats(self, slots: Iterable[int]) -> None:
         simulation = self._simulation
-        simulation.carry(self._coordinator.yield_seats(slots, "ends", simulation.now))
+        simulation.send_frames(self._coordinator.yield_seats(slots, "ends", simulation.now))
 
     def take_back(self, slots: Iterable[int]) -> frozenset[int]:
         return self._coordinator.take_back(slots)
@@ -60,26 +60,31 @@ def _shared_seats(run_spec: RunSpec, simulation: Simulation) -> Iterator[None]:
     if not urgent:
         yield
         return
-    workers, place, seats = run_spec.plan.workers, run_spec.run.hex(), _Seats(simulation)
-    own = SeatClaim(run=place, place=place, workers=workers)
+    workers, run, seats = run_spec.plan.workers, run_spec.run.hex(), _Seats(simulation)
+    claim = SeatClaim(run=run, place=run, workers=workers)
     sharing = SeatSharing(
-        Urgency(), own, lambda: workers, run_spec.emit, now=lambda: simulation.now
+        Urgency(), claim, lambda: workers, run_spec.emit, now=lambda: simulation.now
     )
 
     def look() -> None:
         free = sum(seats.yielding().values())
-        for number, (after, seconds, wanted) in enumerate(urgent):
-            other = f"{place} {number}"
-            if after <= simulation.now < after + seconds:
+        for number, (start_seconds, seconds, wanted) in enumerate(urgent):
+            other_run = f"{run} {number}"
+            if start_seconds <= simulation.now < start_seconds + seconds:
                 held = min(wanted, free)
                 free -= held
                 announce_here(
                     SeatClaim(
-                        run=other, place=place, slots=workers, workers=wanted, priority=1, held=held
+                        run=other_run,
+                        place=run,
+                        slots=workers,
+                        workers=wanted,
+                        priority=1,
+                        held=held,
                     )
                 )
             else:
-                forget_here(other)
+                forget_here(other_run)
         for slot in sharing.look(seats):
             simulation.seat(slot)
         simulation.at(SHARE_SECONDS, look)
@@ -90,7 +95,7 @@ def _shared_seats(run_spec: RunSpec, simulation: Simulation) -> Iterator[None]:
             yield
         finally:
             for number in range(len(urgent)):
-                forget_here(f"{place} {number}")
+                forget_here(f"{run} {number}")
 
 
 class SimulatedEngine(Engine):
@@ -113,7 +118,7 @@ class SimulatedEngine(Engine):
             )
         self.cluster = cluster or SimulatedCluster()
         self._simulation: Simulation | None = None
-        self._ended = 0.0
+        self._seconds_before = 0.0
         """The virtual seconds of the runs before the present one."""
 
     @property
@@ -122,7 +127,7 @@ class SimulatedEngine(Engine):
         return self._simulation.now if self._simulation is not None else 0.0
 
     def clock(self) -> float:
-        return self._ended + self.seconds
+        return self._seconds_before + self.seconds
 
     @property
     def bytes(self) -> int:
@@ -146,12 +151,14 @@ class SimulatedEngine(Engine):
             got = type(data).__name__
             raise UsageError("the simulator reads arrays", got=got, do="use the Spark engine")
         faults = self.cluster.faults
-        rows = [Rows.of(*part, scale=data.scale) for part in faults.dealt(data, plan)]
-        parts = [part_of(rows[s % len(rows)], plan) for s in range(plan.workers)]
+        rows_by_slot = [Rows.of(*part, scale=data.scale) for part in faults.dealt(data, plan)]
+        worker_data = [
+            part_of(rows_by_slot[s % len(rows_by_slot)], plan) for s in range(plan.workers)
+        ]
         driver = faults.driver(run_spec, lambda: self.seconds)
         coordinator = Coordinator(plan, driver.run_spec, cut=run_spec.cut)
-        simulation = Simulation(plan, parts, self.cluster, coordinator=coordinator)
-        self._ended += self.seconds
+        simulation = Simulation(plan, worker_data, self.cluster, coordinator=coordinator)
+        self._seconds_before += self.seconds
         self._simulation = simulation
 
         def look() -> None:

@@ -63,14 +63,14 @@ class _LinkDirection:
     lines: dict[int, float] = field(default_factory=dict)
     """Peer -> when the last frame of its line had passed: a line keeps its order."""
 
-    def passed(self, line: int, frame: Frame, seconds: float, now: float) -> float:
+    def transmit(self, peer: int, frame: Frame, seconds: float, now: float) -> float:
         """Returns when a frame will have passed that takes so long alone."""
-        begins = max(now, self.lines.get(line, 0.0))
+        start = max(now, self.lines.get(peer, 0.0))
         if frame.arrays and frame.kind != "meet":  # which holds a weight for each member
-            begins = max(begins, self.free_at)
-            self.free_at = begins + seconds
-        self.lines[line] = begins + seconds
-        return begins + seconds
+            start = max(start, self.free_at)
+            self.free_at = start + seconds
+        self.lines[peer] = start + seconds
+        return start + seconds
 
 
 @dataclass(eq=False)
@@ -79,22 +79,22 @@ class _Node:
 
     slot: int
     attempt: str
-    life: WorkerGenerator
+    generator: WorkerGenerator
     session: WorkerSession
-    ask: Request | None = None
-    said: Frame | None = None
-    lost: FencedError | None = None
+    request: Request | None = None
+    request_frame: Frame | None = None
+    fencing_error: FencedError | None = None
     """Its seat is lost, which its generator gets between two requests."""
     is_dead: bool = False
     is_frozen: bool = False
     is_cut: bool = False
-    held: list[Frame] = field(default_factory=list)
+    unsent: list[Frame] = field(default_factory=list)
     """What it sent while it was cut off."""
-    slowed: float = 1.0
+    slowdown: float = 1.0
     up_rate: float = 0.0
     up: _LinkDirection = field(default_factory=_LinkDirection)
     down: _LinkDirection = field(default_factory=_LinkDirection)
-    coming: list[Frame] = field(default_factory=list)
+    incoming: list[Frame] = field(default_factory=list)
     """Frames of others and of the coordinator that are on their way to it."""
 
 
@@ -125,7 +125,7 @@ class _Machine:
         self._simulation.cut_off(self.node, seconds, is_silent=is_silent)
 
     def slow(self, factor: float) -> None:
-        self.node.slowed = factor
+        self.node.slowdown = factor
 
     def slow_link(self, bytes_per_second: float) -> None:
         self.node.up_rate = min(self.node.up_rate, bytes_per_second)
@@ -163,7 +163,7 @@ class Simulation:
         self.faults = self.cluster.faults.checked(plan.workers, is_real=False)
         self.down_rate = self.cluster.bytes_per_second
         self.up_rate = min(self.down_rate, plan.limits.bandwidth or self.down_rate)
-        self.held_back = max(1.0, plan.limits.threads / (plan.limits.cpu_share or math.inf))
+        self.cpu_slowdown = max(1.0, plan.limits.threads / (plan.limits.cpu_share or math.inf))
         """How many times as long a step takes under its share of the processors."""
         self.happened: list[object] = []
         self.coordinator = coordinator or Coordinator(plan, callbacks)
@@ -194,9 +194,9 @@ class Simulation:
         attempt, callbacks = f"a{self._attempts}", self.coordinator.callbacks
         about = {"attempt": attempt, "address": attempt}
         machine = _Machine(self)
-        life = self.faults.simulated(machine, self.plan, slot, self.parts[slot])
+        generator = self.faults.simulated(machine, self.plan, slot, self.parts[slot])
         seat = Seat(callbacks.run, callbacks.term, 0, slot)
-        node = _Node(slot, attempt, life, WorkerSession(seat, about), up_rate=self.up_rate)
+        node = _Node(slot, attempt, generator, WorkerSession(seat, about), up_rate=self.up_rate)
         machine.node = node
         self.nodes[slot] = self._by_address[attempt] = node
         self.at(0, self._pump, node, None)
@@ -214,14 +214,14 @@ class Simulation:
         if node.is_dead:
             return
         node.is_dead = True
-        self._hang_up(node)
+        self._close_connection(node)
         if back_after is not None:
             self.at(back_after, self.seat, node.slot)
 
     def freeze_node(self, node: _Node, seconds: float) -> None:
         """Stops one attempt, likewise."""
         node.is_frozen = True
-        self.at(seconds, self._thaw, node)
+        self.at(seconds, self._unfreeze, node)
 
     def cut(self, one: int, other: int, mended_after: float | None = None) -> None:
         """Cuts the network between two workers; each still reaches the coordinator."""
@@ -230,26 +230,29 @@ class Simulation:
         if mended_after is not None:
             self.at(mended_after, self._cut.discard, pair)
 
-    def _hang_up(self, node: _Node) -> None:
+    def _close_connection(self, node: _Node) -> None:
         """Closes its connection, behind all that was sent on it."""
-        passed = node.up.lines.get(COORDINATOR, 0.0)
-        last = max(0.0, passed - self.now) + self.cluster.latency_seconds
+        free_at = node.up.lines.get(COORDINATOR, 0.0)
+        delay = max(0.0, free_at - self.now) + self.cluster.latency_seconds
         lease = node.session.seat.lease
-        self.at(last, lambda: self.coordinator.leases.gone(node.slot, lease, self.now))
+        self.at(delay, lambda: self.coordinator.leases.gone(node.slot, lease, self.now))
 
     def cut_off(self, node: _Node, seconds: float, *, is_silent: bool) -> None:
         """Closes its links, or silences them; what it sends waits until they are whole again."""
         node.is_cut = True
         if not is_silent:
-            self._hang_up(node)
-        self.at(seconds, self._mend, node)
+            self._close_connection(node)
+        self.at(seconds, self._reconnect, node)
 
-    def _mend(self, node: _Node) -> None:
+    def _reconnect(self, node: _Node) -> None:
         """Makes the links again, and sends what was under way again."""
-        held, node.held, node.is_cut = node.held, list[Frame](), False
-        again = [*node.session.under_way.values(), *([node.said] if node.said else [])]
-        again += [frame for frame in held if all(frame is not other for other in again)]
-        for frame in again if not node.is_dead else []:
+        unsent, node.unsent, node.is_cut = node.unsent, list[Frame](), False
+        frames = [
+            *node.session.under_way.values(),
+            *([node.request_frame] if node.request_frame else []),
+        ]
+        frames += [frame for frame in unsent if all(frame is not other for other in frames)]
+        for frame in frames if not node.is_dead else []:
             self._send(node, frame)
         for other in self.nodes.values():
             if other is not node and not other.is_dead:
@@ -286,158 +289,168 @@ class Simulation:
     def _tick(self) -> None:
         for node in [*self.nodes.values(), *self.standbys]:
             if not (node.is_dead or node.is_frozen or node.is_cut):
-                beat = node.session.seat.frame("beat", {"attempt": node.attempt})
-                self.at(self.cluster.latency_seconds, self._hear, beat)
+                heartbeat = node.session.seat.frame("beat", {"attempt": node.attempt})
+                self.at(self.cluster.latency_seconds, self._receive_at_coordinator, heartbeat)
                 self._look_at_bytes(node)
-        self.carry(self.coordinator.tick(self.now))
+        self.send_frames(self.coordinator.tick(self.now))
         self.at(TICK_SECONDS, self._tick)
 
     def _look_at_bytes(self, node: _Node) -> None:
         """Notes bytes of frames that are on their way, as the service of real links does."""
         leases, seat = self.coordinator.leases, node.session.seat
-        is_up, is_down = node.up.free_at > self.now, node.down.free_at > self.now
+        is_sending, is_receiving = node.up.free_at > self.now, node.down.free_at > self.now
         if self.nodes[node.slot] is not node:
             return
-        if is_up:
+        if is_sending:
             leases.sent_bytes(node.slot, seat.lease, self.now)
-        if is_up or is_down:
+        if is_sending or is_receiving:
             leases.moved(node.slot, self.now)
 
-    def _pump(self, node: _Node, answer: Any, lost: FencedError | None = None) -> None:  # noqa: ANN401
+    def _pump(self, node: _Node, answer: Any, fencing_error: FencedError | None = None) -> None:  # noqa: ANN401
         """Drives a worker's generator until it has to wait."""
         while not node.is_dead:
             if node.is_frozen:
-                return self.at(TICK_SECONDS, self._pump, node, answer, lost)
+                return self.at(TICK_SECONDS, self._pump, node, answer, fencing_error)
             try:
-                ask = node.life.throw(lost) if lost else node.life.send(answer)
+                request = (
+                    node.generator.throw(fencing_error)
+                    if fencing_error
+                    else node.generator.send(answer)
+                )
             except StopIteration:
                 node.is_dead = True
                 return None
-            answer = lost = None
-            if isinstance(ask, StepDone):
+            answer = fencing_error = None
+            if isinstance(request, StepDone):
                 self.steps[node.slot] += 1
-                node.session.stepped(ask)
+                node.session.stepped(request)
                 batch = self.plan.phases[node.session.seat.phase].stage.batch_size
-                share = ask.examples * self.plan.workers / batch
-                seconds = self.cluster.step(node.slot) * max(1.0, share) * self.held_back
-                return self.at(seconds * node.slowed, self._stepped, node)
-            frame = self._said(node, ask)
-            is_told = isinstance(ask, (WorkerSnapshot, Measured))
-            is_waiting = not is_told and node.session.waits(ask)
+                batch_fraction = request.examples * self.plan.workers / batch
+                seconds = (
+                    self.cluster.step(node.slot) * max(1.0, batch_fraction) * self.cpu_slowdown
+                )
+                return self.at(seconds * node.slowdown, self._stepped, node)
+            frame = self._coordinator_frame(node, request)
+            is_report = isinstance(request, (WorkerSnapshot, Measured))
+            is_waiting = not is_report and node.session.waits(request)
             if is_waiting:
-                node.ask, node.said = ask, frame
+                node.request, node.request_frame = request, frame
             if frame is not None:
-                self._say(node, frame)
+                self._send_until_answered(node, frame)
             if is_waiting:
                 return None
-            answer = StepReply() if is_told else node.session.step_reply(self.now)
+            answer = StepReply() if is_report else node.session.step_reply(self.now)
         return None
 
-    def _said(self, node: _Node, ask: Request) -> Frame | None:
+    def _coordinator_frame(self, node: _Node, request: Request) -> Frame | None:
         """Returns the frame for the coordinator; sends to other workers what is for them."""
-        if isinstance(ask, Exchange) and ask.turn.kind == "publish":
-            assert ask.message is not None
-            self._post(node, node.session.peers.publish(ask.message))
+        if isinstance(request, Exchange) and request.turn.kind == "publish":
+            assert request.message is not None
+            self._post(node, node.session.peers.publish(request.message))
             return None
-        if isinstance(ask, RowsRequest):
-            self._post(node, node.session.peers.request_rows(ask.rows))
-            self.at(0.0, self._reads, node, ask)
-        return node.session.frame(ask, self.now)
+        if isinstance(request, RowsRequest):
+            self._post(node, node.session.peers.request_rows(request.rows))
+            self.at(0.0, self._reads, node, request)
+        return node.session.frame(request, self.now)
 
-    def _reads(self, node: _Node, ask: RowsRequest, tries: int = 0) -> None:
+    def _reads(self, node: _Node, request: RowsRequest, tries: int = 0) -> None:
         """Has a worker ask for rows again and again until they are here, or it gives up."""
-        self._has_read(node, is_over=tries * self.cluster.resend_seconds > GIVE_UP_SECONDS)
-        if node.ask is ask and not node.is_dead:
+        self._resume_reader(node, is_over=tries * self.cluster.resend_seconds > GIVE_UP_SECONDS)
+        if node.request is request and not node.is_dead:
             if tries:
                 self._post(node, node.session.peers.repeat_requests())
-            self.at(self.cluster.resend_seconds, self._reads, node, ask, tries + 1)
+            self.at(self.cluster.resend_seconds, self._reads, node, request, tries + 1)
 
-    def _has_read(self, node: _Node, *, is_over: bool = False) -> None:
+    def _resume_reader(self, node: _Node, *, is_over: bool = False) -> None:
         """Continues a worker that waits for rows, once all of them are here, or none will come."""
         numbers = node.session.peers.requested_rows()
         is_done = numbers is not None or is_over
-        if isinstance(node.ask, RowsRequest) and is_done and not node.is_dead:
-            node.ask = None
+        if isinstance(node.request, RowsRequest) and is_done and not node.is_dead:
+            node.request = None
             node.session.goes_on(self.now)
             self._pump(node, numbers)
 
     def _stepped(self, node: _Node) -> None:
-        lost, node.lost = node.lost, None
-        self._pump(node, node.session.step_reply(self.now), lost)
+        fencing_error, node.fencing_error = node.fencing_error, None
+        self._pump(node, node.session.step_reply(self.now), fencing_error)
 
-    def _post(self, node: _Node, out: list[AddressedFrame]) -> None:
+    def _post(self, node: _Node, outgoing: list[AddressedFrame]) -> None:
         """Sends a worker's frames to others, each over its own line."""
-        for to, frame in out:
-            if to == COORDINATOR:
+        for target, frame in outgoing:
+            if target == COORDINATOR:
                 self._send(node, frame)
                 continue
-            address = node.session.peers.addresses.get(to, "")
+            address = node.session.peers.addresses.get(target, "")
             other = self._by_address.get(address)
-            coming = [f for f in other.coming if f.slot == node.slot] if other else []
-            if any(is_same(frame, f) for f in coming):
+            incoming = [f for f in other.incoming if f.slot == node.slot] if other else []
+            if any(is_same(frame, f) for f in incoming):
                 continue  # as a line of a mesh does
-            passed = self._passed(node, to, frame)
-            if self._is_lost() or node.is_cut or {node.slot, to} in self._cut:
+            departure = self._departure(node, target, frame)
+            if self._is_lost() or node.is_cut or {node.slot, target} in self._cut:
                 self.lost_among_workers += frame.kind == "publish"
                 continue
             for _ in range(self.faults.copies(self.messages)):
-                arrives = passed + self.cluster.latency_seconds - self.now
-                self.at(arrives, self._drop_in, address, frame)
+                delay = departure + self.cluster.latency_seconds - self.now
+                self.at(delay, self._arrive_from_peer, address, frame)
                 if other is not None:
-                    other.coming.append(frame)
+                    other.incoming.append(frame)
 
-    def _drop_in(self, address: str, frame: Frame) -> None:
+    def _arrive_from_peer(self, address: str, frame: Frame) -> None:
         """Delivers a frame of another worker."""
         node = self._by_address.get(address)
         if node is None or node.is_dead:
             return
         if node.is_cut:
-            node.coming.remove(frame)
+            node.incoming.remove(frame)
             self.lost_among_workers += frame.kind == "publish"
             return
         if node.is_frozen:
-            return self.at(TICK_SECONDS, self._drop_in, address, frame)
+            return self.at(TICK_SECONDS, self._arrive_from_peer, address, frame)
         seconds = (HEAD_BYTES + frame.size_bytes) / self.down_rate
-        read_at = node.down.passed(frame.slot, frame, seconds, self.now)
-        self.at(read_at - self.now, self._read, node, frame)
+        read_at = node.down.transmit(frame.slot, frame, seconds, self.now)
+        self.at(read_at - self.now, self._receive_from_peer, node, frame)
 
-    def _read(self, node: _Node, frame: Frame) -> None:
-        node.coming.remove(frame)
+    def _receive_from_peer(self, node: _Node, frame: Frame) -> None:
+        node.incoming.remove(frame)
         if node.is_dead:
             return
         self._post(node, node.session.peers.hear_worker(frame))
-        if isinstance(node.ask, RowsRequest):
-            self._has_read(node)
+        if isinstance(node.request, RowsRequest):
+            self._resume_reader(node)
 
-    def _say(self, node: _Node, frame: Frame, tries: int = 0) -> None:
+    def _send_until_answered(self, node: _Node, frame: Frame, tries: int = 0) -> None:
         """Sends a frame again and again until it is answered."""
         under_way = node.session.under_way.get(frame.sequence)
-        is_open = node.said is frame or under_way is frame
+        is_open = node.request_frame is frame or under_way is frame
         if node.is_dead or not (is_open or frame.kind == "state"):
             return
         # a frame that is on its way, or whose answer is, is not sent once more
         is_moving = tries and max(node.up.free_at, node.down.free_at) > self.now
         if not (node.is_frozen or is_moving):
             self._send(node, frame)
-        if is_open and (self.faults.loses or isinstance(node.ask, Hello)):
-            again = self.cluster.resend_seconds * backoff(tries, node.slot)
-            sent = max(0.0, node.up.free_at - self.now)
-            self.at(sent + again, self._say, node, frame, tries + 1)
+        if is_open and (self.faults.loses or isinstance(node.request, Hello)):
+            wait_seconds = self.cluster.resend_seconds * backoff(tries, node.slot)
+            busy_seconds = max(0.0, node.up.free_at - self.now)
+            self.at(busy_seconds + wait_seconds, self._send_until_answered, node, frame, tries + 1)
 
     def _send(self, node: _Node, frame: Frame) -> None:
         if node.is_cut:
-            node.held += [frame] if all(frame is not other for other in node.held) else []
+            node.unsent += [frame] if all(frame is not other for other in node.unsent) else []
             return
         # one line each way: what is sent first arrives first
-        passed = self._passed(node, COORDINATOR, frame)
+        departure = self._departure(node, COORDINATOR, frame)
         if self._is_lost():
             return
         for _ in range(self.faults.copies(self.messages)):
-            self.at(passed + self.cluster.latency_seconds - self.now, self._hear, frame)
+            self.at(
+                departure + self.cluster.latency_seconds - self.now,
+                self._receive_at_coordinator,
+                frame,
+            )
 
-    def _passed(self, node: _Node, to: int, frame: Frame) -> float:
+    def _departure(self, node: _Node, target: int, frame: Frame) -> float:
         """Returns when a frame of a worker's has left it."""
-        return node.up.passed(to, frame, self._weigh(frame) / node.up_rate, self.now)
+        return node.up.transmit(target, frame, self._weigh(frame) / node.up_rate, self.now)
 
     def _weigh(self, frame: Frame) -> int:
         """Counts the bytes of a frame, and returns them."""
@@ -449,52 +462,52 @@ class Simulation:
         self.messages += 1
         return self.faults.is_lost(self.messages)
 
-    def _hear(self, frame: Frame) -> None:
-        self.carry(self.coordinator.hear(frame, self.now))
+    def _receive_at_coordinator(self, frame: Frame) -> None:
+        self.send_frames(self.coordinator.hear(frame, self.now))
 
-    def carry(self, out: list[Frame]) -> None:
+    def send_frames(self, outgoing: list[Frame]) -> None:
         """Sends the coordinator's frames."""
-        for frame in out:
+        for frame in outgoing:
             for node in (self.nodes[frame.slot], *self.standbys):
                 if node.slot == frame.slot:
                     self._deliver(node, frame)
 
     def _deliver(self, node: _Node, frame: Frame) -> None:
-        if any(frame is other for other in node.coming):
+        if any(frame is other for other in node.incoming):
             return  # asked for once more while it is on its way
         seconds = self._weigh(frame) / self.down_rate
-        passed = node.down.passed(COORDINATOR, frame, seconds, self.now)
+        departure = node.down.transmit(COORDINATOR, frame, seconds, self.now)
         if not self._is_lost():
-            arrives = passed + self.cluster.latency_seconds - self.now
-            node.coming.append(frame)
-            self.at(arrives, self._answer, node, frame)
+            delay = departure + self.cluster.latency_seconds - self.now
+            node.incoming.append(frame)
+            self.at(delay, self._receive_reply, node, frame)
 
-    def _answer(self, node: _Node, frame: Frame) -> None:
+    def _receive_reply(self, node: _Node, frame: Frame) -> None:
         if node.is_frozen and not (node.is_dead or node.is_cut):
-            return self.at(TICK_SECONDS, self._answer, node, frame)
-        node.coming.remove(frame)
+            return self.at(TICK_SECONDS, self._receive_reply, node, frame)
+        node.incoming.remove(frame)
         if node.is_dead or node.is_cut:
             return
         if frame.kind in OTHERS:
-            arriving = [f.slot for f in node.coming if f.kind in PEERS]
-            node.session.peers.note_arriving(arriving)
+            arriving_slots = [f.slot for f in node.incoming if f.kind in PEERS]
+            node.session.peers.note_arriving(arriving_slots)
         self._post(node, node.session.peers.hear_coordinator(frame))
         try:
-            if not node.session.answers(node.ask, node.said, frame):
+            if not node.session.answers(node.request, node.request_frame, frame):
                 return
         except FencedError as error:
-            if node.ask is None:
-                node.lost = error
+            if node.request is None:
+                node.fencing_error = error
                 return
-            node.ask = node.said = None
+            node.request = node.request_frame = None
             return self._pump(node, None, error)
-        assert node.ask is not None
-        is_grant = isinstance(node.ask, (Hello, Close))
-        node.ask = node.said = None
+        assert node.request is not None
+        is_grant = isinstance(node.request, (Hello, Close))
+        node.request = node.request_frame = None
         answer = node.session.understood(frame, self.now)
         node.is_dead = is_grant and answer is None
         if not node.is_dead:
             self._pump(node, answer)
 
-    def _thaw(self, node: _Node) -> None:
+    def _unfreeze(self, node: _Node) -> None:
         node.is_frozen = False
