@@ -35,7 +35,7 @@ def test_what_phases_start_from_is_handed_over(tmp_path):
         {"a phase": (np.ones(3, "f4"), np.zeros(0, "f4"))},
     )
     run_directory.make(start, KEY)
-    given = RunDirectory(str(tmp_path), 1).given(KEY)
+    given = RunDirectory(str(tmp_path), 1).initial_vectors(KEY)
     assert [v.tolist() for v in given["a phase"]] == [[1.0, 1.0, 1.0], []]
 
 
@@ -49,7 +49,7 @@ def handed_over(tmp_path, monkeypatch):
 
 
 def test_what_phases_start_from_is_handed_over_in_pages(handed_over):
-    [vector] = handed_over.given(KEY)["a phase"]
+    [vector] = handed_over.initial_vectors(KEY)["a phase"]
     assert vector.tolist() == list(range(10))
     assert is_mapped(vector)
     assert not vector.flags.writeable
@@ -63,7 +63,7 @@ def test_what_phases_start_from_is_read_by_members_of_the_run_alone(handed_over)
     assert not any(plain[:16] in page.read_bytes() for page in pages)
     assert b"a phase" not in pages[-1].read_bytes()
     with pytest.raises(AuthenticationError, match="not sealed by this run; got given/index"):
-        handed_over.given(Credentials.make(KEY.run).worker())
+        handed_over.initial_vectors(Credentials.make(KEY.run).worker())
 
 
 def test_a_page_that_was_changed_moved_or_lost_is_refused(handed_over):
@@ -72,10 +72,10 @@ def test_a_page_that_was_changed_moved_or_lost_is_refused(handed_over):
     for wrong in (whole[:-1] + bytes([whole[-1] ^ 1]), second.read_bytes(), b""):
         first.write_bytes(wrong)
         with pytest.raises(AuthenticationError, match="not sealed by this run; got given/0-0-0"):
-            handed_over.given(KEY)
+            handed_over.initial_vectors(KEY)
     first.unlink()
     with pytest.raises(CheckpointError, match="is missing; got given/0-0-0"):
-        handed_over.given(KEY)
+        handed_over.initial_vectors(KEY)
 
 
 def test_without_security_what_phases_start_from_lies_there_as_it_is(tmp_path):
@@ -83,7 +83,7 @@ def test_without_security_what_phases_start_from_lies_there_as_it_is(tmp_path):
     made = RunDirectory(str(tmp_path), 1)
     made.make({"a phase": (vector,)}, key)
     assert (made.path / "given" / "0-0-0").read_bytes() == vector.tobytes()
-    assert made.given(key)["a phase"][0].tolist() == vector.tolist()
+    assert made.initial_vectors(key)["a phase"][0].tolist() == vector.tolist()
 
 
 def test_an_executor_without_room_for_it_says_so(handed_over, monkeypatch):
@@ -92,7 +92,7 @@ def test_an_executor_without_room_for_it_says_so(handed_over, monkeypatch):
 
     monkeypatch.setattr(ScratchFolder, "array", full)
     with pytest.raises(NotReadyError, match=r"no room for what the run starts from .* TMPDIR"):
-        handed_over.given(KEY)
+        handed_over.initial_vectors(KEY)
 
 
 def test_a_folder_that_tasks_may_only_read_says_so(run_directory, monkeypatch):
@@ -115,7 +115,7 @@ def test_only_one_coordinator_announces_a_term_and_the_newest_is_found(run_direc
 def test_the_outcome_is_a_result_to_the_bit(run_directory):
     assert not run_directory.has_outcome
     vectors = (np.array([0.1, np.pi], "f4"), np.array([1e-30]))
-    run_directory.say(RunResult(vectors, np.ones(2, "f4"), np.array([3])))
+    run_directory.write_outcome(RunResult(vectors, np.ones(2, "f4"), np.array([3])))
     result, failure, _ = run_directory.outcome()
     assert run_directory.has_outcome
     assert failure == ""
@@ -127,7 +127,7 @@ def test_a_table_in_a_file_is_read_from_one_again(run_directory, tmp_path):
     shards = {slot: {"vector": np.full(2, slot, "f4")} for slot in (0, 1)}
     model = SimpleNamespace(parameters=SimpleNamespace(trained=np.zeros(4, "f4")))
     table = Table(shards, 1, ScratchFolder(tmp_path), lambda: model)
-    run_directory.say(RunResult((), np.ones(2, "f4"), np.array([3]), table))
+    run_directory.write_outcome(RunResult((), np.ones(2, "f4"), np.array([3]), table))
     [vector] = run_directory.outcome()[0].vectors
     run_directory.remove()
     assert is_mapped(vector)
@@ -135,21 +135,27 @@ def test_a_table_in_a_file_is_read_from_one_again(run_directory, tmp_path):
 
 
 def test_the_outcome_is_a_failure_in_its_own_class(run_directory):
-    run_directory.say(None, "row 3 is wrong", "DataError")
+    run_directory.write_outcome(None, "row 3 is wrong", "DataError")
     assert run_directory.outcome() == (None, "row 3 is wrong", "DataError")
 
 
 def test_a_directory_that_is_gone_asks_for_the_end_and_is_not_made_again(run_directory):
-    assert run_directory.asked() is None
+    assert run_directory.stop_request() is None
     run_directory.stop("enough", saves=True)
-    assert run_directory.asked() == {"reason": "enough", "saves": True}
+    assert run_directory.stop_request() == {"reason": "enough", "saves": True}
     run_directory.remove()
-    run_directory.say(None, "too late")
+    run_directory.write_outcome(None, "too late")
     run_directory.stop("too late")
-    assert run_directory.asked() == {"reason": "the client has ended the run", "saves": False}
+    assert run_directory.stop_request() == {
+        "reason": "the client has ended the run",
+        "saves": False,
+    }
     assert not run_directory.path.exists()
 
 
 def test_a_client_that_resumes_ends_the_tasks_of_the_one_before(run_directory, tmp_path):
     RunDirectory(str(tmp_path), 2).make({}, KEY)
-    assert run_directory.asked() == {"reason": "the client has ended the run", "saves": False}
+    assert run_directory.stop_request() == {
+        "reason": "the client has ended the run",
+        "saves": False,
+    }

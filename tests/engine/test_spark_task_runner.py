@@ -47,7 +47,7 @@ def task(service, unit, work, errors):
     for attempt in range(2 * FAILURES):
         try:
             begin = lambda: unit_life(UnitWork(work(unit)), can_repeat=False)  # noqa: E731
-            return service.call().live(unit, f"{unit}-{attempt}", begin)
+            return service.call().run_worker(unit, f"{unit}-{attempt}", begin)
         except Exception as error:
             errors.append(error)
 

@@ -194,5 +194,5 @@ def test_a_worker_gives_its_driver_up_soon_enough_to_be_gone_in_time(tiny, monke
 
     monkeypatch.setattr(worker_bootstrap, "TcpLink", Link)
     with DriverSession(tiny.assignment()) as session:
-        session.call()._link()
+        session.call()._open_link()
     assert patience == [27.0]

@@ -40,7 +40,7 @@ class Loop:
         strategy: how they agree, where `agree` names no other.
     """
 
-    call: Rendezvous
+    rendezvous: Rendezvous
     workers: int
     strategy: StrategySpec | CustomStrategy
 
@@ -72,7 +72,7 @@ class Loop:
                     raise UsageError(wrong, do="call photinus.agree(model) in it")
                 this_worker.agreed._close()
 
-        self.call.hooked(Hooks(), slot).serve(slot, attempt, work)
+        self.rendezvous.hooked(Hooks(), slot).serve(slot, attempt, work)
 
 
 @dataclass(eq=False, slots=True)
@@ -156,8 +156,8 @@ class Agreed:
     ) -> None:
         pair = agreed_on(strategy, here.loop.workers)
         rendezvous, seat = (
-            here.loop.call,
-            Seat(here.loop.call.key.run, here.loop.call.term, 0, here.slot),
+            here.loop.rendezvous,
+            Seat(here.loop.rendezvous.key.run, here.loop.rendezvous.term, 0, here.slot),
         )
         self._loop = OwnLoop(model)
         layout = self._loop.parameters.layout
@@ -174,7 +174,7 @@ class Agreed:
             "is_counted": steps is not None,
         }
         if here.slot == 0:
-            rendezvous.say(start_of(seat, self._loop.parameters, hello_fields))
+            rendezvous.send(start_of(seat, self._loop.parameters, hello_fields))
         part = part_of_loop(self._loop, steps)
         self._worker = here.open_worker(live(plan, here.slot, part), hello_fields)
         self._is_open = self._worker.pump()

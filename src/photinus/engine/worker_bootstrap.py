@@ -49,18 +49,18 @@ OpenWorker = Callable[[WorkerGenerator, Mapping[str, Any]], Worker]
 """Makes a worker from its generator and from further fields of its hellos."""
 
 BEAT_SECONDS = 1.0
-_SILENT, _FEWEST_BEATS = 0.9, 5
+_PATIENCE_FRACTION, _MIN_BEATS = 0.9, 5
 """The part of its patience after which a worker leaves a silent coordinator: to leave takes time,
 too."""
 SPARE_DESCRIPTORS = 16
 """What a worker opens besides its connections to other workers."""
-_OURS = os.path.join(os.path.dirname(photinus.__file__), "")
-_SAY_SECONDS = 60.0
+_PACKAGE_FOLDER = os.path.join(os.path.dirname(photinus.__file__), "")
+_SEND_SECONDS = 60.0
 _STOP_SECONDS = 5.0
 """How long a worker that failed waits for the coordinator to take that in."""
 
 
-class _Seated(NamedTuple):
+class _SeatedWorker(NamedTuple):
     seat: Seat
     attempt: str
     heartbeat: HeartbeatSender
@@ -88,36 +88,40 @@ class Rendezvous:
         """Returns what one worker uses in its process: its links share one rate limit there."""
         return replace(self, hooks=hooks.worker(slot, self.address, self.limits.bandwidth))
 
-    def live(
+    def run_worker(
         self,
         slot: int,
         attempt: str,
-        begin: Callable[[], WorkerGenerator],
-        about: Mapping[str, str] | None = None,
+        make_generator: Callable[[], WorkerGenerator],
+        hello_fields: Mapping[str, str] | None = None,
     ) -> None:
         """Runs one worker in a slot until the run ends; reports its error to the coordinator.
 
         Args:
             slot: the seat to take.
             attempt: distinguishes this attempt from others of the same slot.
-            begin: reads the data, and returns the worker's generator.
-            about: sent with every hello, as it is once `begin` has returned.
+            make_generator: reads the data, and returns the worker's generator.
+            hello_fields: sent with every hello, as they are once `make_generator` has returned.
 
         Raises:
             LinkLostError: the coordinator cannot be found any more.
             NotReadyError: this process may not open enough files.
             Exception: the worker's own, where another attempt should follow.
         """
-        self.serve(slot, attempt, lambda opened: opened(begin(), about or {}).run())
+        self.serve(
+            slot,
+            attempt,
+            lambda open_worker: open_worker(make_generator(), hello_fields or {}).run(),
+        )
 
-    def serve(self, slot: int, attempt: str, do: Callable[[OpenWorker], None]) -> None:
-        """Runs `do` in a slot; reports its error to the coordinator.
+    def serve(self, slot: int, attempt: str, body: Callable[[OpenWorker], None]) -> None:
+        """Runs `body` in a slot; reports its error to the coordinator.
 
         Args:
             slot: the seat to take.
             attempt: distinguishes this attempt from others of the same slot.
-            do: is called with a function that makes a `Worker` from its generator and from further
-            fields of its hellos.
+            body: is called with a function that makes a `Worker` from its generator and from
+                further fields of its hellos.
 
         Raises:
             LinkLostError: the coordinator cannot be found any more.
@@ -127,63 +131,71 @@ class Rendezvous:
         keep_freed_memory()
         allow_descriptors(SPARE_DESCRIPTORS, f"worker {slot}")
         seat, attempt = Seat(self.key.run, self.term, 0, slot), attempt or uuid.uuid4().hex
-        heartbeat = HeartbeatSender(self._quick_link, _beat(seat, attempt), BEAT_SECONDS)
+        heartbeat = HeartbeatSender(self._open_quick_link, _heartbeat(seat, attempt), BEAT_SECONDS)
         with threads_held(self.limits.threads), heartbeat, LogLines() as lines:
-            sits = _Seated(seat, attempt, heartbeat, lines)
+            seated = _SeatedWorker(seat, attempt, heartbeat, lines)
             try:
                 if self.limits.cpu_share is not None:
                     check_processors(self.limits.cpu_share, slot)
-                with self._memory_held(heartbeat, seat), ExitStack() as closing:
-                    do(lambda life, about: self._worker(sits, life, about, closing))
+                with self._memory_guard(heartbeat, seat), ExitStack() as cleanup:
+                    body(
+                        lambda generator, hello_fields: self._open_worker(
+                            seated, generator, hello_fields, cleanup
+                        )
+                    )
             except RunFailedError:
                 return  # the coordinator sent it
             except LinkLostError:
                 raise
             except Exception as error:
-                if self._tell(heartbeat.frame.lease, seat, error):
+                if self._report_error(heartbeat.frame.lease, seat, error):
                     raise
 
-    def _worker(
-        self, sits: _Seated, life: WorkerGenerator, about: Mapping[str, Any], closing: ExitStack
+    def _open_worker(
+        self,
+        seated_worker: _SeatedWorker,
+        generator: WorkerGenerator,
+        hello_fields: Mapping[str, Any],
+        cleanup: ExitStack,
     ) -> Worker:
-        seat, attempt, heartbeat, lines = sits
+        seat, attempt, heartbeat, lines = seated_worker
         if self.limits.cpu_share is not None:
-            life = paced(life, CpuShare(self.limits.cpu_share))
+            generator = paced(generator, CpuShare(self.limits.cpu_share))
 
-        def seated(now: Seat) -> None:
-            heartbeat.frame = _beat(now, attempt)
+        def on_seated(new_seat: Seat) -> None:
+            heartbeat.frame = _heartbeat(new_seat, attempt)
 
         worker = Worker(
-            life,
-            self._link,
+            generator,
+            self._open_link,
             seat,
-            about={"attempt": attempt, "host": _host(), "pid": os.getpid(), **about},
-            seated=seated,
+            about={"attempt": attempt, "host": _host_name(), "pid": os.getpid(), **hello_fields},
+            seated=on_seated,
             notes=lines.take,
         )
-        closing.callback(worker.close)
+        cleanup.callback(worker.close)
         if not self.address.startswith(SCHEME):  # a folder's listener leaves signs of its own
-            heartbeat.heard = lambda seconds: self._judge(worker, seconds)
+            heartbeat.heard = lambda seconds: self._leave_if_silent(worker, seconds)
         if self.backend:
-            worker.sum_by(lambda link: _ring(link, self.backend, seat.slot))
+            worker.sum_by(lambda link: _make_ring(link, self.backend, seat.slot))
         elif self.has_peers:
-            worker.join(self._mesh)
+            worker.join(self._make_mesh)
         return worker
 
-    def _memory_held(
+    def _memory_guard(
         self, heartbeat: HeartbeatSender, seat: Seat
     ) -> AbstractContextManager[object]:
         """Ends the run when this process takes too much memory, whatever it computes then."""
         if self.limits.memory is None:
             return nullcontext()
 
-        def exceeded(error: RunFailedError) -> None:
+        def on_exceeded(error: RunFailedError) -> None:
             with suppress(LinkError):  # then no coordinator is left to inform
-                self._tell(heartbeat.frame.lease, seat, error)
+                self._report_error(heartbeat.frame.lease, seat, error)
 
-        return MemoryCap(self.limits.memory, seat.slot, exceeded)
+        return MemoryCap(self.limits.memory, seat.slot, on_exceeded)
 
-    def say(self, frame: Frame) -> None:
+    def send(self, frame: Frame) -> None:
         """Sends a frame over a separate link, and retries until the coordinator has it.
 
         Raises:
@@ -191,59 +203,63 @@ class Rendezvous:
             LinkLostError: the coordinator cannot be found any more.
         """
         while True:
-            link = self._link()
+            link = self._open_link()
             try:
-                for heard in link.exchange(frame, _SAY_SECONDS):
-                    if heard.kind == "stop":
-                        raise RunFailedError(str(heard.header.get("reason", "the run was stopped")))
+                for reply in link.exchange(frame, _SEND_SECONDS):
+                    if reply.kind == "stop":
+                        raise RunFailedError(str(reply.header.get("reason", "the run was stopped")))
                     return
             except LinkLostError:
                 continue
             finally:
                 link.close()
 
-    def _judge(self, worker: Worker, silent_seconds: float) -> None:
+    def _leave_if_silent(self, worker: Worker, silent_seconds: float) -> None:
         """Leaves a coordinator that is silent for too long.
 
         A driver that stands still, or whose host is cut off, closes no connection.
         """
         if worker.silent_for(silent_seconds) > max(
-            _FEWEST_BEATS * BEAT_SECONDS, _SILENT * self.reconnect_seconds
+            _MIN_BEATS * BEAT_SECONDS, _PATIENCE_FRACTION * self.reconnect_seconds
         ):
             worker.leave()
 
-    def _link(self) -> Link:
-        return self._linked_to(self.address, _SILENT * self.reconnect_seconds, self.hooks.pace)
+    def _open_link(self) -> Link:
+        return self._link_to(
+            self.address, _PATIENCE_FRACTION * self.reconnect_seconds, self.hooks.pace
+        )
 
-    def _quick_link(self) -> Link:
-        return self._linked_to(self.address, 2 * BEAT_SECONDS, None)
+    def _open_quick_link(self) -> Link:
+        return self._link_to(self.address, 2 * BEAT_SECONDS, None)
 
-    def _linked_to(self, address: str, connect_seconds: float, pace: RateLimit | None) -> Link:
-        def make() -> Link:
+    def _link_to(self, address: str, connect_seconds: float, pace: RateLimit | None) -> Link:
+        def make_link() -> Link:
             if address.startswith(SCHEME):
                 return FolderLink(address, self.key, connect_seconds=connect_seconds)
             return TcpLink(
                 address, self.key, connect_seconds=connect_seconds, limits=Limits(pace=pace)
             )
 
-        return self.hooks.linked(make, connect_seconds)
+        return self.hooks.linked(make_link, connect_seconds)
 
-    def _mesh(self, link: Link) -> Mesh:
+    def _make_mesh(self, link: Link) -> Mesh:
         """Listens to other workers at the address at which the coordinator sees this one."""
 
-        def listen(hear: Hear, gone: Gone) -> Listener:
+        def listen(on_frame: Hear, on_closed: Gone) -> Listener:
             if isinstance(link, TcpLink):
                 limits = Limits(pace=self.hooks.pace)
-                return TcpListener(link.local_host, self.key, hear, gone, limits, _log)
-            own = f"{self.address.removeprefix(SCHEME)}/{uuid.uuid4().hex}"
-            return FolderListener(own, self.key, hear, gone, _log)
+                return TcpListener(
+                    link.local_host, self.key, on_frame, on_closed, limits, _log_refused
+                )
+            own_folder = f"{self.address.removeprefix(SCHEME)}/{uuid.uuid4().hex}"
+            return FolderListener(own_folder, self.key, on_frame, on_closed, _log_refused)
 
         def connect(address: str) -> Link:
-            return self._linked_to(address, 2 * BEAT_SECONDS, self.hooks.pace)
+            return self._link_to(address, 2 * BEAT_SECONDS, self.hooks.pace)
 
         return Mesh(listen, connect)
 
-    def _tell(self, lease: int, seat: Seat, error: Exception) -> bool:
+    def _report_error(self, lease: int, seat: Seat, error: Exception) -> bool:
         """Sends the error to the coordinator; returns whether another attempt should follow.
 
         The traceback is sent only for errors that are not photinus's own. The frame names the lease
@@ -251,15 +267,15 @@ class Rendezvous:
         """
         text = "; ".join([str(error), *getattr(error, "__notes__", ())])
         if not isinstance(error, PhotinusError):
-            text = f"worker {seat.slot} failed: " + "".join(_users_traceback(error))
-        cause = f"{type(error).__name__}: {error}{_place(error)}"
-        most = 20_000 if text.isascii() else 4_000  # a header has 64 KiB, a letter up to 12 bytes
-        told = {"error": text[-most:], "type": type(error).__name__, "cause": cause[:600]}
-        bye = Seat(seat.run, seat.term, seat.phase, seat.slot, lease).frame("bye", told)
-        link = self._link()
+            text = f"worker {seat.slot} failed: " + "".join(_user_traceback(error))
+        cause = f"{type(error).__name__}: {error}{_location(error)}"
+        limit = 20_000 if text.isascii() else 4_000  # a header has 64 KiB, a letter up to 12 bytes
+        header = {"error": text[-limit:], "type": type(error).__name__, "cause": cause[:600]}
+        frame = Seat(seat.run, seat.term, seat.phase, seat.slot, lease).frame("bye", header)
+        link = self._open_link()
         try:
             with suppress(LinkError):  # the end of the run, which is what it asks for
-                return any(f.kind == "fenced" for f in link.exchange(bye, _STOP_SECONDS))
+                return any(reply.kind == "fenced" for reply in link.exchange(frame, _STOP_SECONDS))
         finally:
             link.close()
         return False
@@ -270,7 +286,7 @@ class WorkerBootstrap:
     """What is sent to every worker of a training: where to say hello, and what to train."""
 
     plan: TrainingPlan
-    call: Rendezvous
+    rendezvous: Rendezvous
     hooks: Hooks = field(default_factory=Hooks)
     """Hooks of tests around it."""
 
@@ -279,8 +295,8 @@ class WorkerBootstrap:
         slot: int,
         attempt: str,
         open_part: Callable[[], WorkerData],
-        given: TaskResources | None = None,
-        shared: str = "",
+        resources: TaskResources | None = None,
+        shared_folder: str = "",
     ) -> None:
         """Trains in one slot until the run is over; an error of its own ends the run.
 
@@ -288,32 +304,32 @@ class WorkerBootstrap:
             slot: the seat to take.
             attempt: distinguishes this attempt from others of the same slot.
             open_part: reads the slot's rows, once.
-            given: the accelerators that it may use, where Spark assigns them.
-            shared: a folder of its executor: what is frozen is fetched once for all workers there.
+            resources: the accelerators that it may use, where Spark assigns them.
+            shared_folder: of its executor: what is frozen is fetched once for all workers there.
 
         Raises:
             LinkLostError: the coordinator cannot be found any more.
         """
-        call = self.call.hooked(self.hooks, slot)
-        about: dict[str, str] = {}
+        rendezvous = self.rendezvous.hooked(self.hooks, slot)
+        hello_fields: dict[str, str] = {}
 
-        def begin() -> WorkerGenerator:
-            call.hooks.check()
-            if given is not None:
-                given.bind()
+        def make_generator() -> WorkerGenerator:
+            rendezvous.hooks.check()
+            if resources is not None:
+                resources.bind()
             for number, phase in enumerate(self.plan.phases):
                 phase.stage.preload()  # that may take seconds, and there is no lease yet
-                about["device"] = ready(self.plan.device(number, slot))
-            part = open_part()
+                hello_fields["device"] = ready(self.plan.device(number, slot))
+            worker_data = open_part()
             release_freed_memory()
-            life = call.hooks.life(self.plan, slot, part)
+            generator = rendezvous.hooks.life(self.plan, slot, worker_data)
             is_frozen = any(getattr(phase.stage, "frozen", ()) for phase in self.plan.phases)
-            if not (shared and is_frozen):
-                return life
-            name = f"photinus-{self.call.key.run.hex()}.npy"
-            return fetch_once(life, FrozenFile(Path(shared, name)))
+            if not (shared_folder and is_frozen):
+                return generator
+            name = f"photinus-{self.rendezvous.key.run.hex()}.npy"
+            return fetch_once(generator, FrozenFile(Path(shared_folder, name)))
 
-        call.live(slot, attempt, begin, about)
+        rendezvous.run_worker(slot, attempt, make_generator, hello_fields)
 
 
 def told_error(text: str, kind: str) -> PhotinusError:
@@ -321,41 +337,41 @@ def told_error(text: str, kind: str) -> PhotinusError:
     return (errors.class_of(kind) or RunFailedError)(text)
 
 
-def _beat(seat: Seat, attempt: str) -> Frame:
+def _heartbeat(seat: Seat, attempt: str) -> Frame:
     """Returns a heartbeat; it names the attempt: the lease is unknown until the grant is read."""
     return seat.frame("beat", {"attempt": attempt})
 
 
-def _not_users() -> tuple[str, ...]:
+def _library_folders() -> tuple[str, ...]:
     """Returns the folders of code that calls the user's: photinus, and torch where it is loaded."""
     folders = getattr(sys.modules.get("torch"), "__path__", ())
-    return (_OURS, *(os.path.join(folder, "") for folder in folders))
+    return (_PACKAGE_FOLDER, *(os.path.join(folder, "") for folder in folders))
 
 
-def _users_traceback(error: Exception) -> list[str]:
+def _user_traceback(error: Exception) -> list[str]:
     """Returns the traceback from the user's first line on; all of it where none is the user's."""
-    found, others = error.__traceback__, _not_users()
-    while found is not None and found.tb_frame.f_code.co_filename.startswith(others):
-        found = found.tb_next
-    return traceback.format_exception(type(error), error, found or error.__traceback__)
+    entry, libraries = error.__traceback__, _library_folders()
+    while entry is not None and entry.tb_frame.f_code.co_filename.startswith(libraries):
+        entry = entry.tb_next
+    return traceback.format_exception(type(error), error, entry or error.__traceback__)
 
 
-def _place(error: Exception) -> str:
+def _location(error: Exception) -> str:
     """Returns where an error was raised: file and line, the user's where there is one."""
-    found, others = list(traceback.extract_tb(error.__traceback__)), _not_users()
-    frames = [frame for frame in found if not frame.filename.startswith(others)] or found
+    entries, libraries = list(traceback.extract_tb(error.__traceback__)), _library_folders()
+    frames = [frame for frame in entries if not frame.filename.startswith(libraries)] or entries
     return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
 
 
-def _log(counts: Mapping[str, int]) -> None:
+def _log_refused(counts: Mapping[str, int]) -> None:
     """Logs the strangers at a worker: its log lines reach the driver."""
     logging.getLogger("photinus").warning(refused(counts))
 
 
-def _ring(link: Link, backend: str, slot: int) -> Ring:
+def _make_ring(link: Link, backend: str, slot: int) -> Ring:
     assert isinstance(link, TcpLink)
     return Ring(link.local_host, device=gpu(slot) if backend == "nccl" else "cpu")
 
 
-def _host() -> str:
+def _host_name() -> str:
     return platform.node()

@@ -61,7 +61,7 @@ def launch_on_spark(
             ListeningService(coordinator, host, security) as service,
         ):
             loop = make(service)
-            with threads_held(loop.call.limits.threads):
+            with threads_held(loop.rendezvous.limits.threads):
                 task = _task(loop, code, has_rows=data is not None)
                 check_size(task)
                 rows = spark.range(0, workers, 1, workers) if data is None else data

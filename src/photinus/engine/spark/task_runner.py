@@ -111,7 +111,7 @@ def run_units(parts: Parts, owner: TaskServer, work: Work, *, security: str, aga
 
             context = TaskContext.get()
             attempt = "" if context is None else str(context.taskAttemptId())
-            call.live(unit, attempt, lambda: unit_life(work(unit, rows), can_repeat=again))
+            call.run_worker(unit, attempt, lambda: unit_life(work(unit, rows), can_repeat=again))
             return iter(())
 
         check_size(task)

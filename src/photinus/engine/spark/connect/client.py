@@ -44,7 +44,7 @@ class ConnectSession:
         self._run_directory.make(run_spec.plan.start, self._key)
         self._pause = threading.Event()
         self._leases: Counter[int] = Counter()
-        self._read: dict[Path, int] = {}
+        self._offsets: dict[Path, int] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -62,12 +62,12 @@ class ConnectSession:
             hooks: what tests do to its workers.
             towards: a host that all executors reach.
         """
-        sent = self._run_spec.sent()
-        checked = hooks.checked(self.slots, is_real=True, has_sockets=sent.road == SOCKETS)
-        if checked.taken()[0]:
+        spec = self._run_spec.sent()
+        checked_hooks = hooks.checked(self.slots, is_real=True, has_sockets=spec.road == SOCKETS)
+        if checked_hooks.taken()[0]:
             wrong = "slots are taken by a job of the same application"
             raise UsageError(wrong, got="Spark Connect", do="use a classic session")
-        return CoordinatorSpec(sent, self._key, towards, checked)
+        return CoordinatorSpec(spec, self._key, towards, checked_hooks)
 
     @property
     def slots(self) -> int:
@@ -113,23 +113,23 @@ class ConnectSession:
 
     def _drain(self) -> None:
         """Passes on what coordinators reported since: each file only grows."""
-        for _, path in self._run_directory.words():
-            start = self._read.get(path, 0)
+        for _, path in self._run_directory.event_files():
+            start = self._offsets.get(path, 0)
             with path.open("rb") as file:
                 file.seek(start)
                 data = file.read()
             end = data.rfind(b"\n") + 1
-            self._read[path] = start + end
+            self._offsets[path] = start + end
             for line in data[:end].splitlines():
-                self._pass_on(json.loads(line))
+                self._forward(json.loads(line))
 
-    def _pass_on(self, said: dict[str, Any]) -> None:
-        if "op" in said:
-            frame = Frame(said["kind"], self._run_spec.run, **said["frame"])
-            self._run_spec.enter(said["op"], frame, said["extra"])
+    def _forward(self, entry: dict[str, Any]) -> None:
+        if "op" in entry:
+            frame = Frame(entry["kind"], self._run_spec.run, **entry["frame"])
+            self._run_spec.enter(entry["op"], frame, entry["extra"])
             return
         try:
-            event = event_from_dict(said["event"])
+            event = event_from_dict(entry["event"])
         except (UsageError, TypeError):  # of another version of photinus on the executors
             return
         if isinstance(event, WorkerJoined):

@@ -31,8 +31,8 @@ from photinus.transport.credentials import WorkerKey
 from photinus.transport.frames import Frame
 from photinus.transport.tcp import local_host
 
-ENTERED_IDS = ("term", "phase", "slot", "lease", "sequence")
-ENTERED_FIELDS = ("version", "steps", "examples", "position", "fragment")
+LEDGER_IDS = ("term", "phase", "slot", "lease", "sequence")
+LEDGER_FIELDS = ("version", "steps", "examples", "position", "fragment")
 """What the ledger needs of a frame: of its identity, and of its header."""
 _LOOK_SECONDS = 3.0
 """How long a worker tries an address before it looks for another one."""
@@ -63,8 +63,8 @@ class CoordinatorSpec:
         slot: int,
         attempt: str,
         open_part: Callable[[], WorkerData],
-        given: TaskResources | None = None,
-        shared: str = "",
+        resources: TaskResources | None = None,
+        shared_folder: str = "",
     ) -> None:
         """Trains in one slot until the run is over, as `WorkerBootstrap.run`; hosts it in slot 0.
 
@@ -74,13 +74,21 @@ class CoordinatorSpec:
         """
         run_directory = RunDirectory(self.run_spec.folder, self.run_spec.term)
         run_directory.check()
-        opened = functools.cache(open_part)
-        _Task(self, run_directory, slot, attempt, opened, given or TaskResources(), shared).run()
+        open_once = functools.cache(open_part)
+        _Task(
+            self,
+            run_directory,
+            slot,
+            attempt,
+            open_once,
+            resources or TaskResources(),
+            shared_folder,
+        ).run()
 
     def bootstrap(self, term: int, address: str) -> WorkerBootstrap:
         """Returns what a worker does under a coordinator."""
         hooks = self.hooks if term == self.run_spec.term else Hooks()
-        call = Rendezvous(
+        rendezvous = Rendezvous(
             address,
             self.key,
             term,
@@ -89,112 +97,112 @@ class CoordinatorSpec:
             has_peers=self.plan.has_peers,
             backend=self.run_spec.backend,
         )
-        return WorkerBootstrap(self.plan, call, hooks)
+        return WorkerBootstrap(self.plan, rendezvous, hooks)
 
 
 @dataclass(eq=False, slots=True)
 class _Task:
     """One task: runs as a worker under one coordinator after the other."""
 
-    hosted: CoordinatorSpec
+    spec: CoordinatorSpec
     run_directory: RunDirectory
     slot: int
     attempt: str
     open_part: Callable[[], WorkerData]
-    given: TaskResources
-    shared: str
-    lives: int = 0
+    resources: TaskResources
+    shared_folder: str
+    attempts: int = 0
 
     def run(self) -> None:
-        left = 0
+        left_term = 0
         while not self.run_directory.has_outcome:
-            here = self.run_directory.host()
-            if here is not None and here[0] > left:
-                was_told = self._has_lived(*here)
+            host = self.run_directory.host()
+            if host is not None and host[0] > left_term:
+                is_dismissed = self._has_finished(*host)
                 # a task that was sent away waits for the outcome, or for a newer coordinator
-                left, here = (here[0], here) if was_told else (left, None)
-            if here is None and self.slot == 0 and not self.run_directory.has_outcome:
+                left_term, host = (host[0], host) if is_dismissed else (left_term, None)
+            if host is None and self.slot == 0 and not self.run_directory.has_outcome:
                 self._host()
-            self._look_for_the_client()
+            self._check_client()
             threading.Event().wait(_PAUSE_SECONDS)
 
-    def _look_for_the_client(self) -> None:
+    def _check_client(self) -> None:
         """Raises where the client is lost; else a coordinator will return, with slot 0's task."""
         if not self.run_directory.is_ours:
             raise LinkLostError("another client has resumed this run", do="look at that one's")
         silent = self.run_directory.silent_seconds()
-        if silent > self.hosted.run_spec.reconnect_seconds:
+        if silent > self.spec.run_spec.reconnect_seconds:
             got = f"no coordinator, and no sign of the client for {silent:.0f} s"
             raise LinkLostError("the run is lost", got=got, do="look at the client; then resume")
 
-    def _has_lived(self, term: int, address: str) -> bool:
+    def _has_finished(self, term: int, address: str) -> bool:
         """Runs under a coordinator until that ends the run; False where its link was lost."""
         try:
-            self.live(self.hosted.bootstrap(term, address))
+            self.run_attempt(self.spec.bootstrap(term, address))
         except LinkLostError:
             return False
         return True
 
-    def live(self, bootstrap: WorkerBootstrap) -> None:
+    def run_attempt(self, bootstrap: WorkerBootstrap) -> None:
         """Runs one attempt."""
-        self.lives += 1
-        attempt = f"{self.attempt}.{self.lives}"
-        bootstrap.run(self.slot, attempt, self.open_part, self.given, self.shared)
+        self.attempts += 1
+        attempt = f"{self.attempt}.{self.attempts}"
+        bootstrap.run(self.slot, attempt, self.open_part, self.resources, self.shared_folder)
 
     def _host(self) -> None:
         """Takes the next term, and hosts the coordinator until the run is over."""
-        sent, run_directory = self.hosted.run_spec, self.run_directory
-        place, term = run_directory.place, sent.term
+        sent_spec, run_directory = self.spec.run_spec, self.run_directory
+        run_folder, term = run_directory.place, sent_spec.term
         if run_directory.host() is not None:
-            term = place.claim_term({"run": sent.run.hex(), "client": sent.term})
+            term = run_folder.claim_term({"run": sent_spec.run.hex(), "client": sent_spec.term})
         if not run_directory.is_ours:
             return
-        with _Words(run_directory, term) as words:
+        with _EventLog(run_directory, term) as event_log:
             checkpoints = Checkpoints(
-                place.checkpoints,
-                sent.fingerprint,
-                words.emit,
-                step=lambda _: place.check_term(term),
-                saved=words.emit,
+                run_folder.checkpoints,
+                sent_spec.fingerprint,
+                event_log.emit,
+                step=lambda _: run_folder.check_term(term),
+                saved=event_log.emit,
             )
             try:
-                with _guarded(run_directory):
-                    self._serve(words, checkpoints, term)
+                with _failure_reported(run_directory):
+                    self._serve(event_log, checkpoints, term)
             finally:
                 checkpoints.close()
 
-    def _serve(self, words: _Words, checkpoints: Checkpoints, term: int) -> None:
-        run_directory, key, sent = self.run_directory, self.hosted.key, self.hosted.run_spec
+    def _serve(self, event_log: _EventLog, checkpoints: Checkpoints, term: int) -> None:
+        run_directory, key, sent_spec = self.run_directory, self.spec.key, self.spec.run_spec
         run_spec = replace(
-            sent,
-            plan=replace(sent.plan, start=run_directory.given(key)),
+            sent_spec,
+            plan=replace(sent_spec.plan, start=run_directory.initial_vectors(key)),
             term=term,
             cut=checkpoints.newest(),
-            emit=words.emit,
-            enter=words.enter,
+            emit=event_log.emit,
+            enter=event_log.enter,
             save=checkpoints.save,
             best=checkpoints.save_best,
             scratch=checkpoints.scratch,
         )
-        if term > sent.term:
+        if term > sent_spec.term:
             then = f"it is back as term {term}, from {checkpoints.found or 'the beginning'}"
-            words.emit(Warned(text=message("the coordinator was lost", then=then)))
+            event_log.emit(Warned(text=message("the coordinator was lost", then=then)))
         threads = threads_held(run_spec.plan.limits.threads)
-        with threads, DriverSession(run_spec, local_host(self.hosted.towards), key) as session:
+        with threads, DriverSession(run_spec, local_host(self.spec.towards), key) as session:
             if not run_directory.announce(term, session.address):
                 return
             with _Watch(session, run_directory, run_spec) as watch:
                 while not session.wait(0.0):
                     with suppress(LinkLostError):  # cut on purpose: the coordinator is here
-                        self.live(self.hosted.bootstrap(term, session.address))
+                        self.run_attempt(self.spec.bootstrap(term, session.address))
                     session.wait(_PAUSE_SECONDS)
-            if not (watch.is_fenced or watch.has_told):
+            if not (watch.is_fenced or watch.has_reported):
                 checkpoints.close()
-                words.flush()
-                run_directory.say(session.result())
+                event_log.flush()
+                run_directory.write_outcome(session.result())
 
 
-class _guarded:  # noqa: N801
+class _failure_reported:  # noqa: N801
     """Reports the coordinator's failure as the run's outcome; the failure of its task is none."""
 
     def __init__(self, run_directory: RunDirectory) -> None:
@@ -205,11 +213,11 @@ class _guarded:  # noqa: N801
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, PhotinusError) or isinstance(error, LinkLostError):
             return False
-        self._run_directory.say(None, str(error), type(error).__name__)
+        self._run_directory.write_outcome(None, str(error), type(error).__name__)
         return True
 
 
-class _Words:
+class _EventLog:
     """Writes the coordinator's events and ledger entries for the client."""
 
     def __init__(self, run_directory: RunDirectory, term: int) -> None:
@@ -232,9 +240,9 @@ class _Words:
 
     def enter(self, op: str, frame: Frame, extra: Mapping[str, Any]) -> None:
         """Enters a line of the ledger."""
-        said: dict[str, Any] = {name: getattr(frame, name) for name in ENTERED_IDS}
-        said["header"] = {n: frame.header[n] for n in ENTERED_FIELDS if n in frame.header}
-        self._lines.write({"op": op, "kind": frame.kind, "frame": said, "extra": extra})
+        fields: dict[str, Any] = {name: getattr(frame, name) for name in LEDGER_IDS}
+        fields["header"] = {n: frame.header[n] for n in LEDGER_FIELDS if n in frame.header}
+        self._lines.write({"op": op, "kind": frame.kind, "frame": fields, "extra": extra})
 
     def flush(self) -> None:
         """Writes what was held back."""
@@ -246,7 +254,7 @@ class _Watch:
 
     is_fenced = False
     """True when a newer term has taken over: this coordinator must write no outcome."""
-    has_told = False
+    has_reported = False
     """True when the outcome is written."""
 
     def __init__(
@@ -265,31 +273,31 @@ class _Watch:
         self._thread.join()
 
     def _look(self) -> None:
-        looks = 0
+        looks_after_end = 0
         while not self._closed.wait(_WATCH_SECONDS):
-            looks += self._session.is_over
-            if looks > 1:
-                return self._tell()
-            asked = self._asked()
-            if asked is not None:
-                if asked["saves"]:
-                    self._session.stopped(asked["reason"])
-                self._session.stop(asked["reason"])
+            looks_after_end += self._session.is_over
+            if looks_after_end > 1:
+                return self._report_failure()
+            request = self._stop_request()
+            if request is not None:
+                if request["saves"]:
+                    self._session.stopped(request["reason"])
+                self._session.stop(request["reason"])
                 return None
         return None
 
-    def _tell(self) -> None:
+    def _report_failure(self) -> None:
         """Writes a failure down: the worker in this process is busy, and may be ended."""
-        with _guarded(self._run_directory):
+        with _failure_reported(self._run_directory):
             self._session.result()
             return
-        self.has_told = True
+        self.has_reported = True
 
-    def _asked(self) -> dict[str, Any] | None:
+    def _stop_request(self) -> dict[str, Any] | None:
         """Returns why the run must end, if it must."""
-        asked = self._run_directory.asked()
-        if asked is not None:
-            return asked
+        request = self._run_directory.stop_request()
+        if request is not None:
+            return request
         newest = self._run_directory.place.newest_term()
         if newest > self._run_spec.term:
             self.is_fenced = True

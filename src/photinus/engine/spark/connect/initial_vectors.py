@@ -25,31 +25,35 @@ _PAGE_BYTES = 32 << 20
 _MOST_BYTES = _PAGE_BYTES + 1024
 
 
-def put_given(place: Filesystem, seal: Seal, start: Mapping[str, tuple[Vector, ...]]) -> None:
+def write_initial_vectors(
+    filesystem: Filesystem, seal: Seal, start: Mapping[str, tuple[Vector, ...]]
+) -> None:
     """Writes what phases start from.
 
     Args:
-        place: the client's directory in the run folder.
+        filesystem: the client's directory in the run folder.
         seal: of the run.
         start: vectors [n] by the phase's name.
 
     Raises:
         LinkLostError: the directory cannot be written.
     """
-    kinds = {name: [(v.dtype.name, v.size) for v in vectors] for name, vectors in start.items()}
-    place.put(_INDEX, seal.close(_INDEX, json.dumps(kinds).encode()))
+    vector_types = {
+        name: [(v.dtype.name, v.size) for v in vectors] for name, vectors in start.items()
+    }
+    filesystem.put(_INDEX, seal.close(_INDEX, json.dumps(vector_types).encode()))
     for p, vectors in enumerate(start.values()):
         for v, vector in enumerate(vectors):
             data = np.ascontiguousarray(vector).view(np.uint8).data
             for name, page in _pages(f"given/{p}-{v}", data.nbytes):
-                place.put(name, seal.close(name, data[page]))
+                filesystem.put(name, seal.close(name, data[page]))
 
 
-def read_given(place: Filesystem, seal: Seal) -> dict[str, tuple[Vector, ...]]:
+def read_initial_vectors(filesystem: Filesystem, seal: Seal) -> dict[str, tuple[Vector, ...]]:
     """Returns what phases start from, in files without a name: memory holds what is touched.
 
     Args:
-        place: the client's directory in the run folder.
+        filesystem: the client's directory in the run folder.
         seal: of the run.
 
     Raises:
@@ -57,14 +61,17 @@ def read_given(place: Filesystem, seal: Seal) -> dict[str, tuple[Vector, ...]]:
         AuthenticationError: a file was not sealed by this run.
         NotReadyError: this machine's folder for temporary files has no room for it.
     """
-    kinds: dict[str, list[tuple[str, int]]] = json.loads(_opened(place, seal, _INDEX))
+    vector_types: dict[str, list[tuple[str, int]]] = json.loads(_unsealed(filesystem, seal, _INDEX))
     return {
-        name: tuple(_vector(place, seal, f"given/{p}-{v}", *kind) for v, kind in enumerate(each))
-        for p, (name, each) in enumerate(kinds.items())
+        name: tuple(
+            _vector(filesystem, seal, f"given/{p}-{v}", *vector_type)
+            for v, vector_type in enumerate(types)
+        )
+        for p, (name, types) in enumerate(vector_types.items())
     }
 
 
-def _vector(place: Filesystem, seal: Seal, prefix: str, dtype: str, size: int) -> Vector:
+def _vector(filesystem: Filesystem, seal: Seal, prefix: str, dtype: str, size: int) -> Vector:
     try:
         vector = ScratchFolder().array((size,), dtype)
     except OSError as error:
@@ -72,7 +79,7 @@ def _vector(place: Filesystem, seal: Seal, prefix: str, dtype: str, size: int) -
         raise NotReadyError(wrong, got=error, do="free space there, or set TMPDIR") from error
     data = vector.view(np.uint8)
     for name, page in _pages(prefix, data.nbytes):
-        data[page] = np.frombuffer(_opened(place, seal, name), np.uint8)
+        data[page] = np.frombuffer(_unsealed(filesystem, seal, name), np.uint8)
     vector.flags.writeable = False
     return vector
 
@@ -82,8 +89,8 @@ def _pages(prefix: str, size: int) -> Iterator[tuple[str, slice]]:
         yield f"{prefix}-{n}", slice(n * _PAGE_BYTES, min(size, (n + 1) * _PAGE_BYTES))
 
 
-def _opened(place: Filesystem, seal: Seal, name: str) -> bytes:
-    sealed = place.read(name, _MOST_BYTES)
+def _unsealed(filesystem: Filesystem, seal: Seal, name: str) -> bytes:
+    sealed = filesystem.read(name, _MOST_BYTES)
     if sealed is None:
         raise CheckpointError(
             "a file of what the run starts from is missing", got=name, do="start the run again"

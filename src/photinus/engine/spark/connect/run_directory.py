@@ -32,7 +32,10 @@ from photinus.coordinator.phases import RunResult
 from photinus.coordinator.sharded_table import Table
 from photinus.core.errors import LinkError, NotReadyError
 from photinus.core.parameters import Vector
-from photinus.engine.spark.connect.initial_vectors import put_given, read_given
+from photinus.engine.spark.connect.initial_vectors import (
+    read_initial_vectors,
+    write_initial_vectors,
+)
 from photinus.transport.credentials import WorkerKey
 from photinus.transport.filesystems import LocalFilesystem
 from photinus.transport.seal import Seal
@@ -56,9 +59,9 @@ class RunDirectory:
     def __init__(self, folder: str, term: int) -> None:
         self.run_folder, self.term = folder, term
         self.path = Path(folder) / f"connect-{term}"
-        self._place = LocalFilesystem(self.path)
-        self._beats, self._beaten = 0, -_PULSE_SECONDS
-        self._felt: tuple[bytes | None, float] = (None, time.monotonic())
+        self._filesystem = LocalFilesystem(self.path)
+        self._beat_count, self._last_beat = 0, -_PULSE_SECONDS
+        self._last_pulse: tuple[bytes | None, float] = (None, time.monotonic())
 
     # -- what the client does --------------------------------------------------------------------
 
@@ -75,18 +78,18 @@ class RunDirectory:
         for older in Path(self.run_folder).glob("connect-*"):
             LocalFilesystem(older).remove("")
         try:
-            self._place.make()
-            self._place.put("pulse", b"0")
-            put_given(self._place, Seal(key), start)
+            self._filesystem.make()
+            self._filesystem.put("pulse", b"0")
+            write_initial_vectors(self._filesystem, Seal(key), start)
         except LinkError as error:
             raise NotReadyError(str(error), do="name another run folder") from error
 
     def beat(self) -> None:
         """Writes the client's sign of life, about once a second."""
-        if time.monotonic() - self._beaten >= _PULSE_SECONDS:
-            self._beaten, self._beats = time.monotonic(), self._beats + 1
+        if time.monotonic() - self._last_beat >= _PULSE_SECONDS:
+            self._last_beat, self._beat_count = time.monotonic(), self._beat_count + 1
             with suppress(LinkError):  # a full disk may have room again in a second
-                self._place.put("pulse", str(self._beats).encode())
+                self._filesystem.put("pulse", str(self._beat_count).encode())
 
     def stop(self, reason: str, *, saves: bool = False) -> None:
         """Asks the coordinator for the end.
@@ -98,11 +101,11 @@ class RunDirectory:
         text = json.dumps({"reason": reason, "saves": saves})
         if self.path.is_dir():
             with suppress(LinkError):
-                self._place.put("stop", text.encode())
+                self._filesystem.put("stop", text.encode())
 
-    def words(self) -> list[tuple[int, Path]]:
+    def event_files(self) -> list[tuple[int, Path]]:
         """Returns the files in which coordinators write their events, by their terms."""
-        return sorted((int(match[1]), self.path / match[0]) for match in self._named(_WORDS))
+        return sorted((int(match[1]), self.path / match[0]) for match in self._matching(_WORDS))
 
     def outcome(self) -> tuple[RunResult | None, str, str]:
         """Returns what was agreed, or why the run failed and the class of that error.
@@ -110,18 +113,18 @@ class RunDirectory:
         Raises:
             CheckpointError: it is damaged.
         """
-        found = Store(self.path / "outcome").load(_STATE)
-        agreed = found.files.get("agreed")
+        stored = Store(self.path / "outcome").load(_STATE)
+        agreed = stored.files.get("agreed")
         if agreed is None:
-            return None, str(found.meta["failure"]), str(found.meta["kind"])
-        vectors = tuple(agreed[f"vector-{n}"] for n in range(int(found.meta["phases"])))
-        held = found.files.get(_TABLE)
-        table = None if held is None else Table.of(held["vector"])
+            return None, str(stored.meta["failure"]), str(stored.meta["kind"])
+        vectors = tuple(agreed[f"vector-{n}"] for n in range(int(stored.meta["phases"])))
+        table_tensors = stored.files.get(_TABLE)
+        table = None if table_tensors is None else Table.of(table_tensors["vector"])
         return RunResult(vectors, agreed["floats"], agreed["integers"], table), "", ""
 
     def remove(self) -> None:
         """Removes all of it."""
-        self._place.remove("")
+        self._filesystem.remove("")
 
     # -- what a task does ------------------------------------------------------------------------
 
@@ -137,53 +140,53 @@ class RunDirectory:
             got = f"nothing of this run on {platform.node()}"
             raise NotReadyError(f"{where} is not seen by a task", got=got, do=do)
         try:
-            self._place.put(f"seen/{uuid.uuid4().hex}", b"")
+            self._filesystem.put(f"seen/{uuid.uuid4().hex}", b"")
         except LinkError as error:
             wrong = f"{where} cannot be written by a task on {platform.node()}"
             raise NotReadyError(wrong, got=error, do=do) from error
 
-    def given(self, key: WorkerKey) -> dict[str, tuple[Vector, ...]]:
-        """Returns what phases start from, by their names; see `read_given`."""
-        return read_given(self._place, Seal(key))
+    def initial_vectors(self, key: WorkerKey) -> dict[str, tuple[Vector, ...]]:
+        """Returns what phases start from, by their names; see `read_initial_vectors`."""
+        return read_initial_vectors(self._filesystem, Seal(key))
 
     def announce(self, term: int, address: str) -> bool:
         """Writes where the coordinator of a term listens; False where another one has that term."""
         path, text = self.path / f"host-{term}.json", json.dumps({"address": address})
-        aside = self.path / f".host-{uuid.uuid4().hex}"
-        aside.write_text(text)
+        temporary = self.path / f".host-{uuid.uuid4().hex}"
+        temporary.write_text(text)
         try:
-            os.link(aside, path)
+            os.link(temporary, path)
         except FileExistsError:
             return False
         finally:
-            aside.unlink()
+            temporary.unlink()
         return True
 
     def host(self) -> tuple[int, str] | None:
         """Returns the newest coordinator's term and address."""
-        terms = sorted(int(match[1]) for match in self._named(_HOST))
+        terms = sorted(int(match[1]) for match in self._matching(_HOST))
         if not terms:
             return None
-        said = self._place.read(f"host-{terms[-1]}.json", _MOST_BYTES)
-        return None if said is None else (terms[-1], str(json.loads(said)["address"]))
+        content = self._filesystem.read(f"host-{terms[-1]}.json", _MOST_BYTES)
+        return None if content is None else (terms[-1], str(json.loads(content)["address"]))
 
-    def asked(self) -> dict[str, Any] | None:
+    def stop_request(self) -> dict[str, Any] | None:
         """Returns the client's request to end; a missing directory counts as one."""
-        said = self._place.read("stop", _MOST_BYTES)
-        if said is not None:
-            asked: dict[str, Any] = json.loads(said)
-            return asked
-        gone = {"reason": "the client has ended the run", "saves": False}
-        return None if self.path.is_dir() else gone
+        content = self._filesystem.read("stop", _MOST_BYTES)
+        if content is not None:
+            request: dict[str, Any] = json.loads(content)
+            return request
+        default = {"reason": "the client has ended the run", "saves": False}
+        return None if self.path.is_dir() else default
 
     def silent_seconds(self) -> float:
         """Returns how long the client's pulse has stood still, as far as this task has looked."""
         pulse, now = self._pulse(), time.monotonic()
-        if pulse != self._felt[0]:
-            self._felt = (pulse, now)
-        return now - self._felt[1]
+        if pulse != self._last_pulse[0]:
+            self._last_pulse = (pulse, now)
+        return now - self._last_pulse[1]
 
-    def say(self, result: RunResult | None, failure: str = "", kind: str = "") -> None:
+    def write_outcome(self, result: RunResult | None, failure: str = "", kind: str = "") -> None:
         """Writes the outcome."""
         meta = {"failure": failure, "kind": kind, "phases": 0}
         files: dict[str, Tensors] = {}
@@ -214,7 +217,7 @@ class RunDirectory:
         return int(self.place.claimed(newest).get("client", newest)) <= self.term
 
     def _pulse(self) -> bytes | None:
-        return self._place.read("pulse", _MOST_BYTES)
+        return self._filesystem.read("pulse", _MOST_BYTES)
 
-    def _named(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
-        return (m for name in self._place.names("") or [] if (m := pattern.fullmatch(name)))
+    def _matching(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
+        return (m for name in self._filesystem.names("") or [] if (m := pattern.fullmatch(name)))
