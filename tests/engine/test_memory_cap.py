@@ -22,7 +22,7 @@ from photinus.engine.driver_session import DriverSession
 from photinus.engine.hooks import Hooks
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.memory_cap import MemoryCap, anonymous_bytes
-from photinus.engine.spark.engine import _Reads
+from photinus.engine.spark.engine import _TaskSpec
 from photinus.models.module import ModuleStage
 from photinus.strategies.recipes import averaging
 from photinus.training.plan import Phase, TrainingPlan, WorkerLimits
@@ -113,12 +113,12 @@ def test_rows_of_spark_get_half_of_a_workers_memory(tiny, memory, streams):
     x = pa.array([[1.0, 2.0, 3.0, 4.0]] * 100, pa.list_(pa.float32()))
     batches = [pa.RecordBatch.from_pydict({"x": x, "y": pa.array(range(100))})]
     plan = replace(tiny.plan(), limits=WorkerLimits(memory=memory))
-    reads = _Reads(
+    reads = _TaskSpec(
         bootstrap=SimpleNamespace(plan=plan, hooks=Hooks()),
         spec=ColumnSpec(features=("x",), label="y", shape=(4,)),
         checks=RowChecks(),
         budget=Budget(memory_bytes=8_000, disk_bytes=0),
-        counted=None,
+        streamed_rows=None,
         amounts={},
         functions={},
     )

@@ -99,7 +99,7 @@ def test_a_folder_that_tasks_may_only_read_says_so(run_directory, monkeypatch):
     def refused(*_):
         raise LinkLostError("no space")
 
-    monkeypatch.setattr(run_directory._place, "put", refused)
+    monkeypatch.setattr(run_directory._filesystem, "put", refused)
     with pytest.raises(NotReadyError, match="cannot be written by a task on"):
         run_directory.check()
 

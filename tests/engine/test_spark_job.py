@@ -16,7 +16,7 @@ from photinus.engine.spark.job import (
     cure_of,
     is_lost,
     queried,
-    told_by_a_task,
+    raise_task_error,
     wait_for_end,
 )
 from photinus.engine.spark.slots import StarvationWatch
@@ -307,7 +307,7 @@ def test_after_ctrl_c_the_workers_are_still_there_when_it_is_told():
             Interrupted(script, looks=9),
             Job(script, lives=True),
             lambda event: None,
-            stopped=script.append,
+            on_interrupt=script.append,
         )
     assert script == ["start", "stopped by Ctrl-C", "stop: the driver ended the run", "cancel"]
 
@@ -332,9 +332,9 @@ def test_the_cause_is_the_line_that_python_raised():
 def test_what_a_task_refuses_with_is_passed_on_in_its_own_class_and_a_lost_link_is_not():
     wrong = "Job aborted\n  raise it\nphotinus.core.errors.UsageError: a sentence; do this\n\nJVM"
     with pytest.raises(UsageError, match=r"^a sentence; do this$"):
-        told_by_a_task(Job([], error=wrong))
-    told_by_a_task(Job([], error="photinus.core.errors.LinkLostError: nobody answers"))
-    told_by_a_task(Job([]))
+        raise_task_error(Job([], error=wrong))
+    raise_task_error(Job([], error="photinus.core.errors.LinkLostError: nobody answers"))
+    raise_task_error(Job([]))
 
 
 def test_a_job_that_ends_with_its_run_is_no_job_that_was_given_up():

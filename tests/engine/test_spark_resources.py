@@ -6,7 +6,7 @@ import pyspark.sql
 import pytest
 
 from photinus.core.errors import NotReadyError
-from photinus.engine.spark.engine import most_slots
+from photinus.engine.spark.engine import max_slots
 from photinus.engine.spark.resources import amounts_of, executor_amounts, profile_of
 
 
@@ -88,4 +88,4 @@ def test_the_scarcest_of_cores_and_resources_bounds_the_slots_under_dynamic_allo
     }
     asked = {name: SimpleNamespace(amount=amount) for name, amount in amounts.items()}
     profile = SimpleNamespace(taskResources={"cpus": SimpleNamespace(amount=1.0)} | asked)
-    assert most_slots(Conf(**elastic | settings), profile) == slots
+    assert max_slots(Conf(**elastic | settings), profile) == slots

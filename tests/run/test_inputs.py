@@ -188,11 +188,11 @@ def test_the_code_of_encoders_and_collates_is_the_users_own():
 
 
 def test_inputs_in_memory_are_not_sent_to_a_cluster():
-    from photinus.engine.spark.engine import _framed
+    from photinus.engine.spark.engine import _as_frame_data
 
     given = ArrayData(inputs_from({"x": [[1], [2]]}, None), np.zeros(2, int))
     with pytest.raises(UsageError, match=r'cannot read several inputs from arrays.*engine="local"'):
-        _framed(None, given, None)
+        _as_frame_data(None, given, None)
 
 
 def test_a_module_keeps_the_fingerprint_that_it_had_before_it_had_more_settings():

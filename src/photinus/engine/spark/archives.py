@@ -16,17 +16,17 @@ def keep_archives() -> None:
     """Has this process read an archive's directory again only when its file has changed."""
     for finder in list(sys.path_importer_cache.values()):
         if isinstance(finder, zipimporter) and "invalidate_caches" not in vars(finder):
-            finder.invalidate_caches = _where_changed(finder)  # type: ignore[method-assign]
+            finder.invalidate_caches = _invalidate_if_changed(finder)  # type: ignore[method-assign]
 
 
-def _where_changed(finder: zipimporter) -> Callable[[], None]:
-    known = _state(finder)
+def _invalidate_if_changed(finder: zipimporter) -> Callable[[], None]:
+    last_state = _state(finder)
 
     def invalidate_caches() -> None:
-        nonlocal known
+        nonlocal last_state
         state = _state(finder)
-        if state is None or state != known:
-            known = state
+        if state is None or state != last_state:
+            last_state = state
             zipimporter.invalidate_caches(finder)
 
     return invalidate_caches
@@ -35,7 +35,7 @@ def _where_changed(finder: zipimporter) -> Callable[[], None]:
 def _state(finder: zipimporter) -> tuple[int, int, int] | None:
     """What changes with a file; None where there is none."""
     try:
-        found = os.stat(finder.archive)
+        status = os.stat(finder.archive)
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 2.0
 _PATIENCE_SECONDS = 30.0
 """How long a worker may take to its next push, before its task is ended."""
-_LOOKED_AT = 10_000
+_MAX_TASKS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,36 +54,36 @@ class DecommissionTracker:
     def __init__(self, context: SparkContext) -> None:
         self._context, self._scala = context, context._jsc.sc()
         conf = context.getConf()
-        is_told = conf.get("spark.decommission.enabled", "false") == "true"
-        self.is_possible = is_told and not re.match(ONE_PROCESS, str(context.master))
+        is_enabled = conf.get("spark.decommission.enabled", "false") == "true"
+        self.is_possible = is_enabled and not re.match(ONE_PROCESS, str(context.master))
         self._is_elastic = conf.get("spark.dynamicAllocation.enabled", "false") == "true"
 
     def tasks(self, stages: list[int]) -> list[DepartingTask]:
         """Returns the tasks of these stages that run on such executors."""
         scheduler = self._scala.taskScheduler()
-        names = self._executors()
-        leaving = {n for n in names if scheduler.getExecutorDecommissionState(n).isDefined()}
-        found = []
+        executors = self._executors()
+        leaving = {n for n in executors if scheduler.getExecutorDecommissionState(n).isDefined()}
+        departing = []
         for stage in stages if leaving else ():
-            tasks = self._scala.statusStore().taskList(stage, 0, _LOOKED_AT)
+            tasks = self._scala.statusStore().taskList(stage, 0, _MAX_TASKS)
             for task in (tasks.apply(n) for n in range(tasks.size())):
                 if task.status() == "RUNNING" and task.executorId() in leaving:
-                    found.append(
+                    departing.append(
                         DepartingTask(task.taskId(), task.partitionId(), task.executorId())
                     )
-        return found
+        return departing
 
     def end(self, task: DepartingTask) -> None:
         """Has Spark start a task elsewhere."""
-        why = f"executor {task.executor} is decommissioned"
+        reason = f"executor {task.executor} is decommissioned"
         # interrupted: else Spark first waits 4 s for the Python worker, which has no seat any more
-        self._scala.killTaskAttempt(task.task, True, why)  # noqa: FBT003 - a call into Java
-        names = self._executors()
-        if self._is_elastic and task.executor in names:
+        self._scala.killTaskAttempt(task.task, True, reason)  # noqa: FBT003 - a call into Java
+        executors = self._executors()
+        if self._is_elastic and task.executor in executors:
             # which takes a task that was killed for one that is done, and asks for no other place
             java: Any = self._context._jvm
-            nowhere = java.PythonUtils.toScalaMap(java.java.util.HashMap())
-            self._scala.requestTotalExecutors(len(names), 0, nowhere)
+            no_preferences = java.PythonUtils.toScalaMap(java.java.util.HashMap())
+            self._scala.requestTotalExecutors(len(executors), 0, no_preferences)
 
     def _executors(self) -> list[str]:
         ids = self._scala.schedulerBackend().getExecutorIds()
@@ -105,8 +105,8 @@ class TaskMover:
     seats: _Seats
     emit: Callable[[Event], None]
     now: Callable[[], float] = time.monotonic
-    _looks_at: float = 0.0
-    _known: set[int] = field(default_factory=set)
+    _next_look: float = 0.0
+    _noticed: set[int] = field(default_factory=set)
     _moving: dict[DepartingTask, float] = field(default_factory=dict)
     """Task -> when it is ended even without another push."""
 
@@ -117,19 +117,19 @@ class TaskMover:
             stages: returns the stages of the job that runs now.
         """
         now = self.now()
-        if self.tracker.is_possible and now >= self._looks_at:
-            self._looks_at = now + _LOOK_SECONDS
+        if self.tracker.is_possible and now >= self._next_look:
+            self._next_look = now + _LOOK_SECONDS
             self._notice(self.tracker.tasks(stages()), now)
-        for task, latest in list(self._moving.items()):
-            if self.seats.has_left(task.slot, str(task.task)) or now >= latest:
+        for task, deadline in list(self._moving.items()):
+            if self.seats.has_left(task.slot, str(task.task)) or now >= deadline:
                 del self._moving[task]
                 self.tracker.end(task)
 
     def _notice(self, tasks: list[DepartingTask], now: float) -> None:
         for task in tasks:
-            if task.task in self._known:
+            if task.task in self._noticed:
                 continue
-            self._known.add(task.task)
+            self._noticed.add(task.task)
             self._moving[task] = now + _PATIENCE_SECONDS
             self.seats.retire(task.slot, str(task.task))
             wrong = f"executor {task.executor} is decommissioned"

@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = ("host", "python", "torch", "photinus", "way")
 _SCHEMA: Final = ", ".join(f"{name} string" for name in _COLUMNS)
-_WAY_SECONDS: Final = 5.0
+_CONNECT_SECONDS: Final = 5.0
 _TASKS_SECONDS: Final = 120.0
-_SAME_PYTHON: Final = (
+_PYTHON_ADVICE: Final = (
     "the workers' Python must be this one's version and have photinus[spark]: set PYSPARK_PYTHON, "
     "or ship the environment with --archives"
 )
-_REACH: Final = "they reach the driver, over TLS 1.3"
-_OPEN: Final = "open the driver's ports to the workers, or set spark.driver.host"
+_REACHABLE: Final = "they reach the driver, over TLS 1.3"
+_PORTS_ADVICE: Final = "open the driver's ports to the workers, or set spark.driver.host"
 _OVERHEAD_MIB: Final = 1024
 """Torch alone takes some hundred MiB outside of Java's memory."""
-_SPARKS: Final = dict(zip(HEARTBEATS, ("10s", "60"), strict=True))
+_SPARK_DEFAULTS: Final = dict(zip(HEARTBEATS, ("10s", "60"), strict=True))
 _EXIT_SECONDS: Final = 10.0
 """An executor that ends waits so long for the thread that sends its heartbeats."""
 _PROMISED_SECONDS: Final = 30.0
@@ -87,12 +87,12 @@ def looked_at(spark: SparkSession, workers: int) -> Iterator[Diagnosis]:
         workers: how many tasks to try at the same time.
     """
     master = f"master {spark.conf.get('spark.master', '?')}"
-    by = ", through Spark Connect" if is_connect(spark) else ""
-    yield Diagnosis("Spark", f"{spark.version}, {master}{by}")
+    via = ", through Spark Connect" if is_connect(spark) else ""
+    yield Diagnosis("Spark", f"{spark.version}, {master}{via}")
     yield _slots(spark, workers)
     host = str(spark.conf.get("spark.driver.host", "127.0.0.1"))
     if is_connect(spark):
-        yield from _tasks_afar(spark, host, workers)
+        yield from _connect_tasks(spark, host, workers)
     else:
         yield port_finding(host)
         yield from _tasks(spark, host, workers)
@@ -112,8 +112,8 @@ def _slots(spark: SparkSession, workers: int) -> Diagnosis:
     if slots is None:
         return Diagnosis("slots", "as many as the cluster gives: dynamic allocation has no bound")
     fix = f"use {slots} workers or fewer, or give the application more cores"
-    is_few = slots < workers
-    return Diagnosis("slots", f"{slots} tasks at once", fix if is_few else "", is_needed=is_few)
+    is_short = slots < workers
+    return Diagnosis("slots", f"{slots} tasks at once", fix if is_short else "", is_needed=is_short)
 
 
 def _tasks(spark: SparkSession, host: str, workers: int) -> Iterator[Diagnosis]:
@@ -130,16 +130,16 @@ def _tasks(spark: SparkSession, host: str, workers: int) -> Iterator[Diagnosis]:
     finally:
         listener.close()
     if isinstance(rows, str):
-        yield Diagnosis("workers", rows, _SAME_PYTHON, is_needed=True)
+        yield Diagnosis("workers", rows, _PYTHON_ADVICE, is_needed=True)
     else:
-        yield from _told(rows)
+        yield from _worker_findings(rows)
 
 
-def _tasks_afar(spark: SparkSession, host: str, workers: int) -> Iterator[Diagnosis]:
+def _connect_tasks(spark: SparkSession, host: str, workers: int) -> Iterator[Diagnosis]:
     """Runs a tiny task for each worker: one of them will have to listen to the others."""
     folder = Path("runs").absolute() / f"doctor-{secrets.token_hex(4)}"
     run_directory, key = RunDirectory(str(folder), 1), Credentials.make(secrets.token_bytes(16))
-    task = _task_afar(host, asdict(key.worker(is_peer=True)), str(folder))
+    task = _connect_task(host, asdict(key.worker(is_peer=True)), str(folder))
     try:
         run_directory.make({}, key.worker(is_peer=True))
         tasks = spark.range(0, workers, 1, workers).mapInArrow(task, _SCHEMA)
@@ -147,10 +147,12 @@ def _tasks_afar(spark: SparkSession, host: str, workers: int) -> Iterator[Diagno
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if isinstance(rows, str):
-        yield Diagnosis("workers", rows, _SAME_PYTHON, is_needed=True)
+        yield Diagnosis("workers", rows, _PYTHON_ADVICE, is_needed=True)
     else:
         fix = "open the executors' ports to each other, and run where all see the run folder"
-        yield from _told(rows, f"they can listen, over TLS 1.3, and see {folder.parent}", fix)
+        yield from _worker_findings(
+            rows, f"they can listen, over TLS 1.3, and see {folder.parent}", fix
+        )
 
 
 def _settings(spark: SparkSession) -> dict[str, str]:
@@ -175,68 +177,68 @@ def _rows(job: SparkJob, workers: int) -> set[tuple[str, ...]] | str:
 
 
 def _task(address: str, key: dict[str, bytes]) -> Any:  # noqa: ANN401 - what mapInArrow takes
-    def look() -> list[str]:
+    def probe() -> list[str]:
         from photinus.engine.spark.diagnostics import seen
 
         return seen(address, key)
 
-    return _looking(look)
+    return _probing_task(probe)
 
 
-def _task_afar(host: str, key: dict[str, bytes], folder: str) -> Any:  # noqa: ANN401
-    def look() -> list[str]:
+def _connect_task(host: str, key: dict[str, bytes], folder: str) -> Any:  # noqa: ANN401
+    def probe() -> list[str]:
         from photinus.engine.spark.diagnostics import seen_afar
 
         return seen_afar(host, key, folder)
 
-    return _looking(look)
+    return _probing_task(probe)
 
 
-def _looking(see: Callable[[], list[str]]) -> Any:  # noqa: ANN401
-    def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _probing_task(probe: Callable[[], list[str]]) -> Any:  # noqa: ANN401
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
         for _ in batches:
             pass
-        values = see()
+        values = probe()
         names = [f"{n}" for n in range(len(values))]
         yield pa.RecordBatch.from_arrays([pa.array([v]) for v in values], names=names)
 
-    return look
+    return run
 
 
 def seen(address: str, key: dict[str, bytes]) -> list[str]:
     """Returns what a task sees: host, Python, torch, photinus, and what bars its way back."""
-    return _seen(lambda: _link(address, WorkerKey(**key)))
+    return _probe(lambda: _link(address, WorkerKey(**key)))
 
 
 def seen_afar(host: str, key: dict[str, bytes], folder: str) -> list[str]:
     """Returns likewise what bars a task from hosting a run: its port, or the run folder."""
-    own = WorkerKey(**key)
+    worker_key = WorkerKey(**key)
 
     def listen() -> None:
         RunDirectory(folder, 1).check()
-        listener = TcpListener(local_host(host), own, lambda *_: None, lambda *_: None)
+        listener = TcpListener(local_host(host), worker_key, lambda *_: None, lambda *_: None)
         try:
-            _link(listener.address, own)
+            _link(listener.address, worker_key)
         finally:
             listener.close()
 
-    return _seen(listen)
+    return _probe(listen)
 
 
 def _link(address: str, key: WorkerKey) -> None:
-    TcpLink(address, key, connect_seconds=_WAY_SECONDS).close()
+    TcpLink(address, key, connect_seconds=_CONNECT_SECONDS).close()
 
 
-def _seen(way: Callable[[], None]) -> list[str]:
+def _probe(connect: Callable[[], None]) -> list[str]:
     try:
-        way()
-        bar = ""
+        connect()
+        obstacle = ""
     except PhotinusError as error:
-        bar = str(error)
-    here = platform.node(), platform.python_version()
-    return [*here, version("torch"), version("photinus"), bar]
+        obstacle = str(error)
+    host_and_python = platform.node(), platform.python_version()
+    return [*host_and_python, version("torch"), version("photinus"), obstacle]
 
 
 def version(package: str) -> str:
@@ -248,19 +250,30 @@ def version(package: str) -> str:
         return ""
 
 
-def _told(rows: set[tuple[str, ...]], reach: str = _REACH, fix: str = _OPEN) -> Iterator[Diagnosis]:
-    mine = ".".join(map(str, sys.version_info[:3]))
+def _worker_findings(
+    rows: set[tuple[str, ...]], reachable: str = _REACHABLE, fix: str = _PORTS_ADVICE
+) -> Iterator[Diagnosis]:
+    own_python = ".".join(map(str, sys.version_info[:3]))
     hosts = sorted({row[0] for row in rows})
     yield Diagnosis("workers", f"on {', '.join(hosts[:8])}" + (" ..." if len(hosts) > 8 else ""))
-    ours = {"Python": mine, "torch": version("torch"), "photinus": version("photinus")}
-    for place, (name, own) in enumerate(ours.items(), start=1):
-        found = sorted({row[place] or "none" for row in rows})
-        is_same = found == [own]
-        do = "" if is_same else f"install {name} {own} on every worker, as the driver has it"
+    driver_versions = {
+        "Python": own_python,
+        "torch": version("torch"),
+        "photinus": version("photinus"),
+    }
+    for column, (name, expected) in enumerate(driver_versions.items(), start=1):
+        found = sorted({row[column] or "none" for row in rows})
+        is_same = found == [expected]
+        do = "" if is_same else f"install {name} {expected} on every worker, as the driver has it"
         text = ", ".join(found)
         yield Diagnosis(f"workers' {name}", text, do, is_needed="none" in found)
-    lost = sorted({row[4] for row in rows} - {""})
-    yield Diagnosis("way", lost[0] if lost else reach, fix if lost else "", is_needed=bool(lost))
+    obstacles = sorted({row[4] for row in rows} - {""})
+    yield Diagnosis(
+        "way",
+        obstacles[0] if obstacles else reachable,
+        fix if obstacles else "",
+        is_needed=bool(obstacles),
+    )
 
 
 def settings_findings(settings: dict[str, str]) -> Iterator[Diagnosis]:
@@ -289,28 +302,32 @@ def settings_findings(settings: dict[str, str]) -> Iterator[Diagnosis]:
 
 
 def _security(settings: dict[str, str], *, is_local: bool) -> Diagnosis:
-    on = [
+    enabled = [
         name
         for name in ("spark.authenticate", "spark.network.crypto.enabled")
         if settings.get(name, "false") == "true"
     ]
     if settings.get("spark.ssl.rpc.enabled", "false") == "true":
-        on.append("spark.ssl.rpc.enabled")
+        enabled.append("spark.ssl.rpc.enabled")
     if is_local:
         return Diagnosis("Spark's own network", "none: one process")
-    is_closed = "spark.authenticate" in on and len(on) > 1
+    is_encrypted = "spark.authenticate" in enabled and len(enabled) > 1
     fix = (
         "spark.authenticate=true and spark.network.crypto.enabled=true: the keys of a run travel "
         "in its tasks, over Spark's network"
     )
-    return Diagnosis("Spark's own network", ", ".join(on) or "in clear", "" if is_closed else fix)
+    return Diagnosis(
+        "Spark's own network", ", ".join(enabled) or "in clear", "" if is_encrypted else fix
+    )
 
 
 def _without_driver(settings: dict[str, str], *, is_local: bool) -> Diagnosis:
     """Reports how long executors may outlive a driver that closes no connection."""
     if is_local:
         return Diagnosis("without a driver", "none: one process")
-    interval, failures = ({**_SPARKS, **settings}[name].strip().lower() for name in HEARTBEATS)
+    interval, failures = (
+        {**_SPARK_DEFAULTS, **settings}[name].strip().lower() for name in HEARTBEATS
+    )
     number = interval.rstrip(string.ascii_lowercase)
     unit = _UNITS[interval.removeprefix(number) or "ms"]
     seconds = _EXIT_SECONDS + (int(failures) + 1) * int(number) * unit

@@ -56,7 +56,7 @@ from photinus.engine.spark.job import (
     SparkJob,
     check_size,
     queried,
-    told_by_a_task,
+    raise_task_error,
     wait_for_end,
 )
 from photinus.engine.spark.lent_executors import LentExecutors
@@ -64,9 +64,9 @@ from photinus.engine.spark.lost_tasks import LostTaskReporter
 from photinus.engine.spark.resources import (
     amounts_of,
     executor_amounts,
-    given_to,
     is_elastic,
     profile_of,
+    resources_of_task,
 )
 from photinus.engine.spark.seat_jobs import SeatJobs
 from photinus.engine.spark.sent_code import check_sent
@@ -74,7 +74,7 @@ from photinus.engine.spark.session import is_connect, session_warnings, spark_se
 from photinus.engine.spark.slots import (
     AbsenceReasons,
     StarvationWatch,
-    held_now,
+    count_held_slots,
     taken_slots,
 )
 from photinus.engine.worker_bootstrap import WorkerBootstrap
@@ -90,7 +90,7 @@ if TYPE_CHECKING:
 
 
 _SCHEMA = "slot int, rows long, streams boolean"
-_SLOT = ("executor.cores", "task.cpus")
+_SLOT_SETTINGS = ("executor.cores", "task.cpus")
 _log = logging.getLogger("photinus")
 _REGISTER_SECONDS = 30.0
 """How long executors may take to register."""
@@ -160,9 +160,9 @@ class SparkEngine(Engine):
         with interruptible():
             spark = self._spark or spark_session(workers)
         with interruptible():  # Spark has put a handler of its own in the place of the first
-            return self._trained(spark, run_spec)
+            return self._train(spark, run_spec)
 
-    def _trained(self, spark: SparkSession, run_spec: RunSpec) -> RunResult:
+    def _train(self, spark: SparkSession, run_spec: RunSpec) -> RunResult:
         workers = run_spec.plan.workers
         driver = self._hooks.driver(run_spec)
         run_spec = driver.run_spec
@@ -172,9 +172,9 @@ class SparkEngine(Engine):
         sharing = sharing_of(spark, run_spec, profile)
         with sharing.joined():
             check_slots(spark, workers, profile, sharing)
-            return self._shared(spark, run_spec, driver, profile, sharing)
+            return self._train_in_seats(spark, run_spec, driver, profile, sharing)
 
-    def _shared(
+    def _train_in_seats(
         self,
         spark: SparkSession,
         run_spec: RunSpec,
@@ -184,18 +184,18 @@ class SparkEngine(Engine):
     ) -> RunResult:
         for text in session_warnings(spark, has_view=run_spec.has_view):
             run_spec.emit(Warned(text=text))
-        data = _framed(spark, run_spec.data, run_spec.plan)
+        data = _as_frame_data(spark, run_spec.data, run_spec.plan)
         frame, spec = data.selected()
-        functions = _by_value(run_spec.plan, spec)
+        functions = _functions_to_send(run_spec.plan, spec)
         check_sent(spark, functions)
-        is_own = isinstance(run_spec.data, ArrayData)  # then to run it again costs little
-        with nullcontext(frame) if is_own else once(frame) as rows:
+        is_array = isinstance(run_spec.data, ArrayData)  # then to run it again costs little
+        with nullcontext(frame) if is_array else once(frame) as rows:
             shape = data.shape or queried(spark, lambda: shape_of(rows, spec))
             spec = replace(spec, scale=data.scale, shape=shape)
             tasks = _Tasks(spark, profile, run_spec, functions, sharing)
-            return self._over(tasks, run_spec, driver, replace(data, frame=rows), spec)
+            return self._train_over(tasks, run_spec, driver, replace(data, frame=rows), spec)
 
-    def _over(
+    def _train_over(
         self,
         tasks: _Tasks,
         run_spec: RunSpec,
@@ -210,76 +210,78 @@ class SparkEngine(Engine):
         def job(
             rows: DataFrame,
             bootstrap: WorkerBootstrap | CoordinatorSpec,
-            counted: Mapping[int, int] | None = None,
-            only: frozenset[int] | None = None,
+            streamed_rows: Mapping[int, int] | None = None,
+            only_slots: frozenset[int] | None = None,
         ) -> SparkJob:
-            reads = _Reads(
+            task_spec = _TaskSpec(
                 bootstrap,
                 spec,
                 data.checks,
                 data.budget,
-                counted,
+                streamed_rows,
                 tasks.amounts,
                 tasks.functions,
-                only,
+                only_slots,
             )
-            return tasks.job(rows, _task(reads))
+            return tasks.job(rows, _task(task_spec))
 
         if is_connect(spark):
             if not isinstance(run_spec.data, ArrayData):  # arrays were distributed already
                 frame = partitioned(frame, workers)  # by a shuffle: no skew is left
-            with ConnectSession(run_spec) as afar, driver:
-                first = job(frame, afar.hosted(self._hooks, host))
-                emit, stopped = run_spec.emit, afar.stopped
-                wait_for_end(afar, first, emit, follow=told_by_a_task, stopped=stopped)
-                return afar.result()
+            with ConnectSession(run_spec) as client, driver:
+                first_job = job(frame, client.hosted(self._hooks, host))
+                emit, stopped = run_spec.emit, client.stopped
+                wait_for_end(client, first_job, emit, follow=raise_task_error, on_interrupt=stopped)
+                return client.result()
         slots = partial(slots_of, spark, tasks.profile)
-        absent = AbsenceReasons(spark.sparkContext, workers, slots)
-        run_spec = replace(run_spec, advice=absent.advice)
+        absence = AbsenceReasons(spark.sparkContext, workers, slots)
+        run_spec = replace(run_spec, advice=absence.advice)
         tasks.sharing.wait_for_seats()
-        others = taken_slots(spark.sparkContext, *self._hooks.taken())
+        other_job = taken_slots(spark.sparkContext, *self._hooks.taken())
         run_spec = replace(run_spec, can_shuffle=isinstance(run_spec.data, FrameData))
         threads = threads_held(run_spec.plan.limits.threads)
         with (
             threads,
             ReplicatedRows() as rows,
             DriverSession(run_spec, host) as session,
-            others,
+            other_job,
             driver,
         ):
             session.yields = "ends"
             rows.keep(partitioned(frame, workers))
 
-            def make(
-                counted: Mapping[int, int] | None, only: frozenset[int] | None = None
+            def make_job(
+                streamed_rows: Mapping[int, int] | None, only_slots: frozenset[int] | None = None
             ) -> SparkJob:
-                return job(rows.frame, session.bootstrap(self._hooks), counted, only)
+                return job(rows.frame, session.bootstrap(self._hooks), streamed_rows, only_slots)
 
-            passes = _Passes(session, make, run_spec, lambda: rows.keep(shuffled(frame, workers)))
+            passes = _Passes(
+                session, make_job, run_spec, lambda: rows.keep(shuffled(frame, workers))
+            )
             mover = TaskMover(DecommissionTracker(spark.sparkContext), session, run_spec.emit)
             starvation = StarvationWatch(session.starved, run_spec.emit)
             lost_tasks = LostTaskReporter(session)
 
-            def beside(job: SparkJob) -> None:
-                absent.look(job)
+            def on_poll(job: SparkJob) -> None:
+                absence.look(job)
                 lost_tasks.look(job)
                 mover.look(job.stages)
                 starvation.look(job)
                 seat_jobs.look(job)
 
             def follow(job: SparkJob) -> SparkJob | None:
-                return passes.next(job) or (job if seat_jobs.stays(job) else None)
+                return passes.next(job) or (job if seat_jobs.has_yielded(job) else None)
 
-            lent = LentExecutors(spark.sparkContext)
-            back = partial(make, None)
-            with SeatJobs(tasks.sharing, session, back, lent) as seat_jobs:
+            executors = LentExecutors(spark.sparkContext)
+            make_seat_job = partial(make_job, None)
+            with SeatJobs(tasks.sharing, session, make_seat_job, executors) as seat_jobs:
                 wait_for_end(
                     session,
-                    make(None),
+                    make_job(None),
                     run_spec.emit,
                     follow=follow,
-                    stopped=session.stopped,
-                    beside=beside,
+                    on_interrupt=session.stopped,
+                    on_poll=on_poll,
                 )
         return session.result()
 
@@ -303,16 +305,16 @@ class _Tasks:
     def job(self, rows: DataFrame, task: Any) -> SparkJob:  # noqa: ANN401 - as of `mapInArrow`
         """Returns the job that runs a task over each partition of `rows`."""
         check_size(task)
-        how: dict[str, Any] = {} if self.profile is None else {"profile": self.profile}
+        options: dict[str, Any] = {} if self.profile is None else {"profile": self.profile}
 
-        def act() -> list[Any]:  # a plan that failed gives the same error again, and no job
-            return rows.mapInArrow(task, _SCHEMA, **how).collect()
+        def collect() -> list[Any]:  # a plan that failed gives the same error again, and no job
+            return rows.mapInArrow(task, _SCHEMA, **options).collect()
 
-        of = self.spark if is_connect(self.spark) else self.spark.sparkContext
-        return SparkJob(of, act, self.run_spec.run.hex())
+        owner = self.spark if is_connect(self.spark) else self.spark.sparkContext
+        return SparkJob(owner, collect, self.run_spec.run.hex())
 
 
-def _framed(spark: SparkSession, data: Any, plan: TrainingPlan) -> FrameData:  # noqa: ANN401
+def _as_frame_data(spark: SparkSession, data: Any, plan: TrainingPlan) -> FrameData:  # noqa: ANN401
     if isinstance(data, FrameData):
         return data
     if isinstance(data, ArrayData):
@@ -356,41 +358,43 @@ def frame_of(spark: SparkSession, parts: Sequence[Block | tuple[Array, Array | N
         is_whole = all(np.issubdtype(part.dtype, np.integer) for part in labels)
         table["label"] = np.concatenate(labels).astype(np.int64 if is_whole else np.float64)
         schema += ", label " + ("long" if is_whole else "double")
-    table["key"] = np.repeat(_keys(spark, len(parts)), [len(part[0]) for part in parts])
+    table["key"] = np.repeat(_partition_keys(spark, len(parts)), [len(part[0]) for part in parts])
     frame = spark.createDataFrame(pd.DataFrame(table), schema + ", key long")
     return frame.repartition(len(parts), F.col("key")).drop("key")
 
 
-def _keys(spark: SparkSession, partitions: int) -> list[int]:
+def _partition_keys(spark: SparkSession, partitions: int) -> list[int]:
     """Returns for each partition a number that Spark's hash sends there."""
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
     # among 32 tries for each, one is missed once in 10^12 / partitions
     numbers = spark.range(32 * partitions + 32)
-    homes = numbers.select("id", F.pmod(F.hash("id"), F.lit(partitions)).alias("home")).collect()
-    found = {int(row["home"]): int(row["id"]) for row in homes}
-    return [found[partition] for partition in range(partitions)]
+    partition_rows = numbers.select(
+        "id", F.pmod(F.hash("id"), F.lit(partitions)).alias("home")
+    ).collect()
+    key_by_partition = {int(row["home"]): int(row["id"]) for row in partition_rows}
+    return [key_by_partition[partition] for partition in range(partitions)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Reads:
+class _TaskSpec:
     """What a task is sent: how its worker starts, and how it reads its partition."""
 
     bootstrap: WorkerBootstrap | CoordinatorSpec
     spec: ColumnSpec
     checks: RowChecks
     budget: Budget
-    counted: Mapping[int, int] | None
+    streamed_rows: Mapping[int, int] | None
     """The partitions that stream, and how many rows each holds; None in a run's first job."""
     amounts: Mapping[str, float]
     """What the task asked for of Spark's resources, by name."""
     functions: Mapping[str, Callable[..., Any]]
     """What the user sends by value."""
-    only: frozenset[int] | None = None
+    only_slots: frozenset[int] | None = None
     """The slots whose tasks train; the others' end at once."""
 
-    def _parted(
-        self, batches: Iterable[pa.RecordBatch], checker: RowChecker, aside: list[Block]
+    def _training_rows(
+        self, batches: Iterable[pa.RecordBatch], checker: RowChecker, set_aside: list[Block]
     ) -> Iterator[pa.RecordBatch]:
         """Yields the rows to train on; those that a column sets aside become blocks."""
         if self.spec.held is None:
@@ -398,13 +402,13 @@ class _Reads:
             return
         import pyarrow.compute as pc
 
-        other = RowChecker(checker.checks, checker.partition)
+        held_checker = RowChecker(checker.checks, checker.partition)
         for batch in batches:
-            is_held = batch.column(self.spec.held)
-            held = batch.filter(is_held)
-            if held.num_rows:
-                aside.append(arrays(held, self.spec, other))
-            yield batch.filter(pc.invert(is_held))
+            is_set_aside = batch.column(self.spec.held)
+            held_batch = batch.filter(is_set_aside)
+            if held_batch.num_rows:
+                set_aside.append(arrays(held_batch, self.spec, held_checker))
+            yield batch.filter(pc.invert(is_set_aside))
 
     def part(self, batches: Iterable[pa.RecordBatch], slot: int) -> tuple[WorkerData, bool]:
         """Opens a partition, and returns whether it streams.
@@ -412,20 +416,22 @@ class _Reads:
         One that fits neither in memory nor on disk is only counted, and its rows are checked, in
         the first job; in each job after that it is one pass.
         """
-        counted = self.counted or {}
+        streamed_rows = self.streamed_rows or {}
         plan = self.bootstrap.plan
-        nothing = replace(self.budget, memory_bytes=0, disk_bytes=0)
-        budget = nothing if slot in counted else self.budget.within(plan.limits.memory)
+        no_budget = replace(self.budget, memory_bytes=0, disk_bytes=0)
+        budget = no_budget if slot in streamed_rows else self.budget.within(plan.limits.memory)
         batches = self.bootstrap.hooks.batches(batches, slot)
         checker = RowChecker(self.checks, slot, lambda: trained_in(plan))
-        aside: list[Block] = []
-        rows = gather(self._parted(batches, checker, aside), self.spec, checker, budget)
+        set_aside: list[Block] = []
+        rows = gather(self._training_rows(batches, checker, set_aside), self.spec, checker, budget)
         if isinstance(rows, Rows):
-            part = part_of(rows, self.bootstrap.plan)
-            if aside:
-                held = Rows.of(*_whole(aside), scale=self.spec.scale)
-                part = replace(part, held=held)
-            return (part if self.counted is None else replace(part, passes=1)), False
+            worker_data = part_of(rows, self.bootstrap.plan)
+            if set_aside:
+                held_rows = Rows.of(*_concatenated(set_aside), scale=self.spec.scale)
+                worker_data = replace(worker_data, held=held_rows)
+            return (
+                worker_data if self.streamed_rows is None else replace(worker_data, passes=1)
+            ), False
         if self.bootstrap.plan.measures:
             do = "use more workers or a larger budget, or validation=0"
             raise NotReadyError("rows that stream cannot be set aside to measure on", do=do)
@@ -433,31 +439,31 @@ class _Reads:
             wrong = f"the rows of partition {slot} fit neither in memory nor on disk"
             do = "use more workers, or a classic session, where they stream"
             raise NotReadyError(wrong, got="Spark Connect", do=do)
-        stream, known = rows, counted.get(slot)
-        if known is None:
+        stream, total = rows, streamed_rows.get(slot)
+        if total is None:
             count, span = 0, None
             for block in stream.blocks:
                 count += len(block.features)
                 span = span or span_of(block.features, stream.scale)
             return WorkerData(count, lambda order: StreamFeed(stream, order), 0, span=span), True
-        return WorkerData(known, lambda order: StreamFeed(stream, order, rows=known), 1), True
+        return WorkerData(total, lambda order: StreamFeed(stream, order, rows=total), 1), True
 
 
-def _by_value(plan: TrainingPlan, spec: ColumnSpec) -> dict[str, Callable[..., Any]]:
+def _functions_to_send(plan: TrainingPlan, spec: ColumnSpec) -> dict[str, Callable[..., Any]]:
     """Returns the user's functions that travel in the tasks' closure."""
     stages = [p.stage for p in plan.phases if isinstance(p.stage, ModuleStage)]
     strategies = [p.strategy for p in plan.phases if isinstance(p.strategy, CustomStrategy)]
     inputs = [] if spec.inputs is None else [spec.inputs]
-    return functions_by_value([to_dict(named) for named in (*stages, *strategies, *inputs)])
+    return functions_by_value([to_dict(settings) for settings in (*stages, *strategies, *inputs)])
 
 
-def _whole(blocks: Sequence[Block]) -> Block:
+def _concatenated(blocks: Sequence[Block]) -> Block:
     """Returns all blocks' rows as one."""
     parts = zip(*blocks, strict=True)
     return Block(*(None if part[0] is None else joined(part) for part in parts))
 
 
-def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _task(task_spec: _TaskSpec) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Returns what a task runs: it reads its partition, trains, and yields one row."""
 
     def train(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -466,28 +472,30 @@ def _task(reads: _Reads) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Rec
 
         task = TaskContext.get()
         assert task is not None
-        take_by_value(reads.functions)
-        slot, said = task.partitionId(), {"rows": 0, "streams": False}
+        take_by_value(task_spec.functions)
+        slot, report = task.partitionId(), {"rows": 0, "streams": False}
 
         def open_part() -> WorkerData:
-            part, streams = reads.part(batches, slot)
-            said.update(rows=part.rows, streams=streams)
-            return part
+            worker_data, streams = task_spec.part(batches, slot)
+            report.update(rows=worker_data.rows, streams=streams)
+            return worker_data
 
-        if reads.only is not None and slot not in reads.only:
+        if task_spec.only_slots is not None and slot not in task_spec.only_slots:
             return
         try:
-            given = given_to(task, reads.amounts)
-            shared = SparkFiles.getRootDirectory()
-            reads.bootstrap.run(slot, str(task.taskAttemptId()), open_part, given, shared)
+            resources = resources_of_task(task, task_spec.amounts)
+            shared_folder = SparkFiles.getRootDirectory()
+            task_spec.bootstrap.run(
+                slot, str(task.taskAttemptId()), open_part, resources, shared_folder
+            )
         except LinkLostError:
             end_executor()
             raise
         yield pa.RecordBatch.from_arrays(
             [
                 pa.array([slot], pa.int32()),
-                pa.array([said["rows"]], pa.int64()),
-                pa.array([said["streams"]], pa.bool_()),
+                pa.array([report["rows"]], pa.int64()),
+                pa.array([report["streams"]], pa.bool_()),
             ],
             names=["slot", "rows", "streams"],
         )
@@ -505,12 +513,17 @@ class _Passes:
     def __init__(
         self,
         session: DriverSession,
-        make: Callable[[Mapping[int, int] | None], SparkJob],
-        of: RunSpec,
+        make_job: Callable[[Mapping[int, int] | None], SparkJob],
+        run_spec: RunSpec,
         shuffle: Callable[[], None],
     ) -> None:
-        self._session, self._make, self._of, self._shuffle = session, make, of, shuffle
-        self._counted: Mapping[int, int] = {}
+        self._session, self._make_job, self._run_spec, self._shuffle = (
+            session,
+            make_job,
+            run_spec,
+            shuffle,
+        )
+        self._streamed_rows: Mapping[int, int] = {}
 
     def next(self, job: SparkJob) -> SparkJob | None:
         """Returns the job of the next pass; None where the last one is not over."""
@@ -519,13 +532,13 @@ class _Passes:
         if self._session.wants_shuffle:
             self._shuffle()
             self._session.next_pass()
-            return self._make(None)
+            return self._make_job(None)
         streams = {row["slot"]: row["rows"] for row in job.rows if row["streams"]}
-        if streams != self._counted:
-            _check_passes(streams, self._of)
+        if streams != self._streamed_rows:
+            _check_passes(streams, self._run_spec)
         self._session.next_pass()
-        self._counted = streams
-        return self._make(streams)
+        self._streamed_rows = streams
+        return self._make_job(streams)
 
 
 def _check_passes(streams: Mapping[int, int], run_spec: RunSpec) -> None:
@@ -544,19 +557,19 @@ def sharing_of(
     spark: SparkSession, run_spec: RunSpec, profile: ResourceProfile | None
 ) -> SeatSharing:
     """Returns how a run shares the slots of its application, and those of others' where asked."""
-    is_far = is_connect(spark)
-    if is_far and not run_spec.urgency.is_plain:
+    is_on_connect = is_connect(spark)
+    if is_on_connect and not run_spec.urgency.is_plain:
         wrong = "a run on Spark Connect shares no seats"
         run_spec.emit(
             Warned(text=message(wrong, then="priority, weight and jobs_folder are ignored"))
         )
-    own = SeatClaim(
+    claim = SeatClaim(
         run=run_spec.run.hex(),
-        place=run_spec.run.hex() if is_far else spark.sparkContext.applicationId,
+        place=run_spec.run.hex() if is_on_connect else spark.sparkContext.applicationId,
         workers=run_spec.plan.workers,
     )
-    urgency = Urgency() if is_far else run_spec.urgency
-    return SeatSharing(urgency, own, lambda: slots_of(spark, profile), run_spec.emit)
+    urgency = Urgency() if is_on_connect else run_spec.urgency
+    return SeatSharing(urgency, claim, lambda: slots_of(spark, profile), run_spec.emit)
 
 
 @contextmanager
@@ -567,7 +580,7 @@ def seats_asked_for(
     if is_connect(spark):
         yield
         return
-    own = SeatClaim(
+    claim = SeatClaim(
         run=f"fit-{secrets.token_hex(8)}",
         place=spark.sparkContext.applicationId,
         slots=slots_of(spark, None),
@@ -575,10 +588,10 @@ def seats_asked_for(
         priority=priority,
         weight=weight,
     )
-    taken = sum(run.held for run in claims_here(own.place).values())
-    if own.slots is not None and taken + workers > own.slots:
-        _log.warning(waiting_warning(own, taken, "fit"))
-    with announced(own):
+    taken_seats = sum(run.held for run in claims_here(claim.place).values())
+    if claim.slots is not None and taken_seats + workers > claim.slots:
+        _log.warning(waiting_warning(claim, taken_seats, "fit"))
+    with announced(claim):
         yield
 
 
@@ -593,11 +606,11 @@ def check_slots(
     Raises:
         UsageError: the application has fewer; the message says how many.
     """
-    waiting, waited = threading.Event(), 0.0
+    pause, waited = threading.Event(), 0.0
     slots = slots_of(spark, profile)
     is_local = re.match(ONE_PROCESS, str(spark.conf.get("spark.master", "local")))
     while slots is not None and slots < workers and not is_local and waited < _REGISTER_SECONDS:
-        waiting.wait(0.5)
+        pause.wait(0.5)
         # another application may have to give its executors up first
         waited = 0.0 if sharing is not None and sharing.is_owed_seats() else waited + 0.5
         slots = slots_of(spark, profile)
@@ -620,21 +633,23 @@ def free_slots(spark: SparkSession) -> int:
     if slots is None:
         wrong = "Spark does not say how many tasks can run at the same time"
         raise UsageError(wrong, got="numWorkers 0, which takes all of them", do="set numWorkers")
-    taken = 0 if is_connect(spark) else held_now(spark.sparkContext.applicationId)
+    taken = 0 if is_connect(spark) else count_held_slots(spark.sparkContext.applicationId)
     return max(1, slots - taken)
 
 
-def most_slots(spark: SparkSession, profile: ResourceProfile | None) -> int | None:
+def max_slots(spark: SparkSession, profile: ResourceProfile | None) -> int | None:
     """Returns how many tasks can run at most where Spark starts executors by need."""
-    most = int(str(spark.conf.get("spark.dynamicAllocation.maxExecutors", "2147483647")))
+    max_executors = int(str(spark.conf.get("spark.dynamicAllocation.maxExecutors", "2147483647")))
     cores = int(str(spark.conf.get("spark.executor.cores", "1")))
-    each = cores // int(str(spark.conf.get("spark.task.cpus", "1")))
+    slots_each = cores // int(str(spark.conf.get("spark.task.cpus", "1")))
     if profile is not None:  # of a resource, an executor may have less than its cores would take
-        wanted = {name: asked.amount for name, asked in profile.taskResources.items()}
-        wanted.pop("cpus", None)
-        has = executor_amounts(spark, wanted)
-        each = min([each, *(int(has[name] / amount) for name, amount in wanted.items())])
-    return None if most > 1_000_000 else most * each
+        amounts = {name: requested.amount for name, requested in profile.taskResources.items()}
+        amounts.pop("cpus", None)
+        executor_has = executor_amounts(spark, amounts)
+        slots_each = min(
+            [slots_each, *(int(executor_has[name] / amount) for name, amount in amounts.items())]
+        )
+    return None if max_executors > 1_000_000 else max_executors * slots_each
 
 
 def slots_of(spark: SparkSession, profile: ResourceProfile | None = None) -> int | None:
@@ -644,16 +659,16 @@ def slots_of(spark: SparkSession, profile: ResourceProfile | None = None) -> int
     """
     conf = spark.conf
     if is_connect(spark):
-        found = re.fullmatch(r"local\[(\d+)(,.*)?\]", str(conf.get("spark.master", "")))
-        return int(found[1]) if found else None
+        match = re.fullmatch(r"local\[(\d+)(,.*)?\]", str(conf.get("spark.master", "")))
+        return int(match[1]) if match else None
     scala = spark.sparkContext._jsc.sc()
     if is_elastic(spark):
-        return most_slots(spark, profile)
+        return max_slots(spark, profile)
     if str(conf.get("spark.master", "")) == "yarn":  # which starts containers when it has room
-        cores, cpus = (int(str(conf.get(f"spark.{key}", "1"))) for key in _SLOT)
+        cores, cpus = (int(str(conf.get(f"spark.{key}", "1"))) for key in _SLOT_SETTINGS)
         return int(str(conf.get("spark.executor.instances", "2"))) * (cores // cpus)
     manager = scala.resourceProfileManager()
-    if profile is None or (asked := profile._java_resource_profile) is None:
+    if profile is None or (requested := profile._java_resource_profile) is None:
         return int(scala.maxNumConcurrentTasks(manager.defaultResourceProfile()))
-    manager.addResourceProfile(asked)
-    return int(scala.maxNumConcurrentTasks(asked))
+    manager.addResourceProfile(requested)
+    return int(scala.maxNumConcurrentTasks(requested))

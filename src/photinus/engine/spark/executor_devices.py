@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from photinus.devices.discovery import Device, VisibleDevice, found, measured
-from photinus.engine.spark.resources import given_to
+from photinus.engine.spark.resources import resources_of_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,18 +27,18 @@ def seen_by_tasks(spark: SparkSession, tasks: int) -> tuple[VisibleDevice, ...]:
         spark: any session.
         tasks: how many to ask.
     """
-    asked = spark.range(0, tasks, 1, tasks).mapInArrow(_look, _SCHEMA)
-    seen = {}
-    for row in asked.collect():
-        plain = row.asDict()
-        host, resource, gflops = (plain.pop(name) for name in ("host", "resource", "gflops"))
-        device = Device(**plain)
-        one = VisibleDevice(host=host, resource=resource, device=device, gflops=gflops)
-        seen[host, resource, device.name] = one
-    return tuple(seen[key] for key in sorted(seen))
+    answers = spark.range(0, tasks, 1, tasks).mapInArrow(_list_devices, _SCHEMA)
+    devices = {}
+    for row in answers.collect():
+        fields = row.asDict()
+        host, resource, gflops = (fields.pop(name) for name in ("host", "resource", "gflops"))
+        device = Device(**fields)
+        visible_device = VisibleDevice(host=host, resource=resource, device=device, gflops=gflops)
+        devices[host, resource, device.name] = visible_device
+    return tuple(devices[key] for key in sorted(devices))
 
 
-def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _list_devices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
     from pyspark import TaskContext
 
@@ -46,7 +46,7 @@ def _look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         pass
     task = TaskContext.get()
     assert task is not None
-    bound = given_to(task).bind()
+    bound = resources_of_task(task).bind()
     rows = [
         {
             "host": platform.node(),

@@ -30,24 +30,24 @@ MAX_CLOSURE_BYTES = 512 << 10
 """Above 1 MiB Spark makes a task's closure a broadcast: a file in clear on every machine."""
 LEAVE_SECONDS = 15.0
 """How long the tasks may take to end once the run is over."""
-_AGAIN = 3
+_MAX_RESUBMITS = 3
 """How often a job that Spark gave up is submitted again."""
-_FAILURES = 3
+_MAX_FAILURES = 3
 """How often every task may fail before the first worker has come."""
 _FIRST_SLOTS = 32
 """How many slots are looked at where there are more: Spark begins with the first."""
-_LOOKED_AT, _MOST_TASKS = 100, 10_000
-_UNSEEN = re.compile("ExecutorLostFailure|TaskKilled")
+_MAX_FAILED_TASKS, _MAX_TASKS = 100, 10_000
+_LOST_CONTACT = re.compile("ExecutorLostFailure|TaskKilled")
 _POOL = "spark.scheduler.pool"
-_REFUSED = re.compile(r"photinus\.core\.errors\.(\w+): (.*)")
-_ERROR = re.compile(r"[\w.]+(Error|Exception)(:|$)")
+_PHOTINUS_ERROR = re.compile(r"photinus\.core\.errors\.(\w+): (.*)")
+_PYTHON_ERROR = re.compile(r"[\w.]+(Error|Exception)(:|$)")
 _CRASHED = re.compile(r"Lost task (\d+)\..*Python worker exited unexpectedly \(crashed\)(?!:)")
-_KILLED = re.compile(
+_LOST_PROCESS = re.compile(
     "Python worker exited|was killed, or crashed|ExecutorLostFailure"
     # as Spark meets it where it hands rows to the process that is gone
     "|Broken pipe|Connection reset"
 )
-_MOST_LOST = 12
+_MAX_LOST = 12
 """How often one task may lose its process before any worker has come; Spark's own limits are lower
 in a session that was not made for training, and a job that Spark gives up is submitted again."""
 
@@ -86,29 +86,29 @@ class SparkJob(threading.Thread):
     """Runs a job, as `lambda: frame.mapInArrow(task, schema).collect()`.
 
     Args:
-        of: the context whose tasks they are; for Spark Connect the session: it does not report how
-            its tasks fare before their end.
-        act: starts the job, and returns its rows.
+        owner: the context whose tasks they are; for Spark Connect the session: it does not report
+            how its tasks fare before their end.
+        collect: starts the job, and returns its rows.
         group: the name that the job is known and cancelled by.
     """
 
     def __init__(
-        self, of: SparkContext | SparkSession, act: Callable[[], list[Any]], group: str
+        self, owner: SparkContext | SparkSession, collect: Callable[[], list[Any]], group: str
     ) -> None:
         super().__init__(name="photinus-job", daemon=True)
         self.rows: list[Any] = []
         self.error: Exception | None = None
-        self._of, self._act, self._group = of, act, group
-        self._context: Any = of if hasattr(of, "setJobGroup") else None
-        self._session: Any = of if self._context is None else None
-        asked_by = getattr(of, "getLocalProperty", lambda _: None)
-        self._pool = asked_by(_POOL)  # of the thread that asks for the job
-        self._said: dict[int, tuple[tuple[int, int], str]] = {}
+        self._owner, self._collect, self._group = owner, collect, group
+        self._context: Any = owner if hasattr(owner, "setJobGroup") else None
+        self._session: Any = owner if self._context is None else None
+        local_property = getattr(owner, "getLocalProperty", lambda _: None)
+        self._pool = local_property(_POOL)  # of the thread that asks for the job
+        self._failure_messages: dict[int, tuple[tuple[int, int], str]] = {}
         """Attempt that failed -> its stage and task, and Spark's message about it."""
 
     def again(self) -> SparkJob:
         """Returns the same job, not yet started."""
-        return SparkJob(self._of, self._act, self._group)
+        return SparkJob(self._owner, self._collect, self._group)
 
     def run(self) -> None:
         """Runs it to its end."""
@@ -119,7 +119,7 @@ class SparkJob(threading.Thread):
                 self._context.setJobGroup(self._group, "photinus", interruptOnCancel=True)
             if self._pool is not None:
                 self._context.setLocalProperty(_POOL, self._pool)
-            self.rows = self._act()
+            self.rows = self._collect()
         except Exception as error:
             self.error = error
 
@@ -146,29 +146,34 @@ class SparkJob(threading.Thread):
     def failed(self) -> Failures:
         """Returns by what its tasks have failed: of a lost process the task may be innocent."""
         stages = {stage: info.numFailedTasks for stage, info in self._stages().items()}
-        if sum(stages.values()) > len(self._said):
+        if sum(stages.values()) > len(self._failure_messages):
             for stage in (stage for stage, count in stages.items() if count):
-                self._look(stage)
-        own = [(task, text) for task, text in self._said.values() if not is_lost(text)]
-        lost = [task for task, text in self._said.values() if is_lost(text)]
-        said = [text for _, text in own] or [text for _, text in self._said.values()]
+                self._read_failures(stage)
+        own = [(task, text) for task, text in self._failure_messages.values() if not is_lost(text)]
+        lost = [task for task, text in self._failure_messages.values() if is_lost(text)]
+        messages = [text for _, text in own] or [
+            text for _, text in self._failure_messages.values()
+        ]
         return Failures(
             # where Spark does not report what failed, all counts
-            len(own) if self._said else sum(stages.values()),
+            len(own) if self._failure_messages else sum(stages.values()),
             max(Counter(task for task, _ in own).values(), default=0),
             max(Counter(lost).values(), default=0),
-            cause_of(said[-1]) if said else "",
+            cause_of(messages[-1]) if messages else "",
         )
 
-    def _look(self, stage: int) -> None:
+    def _read_failures(self, stage: int) -> None:
         """Notes what Spark reports of a stage's attempts."""
         # the store is Spark's own and may change: without it nothing is reported of them
         with contextlib.suppress(Exception):
-            tasks = self._context._jsc.sc().statusStore().taskList(stage, 0, _LOOKED_AT)
+            tasks = self._context._jsc.sc().statusStore().taskList(stage, 0, _MAX_FAILED_TASKS)
             for task in (tasks.apply(i) for i in range(tasks.size())):
-                if task.taskId() in self._said or str(task.status()) != "FAILED":
+                if task.taskId() in self._failure_messages or str(task.status()) != "FAILED":
                     continue
-                self._said[task.taskId()] = (stage, int(task.index())), _said(task)
+                self._failure_messages[task.taskId()] = (
+                    (stage, int(task.index())),
+                    _error_message(task),
+                )
 
     def running(self) -> int:
         """Returns how many tasks run now; of Connect that is not known."""
@@ -183,15 +188,15 @@ class SparkJob(threading.Thread):
 
         Without those of executors that Spark has lost contact with: their processes may still run.
         """
-        found = []
+        ended = []
         for stage in self._stages():
             # as of `reason`
             with contextlib.suppress(Exception):
-                tasks = self._context._jsc.sc().statusStore().taskList(stage, 0, _MOST_TASKS)
+                tasks = self._context._jsc.sc().statusStore().taskList(stage, 0, _MAX_TASKS)
                 for task in (tasks.apply(i) for i in range(tasks.size())):
-                    if task.status() == "FAILED" and not _UNSEEN.search(_said(task)):
-                        found.append((int(task.partitionId()), str(task.taskId())))
-        return found
+                    if task.status() == "FAILED" and not _LOST_CONTACT.search(_error_message(task)):
+                        ended.append((int(task.partitionId()), str(task.taskId())))
+        return ended
 
     def cure(self, reason: object) -> str:
         """Returns what to do about a failure of its processes; nothing where that is not known."""
@@ -208,14 +213,14 @@ class SparkJob(threading.Thread):
         tracker = self._context.statusTracker()
         jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
         stages = {stage for job in jobs if job is not None for stage in job.stageIds}
-        found = {stage: tracker.getStageInfo(stage) for stage in sorted(stages)}
-        return {stage: info for stage, info in found.items() if info is not None}
+        infos = {stage: tracker.getStageInfo(stage) for stage in sorted(stages)}
+        return {stage: info for stage, info in infos.items() if info is not None}
 
 
-def _said(task: Any) -> str:  # noqa: ANN401 - Spark's TaskData
+def _error_message(task: Any) -> str:  # noqa: ANN401 - Spark's TaskData
     """Returns what a task failed with; nothing where it did not."""
-    text = task.errorMessage()
-    return str(text.get()) if text.isDefined() else ""
+    error = task.errorMessage()
+    return str(error.get()) if error.isDefined() else ""
 
 
 def cause_of(error: object) -> str:
@@ -232,9 +237,9 @@ def cause_of(error: object) -> str:
         return f"the Python process of task {crashed[1]} was killed, or crashed"
     stripped = (line.strip().removeprefix(": ") for line in str(error).splitlines())
     lines = [line for line in stripped if line]
-    python = [line for line in lines if _ERROR.match(line)]
-    named = [line for line in lines if "Error" in line or "Exception" in line]
-    return (python or named or lines or [type(error).__name__])[-1][:300]
+    python_lines = [line for line in lines if _PYTHON_ERROR.match(line)]
+    error_lines = [line for line in lines if "Error" in line or "Exception" in line]
+    return (python_lines or error_lines or lines or [type(error).__name__])[-1][:300]
 
 
 def is_lost(error: object) -> bool:
@@ -247,7 +252,9 @@ def is_lost(error: object) -> bool:
     text = str(error)
     # a daemon that was killed closes the connection over which it was asked for a process
     is_daemon = "EOFException" in text and "PythonWorkerFactory" in text
-    return bool(_KILLED.search(text)) or (is_daemon and "Error from python worker" not in text)
+    return bool(_LOST_PROCESS.search(text)) or (
+        is_daemon and "Error from python worker" not in text
+    )
 
 
 def cure_of(reason: object, master: str) -> str:
@@ -263,24 +270,24 @@ def cure_of(reason: object, master: str) -> str:
     """
     if "ModuleNotFoundError" in str(reason):
         return "set PYSPARK_PYTHON to a Python that has it, or send it by --py-files"
-    if not _KILLED.search(str(reason)):
+    if not _LOST_PROCESS.search(str(reason)):
         return ""
-    more = "" if master.startswith("local") else "raise spark.executor.memoryOverhead, "
-    return f"{MEMORY_RAN_OUT}: {more}use a smaller batch, or fewer workers"
+    overhead_advice = "" if master.startswith("local") else "raise spark.executor.memoryOverhead, "
+    return f"{MEMORY_RAN_OUT}: {overhead_advice}use a smaller batch, or fewer workers"
 
 
-def told_by_a_task(job: SparkJob) -> None:
+def raise_task_error(job: SparkJob) -> None:
     """Passes on the error of a task, where Spark is the only way to report it.
 
     Raises:
         PhotinusError: as the task raised it; a lost link is no such error.
     """
-    found = _REFUSED.search(str(job.error or ""))
-    if found and not found[1].startswith("Link"):
-        raise told_error(found[2], found[1])
+    match = _PHOTINUS_ERROR.search(str(job.error or ""))
+    if match and not match[1].startswith("Link"):
+        raise told_error(match[2], match[1])
 
 
-def queried(spark: SparkSession, ask: Callable[[], _T]) -> _T:
+def queried(spark: SparkSession, query: Callable[[], _T]) -> _T:
     """Returns what a query of the user's rows gives; ends one whose tasks fail again and again.
 
     In a session that is made for training Spark would try each a thousand times. A query that Spark
@@ -288,23 +295,23 @@ def queried(spark: SparkSession, ask: Callable[[], _T]) -> _T:
 
     Args:
         spark: the session; with Spark Connect the query just runs.
-        ask: runs the query.
+        query: runs it.
 
     Raises:
         DataError: the rows are refused where they are read, or cannot be read.
         NotReadyError: the processes that read them are lost again and again.
     """
     if is_connect(spark):
-        return ask()
-    for _ in range(1 + _AGAIN):
-        job = SparkJob(spark.sparkContext, lambda: [ask()], f"photinus-{secrets.token_hex(8)}")
+        return query()
+    for _ in range(1 + _MAX_RESUBMITS):
+        job = SparkJob(spark.sparkContext, lambda: [query()], f"photinus-{secrets.token_hex(8)}")
         _wait_for_query(job)
         if job.error is None:
-            found: _T = job.rows[0]
-            return found
+            answer: _T = job.rows[0]
+            return answer
         if not is_lost(job.error):
             raise job.error
-        if job.failed().lost > _MOST_LOST:
+        if job.failed().lost > _MAX_LOST:
             break
     wrong = "the processes that read the rows were lost again and again"
     raise NotReadyError(wrong, got=cause_of(job.error), do=job.cure(job.error)) from job.error
@@ -318,14 +325,14 @@ def _wait_for_query(job: SparkJob) -> None:
             job.join(0.2)
             with deferred():
                 failed = _failed(job)
-            if failed.most > _FAILURES and _ERROR.match(failed.reason):
+            if failed.most > _MAX_FAILURES and _PYTHON_ERROR.match(failed.reason):
                 do = "look at how the DataFrame is made"
                 raise DataError("the rows cannot be read", got=failed.reason, do=do)
     finally:
         if job.is_alive():
             job.cancel()
             job.join(LEAVE_SECONDS)
-    told_by_a_task(job)
+    raise_task_error(job)
 
 
 def _failed(job: SparkJob) -> Failures:
@@ -335,9 +342,9 @@ def _failed(job: SparkJob) -> Failures:
         DataError: a row was refused where it is read, as it will be at every retry.
     """
     failed = job.failed()
-    found = _REFUSED.search(failed.reason)
-    if found and found[1] == DataError.__name__:
-        raise DataError(found[2])
+    match = _PHOTINUS_ERROR.search(failed.reason)
+    if match and match[1] == DataError.__name__:
+        raise DataError(match[2])
     return failed
 
 
@@ -345,8 +352,8 @@ def pickled(task: object) -> bytes:
     """Returns a function as Spark sends it; no broadcast is noted for this thread's next job."""
     from pyspark import cloudpickle
 
-    with ThreadPoolExecutor(1) as aside:
-        code: bytes = aside.submit(cloudpickle.dumps, task).result()
+    with ThreadPoolExecutor(1) as pool:
+        code: bytes = pool.submit(cloudpickle.dumps, task).result()
     return code
 
 
@@ -371,8 +378,8 @@ def wait_for_end(
     emit: Callable[[Event], None],
     *,
     follow: Callable[[SparkJob], SparkJob | None] = lambda job: None,  # noqa: ARG005
-    stopped: Callable[[str], None] = lambda wrong: None,  # noqa: ARG005
-    beside: Callable[[SparkJob], None] = lambda job: None,  # noqa: ARG005
+    on_interrupt: Callable[[str], None] = lambda wrong: None,  # noqa: ARG005
+    on_poll: Callable[[SparkJob], None] = lambda job: None,  # noqa: ARG005
 ) -> None:
     """Waits for the end of the run; a job that Spark gave up is submitted again.
 
@@ -382,36 +389,37 @@ def wait_for_end(
         emit: is called with a warning of what is submitted again.
         follow: returns the job that comes after one that ended, if that is no failure; the same
             one where its tasks may have ended, and nothing follows yet.
-        stopped: is called after Ctrl-C or SIGTERM with what it was, while workers are still there.
-        beside: is called some times a second with the job that runs.
+        on_interrupt: is called after Ctrl-C or SIGTERM with what it was, while workers are still
+            there.
+        on_poll: is called some times a second with the job that runs.
 
     Raises:
         RunFailedError: Spark gave it up too often, or its application has ended.
         NotReadyError: its tasks fail before any worker came.
     """
     job.start()
-    tries, came = 0, False
+    tries, have_joined = 0, False
     try:
         while not service.wait(0.2):
             if job.is_alive():
                 with deferred():  # Spark's client prints a traceback where a call is cut short
-                    came = came or _have_come(service, job)
-                    beside(job)
+                    have_joined = have_joined or _have_workers_joined(service, job)
+                    on_poll(job)
                 continue
             if service.wait(0.0):  # the end came between the two looks
                 break
-            after = follow(job)
-            if after is job:  # all its tasks have given their seats up to another run
-                beside(job)
+            next_job = follow(job)
+            if next_job is job:  # all its tasks have given their seats up to another run
+                on_poll(job)
                 continue
-            if after is None:
+            if next_job is None:
                 tries += 1
-                after = again(job, tries, emit)
-            job = after
+                next_job = resubmitted(job, tries, emit)
+            job = next_job
             job.start()
         job.join(LEAVE_SECONDS)
     except KeyboardInterrupt as error:
-        stopped(stopped_by(error))
+        on_interrupt(stopped_by(error))
         raise
     finally:
         if job.is_alive():
@@ -420,21 +428,21 @@ def wait_for_end(
             job.cancel()
 
 
-def again(job: SparkJob, tries: int, emit: Callable[[Event], None]) -> SparkJob:
+def resubmitted(job: SparkJob, tries: int, emit: Callable[[Event], None]) -> SparkJob:
     """Returns the job that is submitted in the place of one that Spark gave up."""
     reason = cause_of(job.error)
     if job.is_stranded():
         wrong = "Spark's application has ended under the run"
         do = "the cluster's logs, and logs/spark.log of the run, say why"
         raise RunFailedError(wrong, got=reason, do=do)
-    if tries > _AGAIN:
+    if tries > _MAX_RESUBMITS:
         raise RunFailedError("Spark gave the job up", got=reason, do=job.cure(job.error))
-    what = message("Spark gave the job up", got=reason, then="it is submitted again")
-    emit(Warned(text=what))
+    warning = message("Spark gave the job up", got=reason, then="it is submitted again")
+    emit(Warned(text=warning))
     return job.again()
 
 
-def _have_come(service: Awaited, job: SparkJob) -> bool:
+def _have_workers_joined(service: Awaited, job: SparkJob) -> bool:
     """Returns whether all workers have come; refuses to wait for those that cannot.
 
     Rows that a task of the user's frame refuses, before photinus's task can read them, are
@@ -448,10 +456,10 @@ def _have_come(service: Awaited, job: SparkJob) -> bool:
     if any(leases):
         return False
     cure = job.cure(failed.reason)
-    if failed.own > _FAILURES * slots:
+    if failed.own > _MAX_FAILURES * slots:
         wrong = "the tasks of Spark fail before their workers say hello"
         raise NotReadyError(wrong, got=failed.reason or None, do=cure or "photinus doctor")
-    if failed.lost > _MOST_LOST:
+    if failed.lost > _MAX_LOST:
         wrong = "the processes of Spark's tasks are lost before their workers say hello"
         raise NotReadyError(wrong, got=failed.reason, do=cure)
     return False

@@ -18,7 +18,7 @@ from photinus.engine.driver_session import ListeningService
 from photinus.engine.spark.engine import check_slots, slots_of
 from photinus.engine.spark.job import SparkJob, check_size, wait_for_end
 from photinus.engine.spark.lost_tasks import LostTaskReporter
-from photinus.engine.spark.resources import given_to
+from photinus.engine.spark.resources import resources_of_task
 from photinus.engine.spark.slots import held_slots
 from photinus.engine.spark.task_runner import check_classic, coded, loaded
 
@@ -33,7 +33,7 @@ def launch_on_spark(
     spark: SparkSession,
     coordinator: LoopCoordinator,
     security: str,
-    make: Callable[[ListeningService], Loop],
+    make_loop: Callable[[ListeningService], Loop],
 ) -> None:
     """Runs the function in one task for each slot, until all have returned.
 
@@ -43,7 +43,7 @@ def launch_on_spark(
         spark: the session.
         coordinator: of the run.
         security: tls, or none.
-        make: returns what every worker is sent.
+        make_loop: returns what every worker is sent.
 
     Raises:
         UsageError: there are not enough slots, or the function is too large to send.
@@ -60,7 +60,7 @@ def launch_on_spark(
             held_slots(context.applicationId, workers, slots, emit),
             ListeningService(coordinator, host, security) as service,
         ):
-            loop = make(service)
+            loop = make_loop(service)
             with threads_held(loop.rendezvous.limits.threads):
                 task = _task(loop, code, has_rows=data is not None)
                 check_size(task)
@@ -71,8 +71,8 @@ def launch_on_spark(
                     lambda: frame.mapInArrow(task, "slot int").collect(),
                     coordinator.callbacks.run.hex(),
                 )
-                deaths = LostTaskReporter(service)
-                wait_for_end(service, job, emit, beside=deaths.look)
+                lost_tasks = LostTaskReporter(service)
+                wait_for_end(service, job, emit, on_poll=lost_tasks.look)
 
 
 def _task(
@@ -87,7 +87,7 @@ def _task(
         slot = task.partitionId()
 
         def call(*arguments: Any) -> None:  # noqa: ANN401 - what the user's function takes
-            given_to(task).bind()
+            resources_of_task(task).bind()
             loaded(code, "the function")(*arguments)
 
         def read() -> list[TableRows]:

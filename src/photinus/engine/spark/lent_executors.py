@@ -15,7 +15,7 @@ from photinus.data.spark import ONE_PROCESS
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-_LOOKED_AT = 10_000
+_MAX_TASKS = 10_000
 
 
 class LentExecutors:
@@ -29,7 +29,7 @@ class LentExecutors:
         self._context, self._scala = context, context._jsc.sc()
         is_elastic = context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true"
         self._is_possible = not is_elastic and not re.match(ONE_PROCESS, str(context.master))
-        self._lent = 0
+        self._lent_count = 0
 
     def yield_order(self, stages: Sequence[int], workers: int) -> list[int]:
         """Returns the slots so that those of one executor follow each other.
@@ -38,13 +38,15 @@ class LentExecutors:
             stages: of the run's jobs.
             workers: how many slots there are.
         """
-        homes = dict.fromkeys(range(workers), "")
+        executor_by_slot = dict.fromkeys(range(workers), "")
         for stage in stages if self._is_possible else ():
-            tasks = self._scala.statusStore().taskList(stage, 0, _LOOKED_AT)
+            tasks = self._scala.statusStore().taskList(stage, 0, _MAX_TASKS)
             for task in (tasks.apply(n) for n in range(tasks.size())):
-                if task.status() == "RUNNING" and task.partitionId() in homes:
-                    homes[task.partitionId()] = str(task.executorId())
-        return sorted(homes, key=lambda slot: (homes[slot], slot), reverse=True)
+                if task.status() == "RUNNING" and task.partitionId() in executor_by_slot:
+                    executor_by_slot[task.partitionId()] = str(task.executorId())
+        return sorted(
+            executor_by_slot, key=lambda slot: (executor_by_slot[slot], slot), reverse=True
+        )
 
     def lend(self, slots: int) -> int:
         """Ends idle executors; returns how many slots they had.
@@ -61,23 +63,23 @@ class LentExecutors:
             if lent + executor.maxTasks() > slots:
                 continue
             lent += executor.maxTasks()
-            self._ask_for(count)
+            self._request_executors(count)
             self._scala.killExecutor(executor.id())  # which also lowers what is asked for
-            count, self._lent = count - 1, self._lent + 1
+            count, self._lent_count = count - 1, self._lent_count + 1
         return lent
 
-    def take_home(self) -> None:
+    def reclaim(self) -> None:
         """Asks Spark for as many executors as there were."""
-        if self._lent:
-            self._ask_for(len(self._executors()) + self._lent)
-            self._lent = 0
+        if self._lent_count:
+            self._request_executors(len(self._executors()) + self._lent_count)
+            self._lent_count = 0
 
-    def _ask_for(self, count: int) -> None:
+    def _request_executors(self, count: int) -> None:
         java: Any = self._context._jvm
-        nowhere = java.PythonUtils.toScalaMap(java.java.util.HashMap())
-        self._scala.requestTotalExecutors(count, 0, nowhere)
+        no_preferences = java.PythonUtils.toScalaMap(java.java.util.HashMap())
+        self._scala.requestTotalExecutors(count, 0, no_preferences)
 
     def _executors(self) -> list[Any]:
-        found = self._scala.statusStore().executorList(True)  # noqa: FBT003 - a call into Java
-        all_executors = [found.apply(n) for n in range(found.size())]
+        summaries = self._scala.statusStore().executorList(True)  # noqa: FBT003 - a call into Java
+        all_executors = [summaries.apply(n) for n in range(summaries.size())]
         return [executor for executor in all_executors if executor.id() != "driver"]

@@ -28,8 +28,8 @@ class LostTaskReporter:
     """
 
     seats: _Seats
-    _counted: int = 0
-    _told: set[tuple[int, str]] = field(default_factory=set)
+    _failures_seen: int = 0
+    _reported: set[tuple[int, str]] = field(default_factory=set)
 
     def look(self, job: _Tasks) -> None:
         """Called some times a second.
@@ -38,10 +38,10 @@ class LostTaskReporter:
             job: that runs now.
         """
         failures = job.failures()
-        if failures == self._counted:
+        if failures == self._failures_seen:
             return
-        self._counted = failures
+        self._failures_seen = failures
         for slot, attempt in job.ended():
-            if (slot, attempt) not in self._told:
-                self._told.add((slot, attempt))
+            if (slot, attempt) not in self._reported:
+                self._reported.add((slot, attempt))
                 self.seats.died(slot, attempt)

@@ -30,18 +30,22 @@ def amounts_of(spark: SparkSession, wanted: Mapping[str, float]) -> dict[str, fl
         spark: the session.
         wanted: by the job; what it leaves out is as the application has it.
     """
-    return {**_told(spark, "task"), **wanted}
+    return {**_configured_amounts(spark, "task"), **wanted}
 
 
-def given_to(task: TaskContext, amounts: Mapping[str, float] | None = None) -> TaskResources:
+def resources_of_task(
+    task: TaskContext, amounts: Mapping[str, float] | None = None
+) -> TaskResources:
     """Returns what Spark gave to a task; it is called inside of it.
 
     Args:
         task: the running one.
         amounts: as of `amounts_of`.
     """
-    found = task.resources().items()
-    return TaskResources({name: tuple(got.addresses) for name, got in found}, amounts or {})
+    assigned = task.resources().items()
+    return TaskResources(
+        {name: tuple(resource.addresses) for name, resource in assigned}, amounts or {}
+    )
 
 
 def profile_of(
@@ -63,17 +67,17 @@ def profile_of(
     if re.match(ONE_PROCESS, str(spark.conf.get("spark.master", "local"))):
         wrong = "a local Spark hands out no resources"
         then = "each worker sees every device of this machine"
-        emit(Warned(text=message(wrong, got=_listed(wanted), then=then)))
+        emit(Warned(text=message(wrong, got=_amounts_text(wanted), then=then)))
         return None
     from pyspark.sql import DataFrame
 
     if "profile" not in inspect.signature(DataFrame.mapInArrow).parameters:
         wrong = "this version of pyspark cannot give resources to the training alone"
         do = "start the application with spark.task.resource.NAME.amount, or pyspark 4"
-        raise NotReadyError(wrong, got=_listed(wanted), do=do)
+        raise NotReadyError(wrong, got=_amounts_text(wanted), do=do)
     if not is_connect(spark) and not is_elastic(spark):
-        _check(_told(spark, "executor"), wanted)
-    return _built(spark, wanted)
+        _check_amounts(_configured_amounts(spark, "executor"), wanted)
+    return _build_profile(spark, wanted)
 
 
 def is_elastic(spark: SparkSession) -> bool:
@@ -88,57 +92,66 @@ def executor_amounts(spark: SparkSession, wanted: Mapping[str, float]) -> dict[s
         spark: the session.
         wanted: name -> amount for each worker; an executor has room for one where none is set.
     """
-    has = _told(spark, "executor")
-    return {name: max(math.ceil(amount), int(has.get(name, 0))) for name, amount in wanted.items()}
+    configured = _configured_amounts(spark, "executor")
+    return {
+        name: max(math.ceil(amount), int(configured.get(name, 0)))
+        for name, amount in wanted.items()
+    }
 
 
-def _check(has: Mapping[str, float], wanted: Mapping[str, float]) -> None:
+def _check_amounts(available: Mapping[str, float], wanted: Mapping[str, float]) -> None:
     for name, amount in wanted.items():
-        if has.get(name, 0.0) < amount:
+        if available.get(name, 0.0) < amount:
             do = f"start the application with spark.executor.resource.{name}.amount"
-            got = f"{_listed(has)}, and resources={dict(wanted)}"
+            got = f"{_amounts_text(available)}, and resources={dict(wanted)}"
             raise UsageError(f"the executors have too little {name} for a worker", got=got, do=do)
 
 
-def _built(spark: SparkSession, wanted: Mapping[str, float]) -> ResourceProfile:
+def _build_profile(spark: SparkSession, wanted: Mapping[str, float]) -> ResourceProfile:
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
-    asks = TaskResourceRequests().cpus(int(str(spark.conf.get("spark.task.cpus", "1"))))
+    requests = TaskResourceRequests().cpus(int(str(spark.conf.get("spark.task.cpus", "1"))))
     for name, amount in wanted.items():
-        asks = asks.resource(name, amount)
-    builder = ResourceProfileBuilder().require(asks)
+        requests = requests.resource(name, amount)
+    builder = ResourceProfileBuilder().require(requests)
     if not is_connect(spark) and is_elastic(spark):  # a profile of tasks alone is refused there
-        builder = builder.require(_executors(spark, wanted))
-    made: Any = builder.build
-    profile: ResourceProfile = made
+        builder = builder.require(_executor_requests(spark, wanted))
+    built: Any = builder.build
+    profile: ResourceProfile = built
     if is_connect(spark):
         _ = profile.id  # the server makes it for this thread's session, and not for another's
     return profile
 
 
-def _executors(spark: SparkSession, wanted: Mapping[str, float]) -> ExecutorResourceRequests:
+def _executor_requests(
+    spark: SparkSession, wanted: Mapping[str, float]
+) -> ExecutorResourceRequests:
     """Returns the resources that Spark must start executors with, for the training's stage."""
     from pyspark.resource import ExecutorResourceRequests
 
-    asks = ExecutorResourceRequests().cores(int(str(spark.conf.get("spark.executor.cores", "1"))))
+    requests = ExecutorResourceRequests().cores(
+        int(str(spark.conf.get("spark.executor.cores", "1")))
+    )
     for name, amount in executor_amounts(spark, wanted).items():
-        of = f"spark.executor.resource.{name}"
-        found = (str(spark.conf.get(f"{of}.{what}", "")) for what in ("discoveryScript", "vendor"))
-        asks = asks.resource(name, amount, *found)
-    return asks
+        prefix = f"spark.executor.resource.{name}"
+        discovery = (
+            str(spark.conf.get(f"{prefix}.{what}", "")) for what in ("discoveryScript", "vendor")
+        )
+        requests = requests.resource(name, amount, *discovery)
+    return requests
 
 
-def _told(spark: SparkSession, whose: str) -> dict[str, float]:
+def _configured_amounts(spark: SparkSession, owner: str) -> dict[str, float]:
     """Returns what executors have, or tasks ask for, by the application's settings."""
     if is_connect(spark):
         return {}
-    found = {}
+    amounts = {}
     for key, value in spark.sparkContext.getConf().getAll():
-        named = _AMOUNT.fullmatch(key)
-        if named and named[1] == whose:
-            found[named[2]] = float(value)
-    return found
+        match = _AMOUNT.fullmatch(key)
+        if match and match[1] == owner:
+            amounts[match[2]] = float(value)
+    return amounts
 
 
-def _listed(amounts: Mapping[str, float]) -> str:
+def _amounts_text(amounts: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {amount:g}" for name, amount in amounts.items()) or "none"

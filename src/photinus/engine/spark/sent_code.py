@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-_OF_HERE = "use no Spark session, DataFrame, lock or open file of the notebook in it"
-_NOT_THERE = (
+_LOCAL_OBJECT_ADVICE = "use no Spark session, DataFrame, lock or open file of the notebook in it"
+_MISSING_MODULE_ADVICE = (
     "install the module that it uses on every worker, or send it with addPyFile "
     "(on Spark Connect addArtifacts)"
 )
@@ -36,37 +36,37 @@ def check_sent(spark: SparkSession, functions: Mapping[str, Callable[..., Any]])
         try:
             pickled(function)
         except Exception as error:  # whatever the objects raise that it uses
-            wrong = f"{_called(name)} cannot be sent by value"
-            raise UsageError(wrong, got=_first_line(error), do=_OF_HERE) from error
-    one = spark.range(0, 1, 1, 1)
-    rows: Any = one.mapInArrow(_tried(pickled(functions)), "said string").collect()
-    said = rows[0]["said"]
-    wrong = f"a worker cannot load {', '.join(map(_called, functions))}, sent by value"
-    if said.startswith(("ImportError", "ModuleNotFoundError")):
-        raise NotReadyError(wrong, got=said, do=_NOT_THERE)
-    if said:
-        raise UsageError(wrong, got=said, do=_OF_HERE)
+            wrong = f"{_original_name(name)} cannot be sent by value"
+            raise UsageError(wrong, got=_first_line(error), do=_LOCAL_OBJECT_ADVICE) from error
+    one_row = spark.range(0, 1, 1, 1)
+    rows: Any = one_row.mapInArrow(_loading_task(pickled(functions)), "said string").collect()
+    error_text = rows[0]["said"]
+    wrong = f"a worker cannot load {', '.join(map(_original_name, functions))}, sent by value"
+    if error_text.startswith(("ImportError", "ModuleNotFoundError")):
+        raise NotReadyError(wrong, got=error_text, do=_MISSING_MODULE_ADVICE)
+    if error_text:
+        raise UsageError(wrong, got=error_text, do=_LOCAL_OBJECT_ADVICE)
 
 
-def _tried(code: bytes) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _loading_task(code: bytes) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Returns what a task does: it loads the code, and yields the error."""
 
     def load(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
         from pyspark import cloudpickle
 
-        said = ""
+        error_text = ""
         for _ in batches:
             try:
                 cloudpickle.loads(code)
             except Exception as error:  # returned as a row: Spark would try a task that fails again
-                said = _first_line(error)
-        yield pa.RecordBatch.from_arrays([pa.array([said])], ["said"])
+                error_text = _first_line(error)
+        yield pa.RecordBatch.from_arrays([pa.array([error_text])], ["said"])
 
     return load
 
 
-def _called(name: str) -> str:
+def _original_name(name: str) -> str:
     """Returns what the notebook calls it: by_value has made the name unique."""
     return name.partition(":")[2].rpartition("_")[0]
 

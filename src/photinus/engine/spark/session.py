@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 _RETRIES: Final = 20  # far more, and one bad row in a query of the user's is tried for minutes
-_OF_OTHERS: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE")
+_SPARK_VARIABLES: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE")
 """In the environment: another program has chosen the Spark to use."""
-_THEIRS: Final = (
+_CLUSTER_ADVICE: Final = (
     "look at what Spark says above; a cluster that authenticates asks for its own "
     "spark.authenticate.secret, in spark-defaults.conf of the folder SPARK_CONF_DIR"
 )
@@ -57,9 +57,9 @@ def spark_session(
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    started = SparkContext._active_spark_context is not None
-    if started or any(os.environ.get(key) for key in _OF_OTHERS):
-        return _begun(SparkSession.builder, _THEIRS)
+    has_context = SparkContext._active_spark_context is not None
+    if has_context or any(os.environ.get(key) for key in _SPARK_VARIABLES):
+        return _start(SparkSession.builder, _CLUSTER_ADVICE)
     os.environ["JAVA_HOME"] = ensure_java()
     for key in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ.setdefault(key, sys.executable)
@@ -67,11 +67,11 @@ def spark_session(
     builder = SparkSession.builder.appName(name)
     for key, value in {**_settings(workers), **(extra or {})}.items():
         builder = builder.config(key, value)
-    _hush()
-    return _begun(builder, "photinus doctor")
+    _silence_query_loggers()
+    return _start(builder, "photinus doctor")
 
 
-def _begun(builder: SparkSession.Builder, do: str) -> SparkSession:
+def _start(builder: SparkSession.Builder, do: str) -> SparkSession:
     try:
         return builder.getOrCreate()
     except Exception as error:
@@ -88,8 +88,8 @@ def is_connect(spark: SparkSession) -> bool:
 
 def application_of(spark: SparkSession) -> str:
     """Returns the application's id, on Connect the session's: the owner of files that were sent."""
-    of: Any = spark  # pyspark's types do not know Connect's session_id
-    return str(of.session_id if is_connect(spark) else of.sparkContext.applicationId)
+    session: Any = spark  # pyspark's types do not know Connect's session_id
+    return str(session.session_id if is_connect(spark) else session.sparkContext.applicationId)
 
 
 def session_warnings(spark: SparkSession, *, has_view: bool = False) -> list[str]:
@@ -108,10 +108,10 @@ def session_warnings(spark: SparkSession, *, has_view: bool = False) -> list[str
     failures = _failures(master, setting("spark.task.maxFailures", "4"))
     if failures < _RETRIES:
         is_local = master.startswith("local")  # which ignores the setting
-        cure = f"master local[N,{_RETRIES}]" if is_local else f"spark.task.maxFailures={_RETRIES}"
+        advice = f"master local[N,{_RETRIES}]" if is_local else f"spark.task.maxFailures={_RETRIES}"
         warnings.append(
             f"Spark gives a task up after {failures} failure{'s' * (failures > 1)}, and its job. "
-            f"photinus submits that again a few times at most; start the application with {cure}"
+            f"photinus submits that again a few times at most; start the application with {advice}"
         )
     if setting("spark.speculation", "false") == "true":
         warnings.append(
@@ -126,7 +126,7 @@ def session_warnings(spark: SparkSession, *, has_view: bool = False) -> list[str
     return warnings
 
 
-def _hush() -> None:
+def _silence_query_loggers() -> None:
     """Stops pyspark 4 from logging, as a page of JSON, every error that it also raises."""
     try:
         from pyspark.logger import PySparkLogger
@@ -139,8 +139,8 @@ def _hush() -> None:
 def _failures(master: str, setting: str) -> int:
     """Returns the failures per task: local mode takes them from the master's brackets alone."""
     if master == "local" or master.startswith("local["):
-        found = re.fullmatch(r"local\[[^,]+,\s*(\d+)\s*\]", master)
-        return int(found[1]) if found else 1
+        match = re.fullmatch(r"local\[[^,]+,\s*(\d+)\s*\]", master)
+        return int(match[1]) if match else 1
     return int(setting)
 
 

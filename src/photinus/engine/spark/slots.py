@@ -27,7 +27,7 @@ _STARVED_SECONDS = 120.0
 """How long a worker without a task waits for one; a lost executor may take a minute to replace."""
 
 
-def held_now(application: str) -> int:
+def count_held_slots(application: str) -> int:
     """Returns how many slots the runs of an application hold."""
     return sum(claim.held for claim in claims_here(application).values())
 
@@ -47,8 +47,10 @@ def held_slots(
         slots: returns how many it has now; None where that has no bound.
         emit: is called when others must end first.
     """
-    own = SeatClaim(run=secrets.token_hex(16), place=application, workers=workers, can_yield=False)
-    sharing = SeatSharing(Urgency(), own, slots, emit)
+    claim = SeatClaim(
+        run=secrets.token_hex(16), place=application, workers=workers, can_yield=False
+    )
+    sharing = SeatSharing(Urgency(), claim, slots, emit)
     with sharing.joined():
         sharing.wait_for_seats()
         yield
@@ -106,13 +108,16 @@ class AbsenceReasons:
     def advice(self) -> str:
         """Returns what to do about them."""
         try:
-            ours, all_tasks = (0 if self._job is None else self._job.running()), self._running()
+            own_tasks, all_tasks = (
+                (0 if self._job is None else self._job.running()),
+                self._running(),
+            )
             slots = self._slots()
         except Exception:  # Java, or the application, is gone: the run ends with a better message
             return wait_for_them()
-        if ours >= self._workers:
+        if own_tasks >= self._workers:
             return "wait: every worker has its task, and is starting or reads its rows"
-        others = all_tasks - ours
+        others = all_tasks - own_tasks
         if others > 0 and slots is not None and slots - others < self._workers:
             return f"other jobs hold {others} of {slots} slots: end them, or ask for fewer workers"
         if slots is not None and slots < self._workers:

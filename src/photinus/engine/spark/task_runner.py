@@ -59,14 +59,14 @@ def parts_of_frame(df: DataFrame, read: Callable[[Any], Iterator[Any]] = iter) -
     check_classic(df.sparkSession)
 
     def collected(task: Callable[[int, Iterator[Any]], Iterator[Any]]) -> Callable[[], list[Any]]:
-        def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def run_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from pyspark import TaskContext
 
             context = TaskContext.get()
             assert context is not None
             yield from task(context.partitionId(), read(batches))
 
-        return df.mapInArrow(each, "unit int").collect
+        return df.mapInArrow(run_partition, "unit int").collect
 
     return Parts(df.sparkSession.sparkContext, df.rdd.getNumPartitions(), collected)
 
@@ -102,16 +102,18 @@ def run_units(parts: Parts, owner: TaskServer, work: Work, *, security: str, aga
     check_python(parts.context)
     host = parts.context.getConf().get("spark.driver.host", "127.0.0.1")
     threads = int(parts.context.getConf().get("spark.task.cpus", "1"))
-    held = threads_held(threads)
-    with interruptible(), held, ListeningService(owner, str(host), security) as service:
-        call = service.call(WorkerLimits(threads=threads))
+    thread_limit = threads_held(threads)
+    with interruptible(), thread_limit, ListeningService(owner, str(host), security) as service:
+        rendezvous = service.call(WorkerLimits(threads=threads))
 
         def task(unit: int, rows: Iterator[Any]) -> Iterator[Any]:
             from pyspark import TaskContext
 
             context = TaskContext.get()
             attempt = "" if context is None else str(context.taskAttemptId())
-            call.run_worker(unit, attempt, lambda: unit_life(work(unit, rows), can_repeat=again))
+            rendezvous.run_worker(
+                unit, attempt, lambda: unit_life(work(unit, rows), can_repeat=again)
+            )
             return iter(())
 
         check_size(task)
