@@ -142,7 +142,7 @@ def test_ctrl_c_saves_and_ends_the_tasks(assignment, tiny, tmp_path):
         tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
         tasks.start()
         until_told(afar, events, RoundClosed)
-        afar.stopped("stopped by Ctrl-C")
+        afar.stop_on_signal("stopped by Ctrl-C")
         tasks.end()
         with pytest.raises(RunFailedError, match="stopped by Ctrl-C"):
             afar.result()

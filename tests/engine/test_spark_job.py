@@ -34,7 +34,7 @@ class Job:
     def start(self):
         self.script.append("start")
 
-    def again(self):
+    def fresh_copy(self):
         return Job(self.script, self.error, self.own)
 
     def is_alive(self):

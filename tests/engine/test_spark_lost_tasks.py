@@ -16,7 +16,7 @@ class Job:
     def failures(self):
         return self.failed
 
-    def ended(self):
+    def ended_tasks(self):
         self.asked += 1
         return [(1, "11"), (0, "13")][: self.failed]
 
@@ -59,11 +59,11 @@ def test_only_tasks_whose_python_process_has_ended_count(monkeypatch):
     java = SimpleNamespace(sc=lambda: SimpleNamespace(statusStore=lambda: store))
     job = SparkJob(SimpleNamespace(setJobGroup=None, _jsc=java), lambda: [], "group")
     monkeypatch.setattr(job, "_stages", lambda: {3: None})
-    assert job.ended() == [(1, "11")]
+    assert job.ended_tasks() == [(1, "11")]
 
 
 def test_a_store_that_is_read_otherwise_costs_only_the_minute(monkeypatch):
     java = SimpleNamespace(sc=lambda: SimpleNamespace())
     job = SparkJob(SimpleNamespace(setJobGroup=None, _jsc=java), lambda: [], "group")
     monkeypatch.setattr(job, "_stages", lambda: {3: None})
-    assert job.ended() == []
+    assert job.ended_tasks() == []

@@ -188,24 +188,24 @@ class DriverSession(ListeningService):
         with self._lock:
             return self._training.take_back(slots)
 
-    def stopped(self, wrong: str) -> None:
+    def stop_on_signal(self, reason: str) -> None:
         """Ends the run after Ctrl-C or SIGTERM; saves the round under way, if that ends soon.
 
         Workers are still there, and continue until they get the message. A second signal ends the
         run at once.
 
         Args:
-            wrong: the reason, for people.
+            reason: for people.
         """
         limit = f"{LAST_SECONDS:.0f} s"
         then = f"a last checkpoint is made at the end of this round, within {limit}"
-        do = "a second signal ends at once" if wrong.startswith("stopped by") else ""
-        self._run_spec.emit(Warned(text=message(wrong, then=then, do=do)))
+        do = "a second signal ends at once" if reason.startswith("stopped by") else ""
+        self._run_spec.emit(Warned(text=message(reason, then=then, do=do)))
         if self.cut(LAST_SECONDS) is False:
             problem = f"no round ended within {limit}"
             then = "the last checkpoint is an older one"
             self._run_spec.emit(Warned(text=message(problem, then=then)))
-        self.stop(wrong)
+        self.stop(reason)
 
     def result(self) -> RunResult:
         """Returns what was agreed.

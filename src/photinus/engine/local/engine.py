@@ -91,7 +91,7 @@ class LocalEngine(Engine):
                 processes.watch(lambda: sharing.look(session))
             except KeyboardInterrupt as error:
                 wait_seconds = _SHORT_LEAVE_SECONDS
-                session.stopped(stopped_by(error))
+                session.stop_on_signal(stopped_by(error))
                 raise
             finally:
                 processes.end(wait_seconds)

@@ -230,8 +230,10 @@ class SparkEngine(Engine):
                 frame = partitioned(frame, workers)  # by a shuffle: no skew is left
             with ConnectSession(run_spec) as client, driver:
                 first_job = job(frame, client.hosted(self._hooks, host))
-                emit, stopped = run_spec.emit, client.stopped
-                wait_for_end(client, first_job, emit, follow=raise_task_error, on_interrupt=stopped)
+                emit, on_interrupt = run_spec.emit, client.stop_on_signal
+                wait_for_end(
+                    client, first_job, emit, follow=raise_task_error, on_interrupt=on_interrupt
+                )
                 return client.result()
         slots = partial(slots_of, spark, tasks.profile)
         absence = AbsenceReasons(spark.sparkContext, workers, slots)
@@ -280,7 +282,7 @@ class SparkEngine(Engine):
                     make_job(None),
                     run_spec.emit,
                     follow=follow,
-                    on_interrupt=session.stopped,
+                    on_interrupt=session.stop_on_signal,
                     on_poll=on_poll,
                 )
         return session.result()

@@ -106,7 +106,7 @@ class SparkJob(threading.Thread):
         self._failure_messages: dict[int, tuple[tuple[int, int], str]] = {}
         """Attempt that failed -> its stage and task, and Spark's message about it."""
 
-    def again(self) -> SparkJob:
+    def fresh_copy(self) -> SparkJob:
         """Returns the same job, not yet started."""
         return SparkJob(self._owner, self._collect, self._group)
 
@@ -183,7 +183,7 @@ class SparkJob(threading.Thread):
         """Returns why a task failed, in one line; empty where Spark does not report it."""
         return self.failed().reason
 
-    def ended(self) -> list[tuple[int, str]]:
+    def ended_tasks(self) -> list[tuple[int, str]]:
         """Returns the partition and the attempt of each task that failed in its Python process.
 
         Without those of executors that Spark has lost contact with: their processes may still run.
@@ -439,7 +439,7 @@ def resubmitted(job: SparkJob, tries: int, emit: Callable[[Event], None]) -> Spa
         raise RunFailedError("Spark gave the job up", got=reason, do=job.cure(job.error))
     warning = message("Spark gave the job up", got=reason, then="it is submitted again")
     emit(Warned(text=warning))
-    return job.again()
+    return job.fresh_copy()
 
 
 def _have_workers_joined(service: Awaited, job: SparkJob) -> bool:

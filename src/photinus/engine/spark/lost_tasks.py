@@ -15,7 +15,7 @@ class _Tasks(Protocol):
     def failures(self) -> int:
         """Returns how many tasks have failed so far."""
 
-    def ended(self) -> list[tuple[int, str]]:
+    def ended_tasks(self) -> list[tuple[int, str]]:
         """Returns the partition and the attempt of each that failed in its Python process."""
 
 
@@ -41,7 +41,7 @@ class LostTaskReporter:
         if failures == self._failures_seen:
             return
         self._failures_seen = failures
-        for slot, attempt in job.ended():
+        for slot, attempt in job.ended_tasks():
             if (slot, attempt) not in self._reported:
                 self._reported.add((slot, attempt))
                 self.seats.died(slot, attempt)

@@ -33,17 +33,17 @@ class Parts:
 
     context: SparkContext
     count: int
-    collected: Callable[[Callable[[int, Iterator[Any]], Iterator[Any]]], Callable[[], list[Any]]]
+    make_job: Callable[[Callable[[int, Iterator[Any]], Iterator[Any]]], Callable[[], list[Any]]]
     """Takes what a task does, and returns what starts the job."""
 
 
 def parts_of_rdd(rdd: RDD[Any]) -> Parts:
     """Returns the partitions of an RDD; a task reads its elements."""
 
-    def collected(task: Callable[[int, Iterator[Any]], Iterator[Any]]) -> Callable[[], list[Any]]:
+    def make_job(task: Callable[[int, Iterator[Any]], Iterator[Any]]) -> Callable[[], list[Any]]:
         return rdd.mapPartitionsWithIndex(lambda n, rows: task(n, iter(rows))).collect
 
-    return Parts(rdd.context, rdd.getNumPartitions(), collected)
+    return Parts(rdd.context, rdd.getNumPartitions(), make_job)
 
 
 def parts_of_frame(df: DataFrame, read: Callable[[Any], Iterator[Any]] = iter) -> Parts:
@@ -58,7 +58,7 @@ def parts_of_frame(df: DataFrame, read: Callable[[Any], Iterator[Any]] = iter) -
     """
     check_classic(df.sparkSession)
 
-    def collected(task: Callable[[int, Iterator[Any]], Iterator[Any]]) -> Callable[[], list[Any]]:
+    def make_job(task: Callable[[int, Iterator[Any]], Iterator[Any]]) -> Callable[[], list[Any]]:
         def run_partition(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from pyspark import TaskContext
 
@@ -68,7 +68,7 @@ def parts_of_frame(df: DataFrame, read: Callable[[Any], Iterator[Any]] = iter) -
 
         return df.mapInArrow(run_partition, "unit int").collect
 
-    return Parts(df.sparkSession.sparkContext, df.rdd.getNumPartitions(), collected)
+    return Parts(df.sparkSession.sparkContext, df.rdd.getNumPartitions(), make_job)
 
 
 def check_classic(spark: SparkSession) -> None:
@@ -117,7 +117,7 @@ def run_units(parts: Parts, owner: TaskServer, work: Work, *, security: str, aga
             return iter(())
 
         check_size(task)
-        job = SparkJob(parts.context, parts.collected(task), owner.callbacks.run.hex())
+        job = SparkJob(parts.context, parts.make_job(task), owner.callbacks.run.hex())
         wait_for_end(service, job, owner.callbacks.emit)
     if owner.failure:
         raise told_error(owner.failure, owner.failure_kind) from owner.cause

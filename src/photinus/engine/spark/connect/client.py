@@ -90,9 +90,9 @@ class ConnectSession:
         """Ends the run without a result."""
         self._run_directory.stop(reason)
 
-    def stopped(self, wrong: str) -> None:
-        """Ctrl-C or SIGTERM: as of `DriverSession.stopped`."""
-        self._run_directory.stop(wrong, saves=True)
+    def stop_on_signal(self, reason: str) -> None:
+        """Ctrl-C or SIGTERM: as of `DriverSession.stop_on_signal`."""
+        self._run_directory.stop(reason, saves=True)
         deadline = time.monotonic() + LAST_SECONDS + 2.0
         while not self.wait(0.1) and time.monotonic() < deadline:
             continue

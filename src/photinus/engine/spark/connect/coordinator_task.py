@@ -152,7 +152,7 @@ class _Task:
     def _host(self) -> None:
         """Takes the next term, and hosts the coordinator until the run is over."""
         sent_spec, run_directory = self.spec.run_spec, self.run_directory
-        run_folder, term = run_directory.place, sent_spec.term
+        run_folder, term = run_directory.run_folder, sent_spec.term
         if run_directory.host() is not None:
             term = run_folder.claim_term({"run": sent_spec.run.hex(), "client": sent_spec.term})
         if not run_directory.is_ours:
@@ -281,7 +281,7 @@ class _Watch:
             request = self._stop_request()
             if request is not None:
                 if request["saves"]:
-                    self._session.stopped(request["reason"])
+                    self._session.stop_on_signal(request["reason"])
                 self._session.stop(request["reason"])
                 return None
         return None
@@ -298,7 +298,7 @@ class _Watch:
         request = self._run_directory.stop_request()
         if request is not None:
             return request
-        newest = self._run_directory.place.newest_term()
+        newest = self._run_directory.run_folder.newest_term()
         if newest > self._run_spec.term:
             self.is_fenced = True
             return {"reason": f"term {newest} has taken over", "saves": False}

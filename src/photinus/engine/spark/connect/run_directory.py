@@ -57,7 +57,7 @@ class RunDirectory:
     """
 
     def __init__(self, folder: str, term: int) -> None:
-        self.run_folder, self.term = folder, term
+        self.folder_path, self.term = folder, term
         self.path = Path(folder) / f"connect-{term}"
         self._filesystem = LocalFilesystem(self.path)
         self._beat_count, self._last_beat = 0, -_PULSE_SECONDS
@@ -75,7 +75,7 @@ class RunDirectory:
         Raises:
             NotReadyError: the folder cannot be written.
         """
-        for older in Path(self.run_folder).glob("connect-*"):
+        for older in Path(self.folder_path).glob("connect-*"):
             LocalFilesystem(older).remove("")
         try:
             self._filesystem.make()
@@ -135,7 +135,7 @@ class RunDirectory:
             NotReadyError: it does not, or may not.
         """
         do = "name a run folder that the client and all executors share, and may all write to"
-        where = f"the run folder {self.run_folder}"
+        where = f"the run folder {self.folder_path}"
         if self._pulse() is None:
             got = f"nothing of this run on {platform.node()}"
             raise NotReadyError(f"{where} is not seen by a task", got=got, do=do)
@@ -206,15 +206,15 @@ class RunDirectory:
         return (self.path / "outcome" / _STATE).is_dir()
 
     @functools.cached_property
-    def place(self) -> RunFolder:
+    def run_folder(self) -> RunFolder:
         """The run folder."""
-        return RunFolder(self.run_folder, resume=True)
+        return RunFolder(self.folder_path, resume=True)
 
     @property
     def is_ours(self) -> bool:
         """False once another client has resumed the run."""
-        newest = self.place.newest_term()
-        return int(self.place.claimed(newest).get("client", newest)) <= self.term
+        newest = self.run_folder.newest_term()
+        return int(self.run_folder.claimed(newest).get("client", newest)) <= self.term
 
     def _pulse(self) -> bytes | None:
         return self._filesystem.read("pulse", _MOST_BYTES)
