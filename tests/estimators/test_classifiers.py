@@ -152,10 +152,10 @@ def test_spark_before_arrow_udfs_scores_alike(digits, trained, monkeypatch):
     monkeypatch.delattr("pyspark.sql.functions.arrow_udf", raising=False)
     for column in ("features", "pixels"):
         model = trained.copy({trained.featuresCol: column})
-        model._sent = {}
+        model._score_functions = {}
         assert model.transform(digits[1]).select(*names).collect() == due
     few = trained.copy({trained.rawPredictionCol: "", trained.predictionCol: ""})
-    few._sent = {}
+    few._score_functions = {}
     found = few.transform(digits[1]).select("probability").collect()
     assert found == [(row.probability,) for row in due]
 

@@ -105,7 +105,7 @@ def test_a_worker_that_holds_the_model_gets_the_rows_that_moved_and_computes_wit
         from photinus.estimators import deepdist
 
         [row] = rows
-        [held] = deepdist._held.values()
+        [held] = deepdist._newest_by_call.values()
         whole = model.table.tobytes() == held["attributes"]["table"].tobytes()
         told = {"steps": model.steps, "sum": float(model.table.sum()), "whole": whole}
         model.table += 1  # of this copy: no later partition sees it

@@ -392,7 +392,7 @@ def test_before_spark_4_1_inputs_are_scored_by_frames_of_pandas(frame, monkeypat
     model = trained(frame, "Bag", {"others": 6}, inputs=inputs)
     now = model.transform(frame).orderBy("whole").select("rawPrediction").collect()
     monkeypatch.delattr(F, "arrow_udf", raising=False)
-    model._sent.clear()
+    model._score_functions.clear()
     before = model.transform(frame).orderBy("whole").select("rawPrediction").collect()
     for one, two in zip(now, before, strict=True):
         np.testing.assert_allclose(one[0].toArray(), two[0].toArray(), atol=1e-6)

@@ -161,7 +161,7 @@ def test_every_setting_of_a_job_takes_the_params_value(cls, rows):
         kind["model"] |= {"module": "torch.nn:Linear", "loss": MODELS[cls].loss}
     usual = Job.from_dict(kind).to_dict()
     for row in rows:
-        if not row.place:
+        if not row.job_path:
             continue
         plain, needs = plain_job(rows, {row.name: row.convert(OTHERS[row.name])}), {}
         if row.name == "patience":  # without rows set aside a job takes none
@@ -170,13 +170,13 @@ def test_every_setting_of_a_job_takes_the_params_value(cls, rows):
         plain["model"] = {**kind["model"], **plain.get("model", {})}
         job = Job.from_dict(plain).to_dict()
         changed = [name for name in job if job[name] != (usual | needs).get(name)]
-        assert changed == [row.place.partition(".")[0]], row.name
+        assert changed == [row.job_path.partition(".")[0]], row.name
 
 
 @pytest.mark.parametrize(("cls", "rows"), ALL)
 def test_the_defaults_are_those_of_a_job(cls, rows):
     found = defaults(rows, MODELS[cls])
-    left = {row.name: found[row.name] for row in rows if row.place and row.name in found}
+    left = {row.name: found[row.name] for row in rows if row.job_path and row.name in found}
     assert left.pop("numWorkers") == 0  # the free slots
     plain = plain_job(rows, left)
     if cls is DBNClassifier:

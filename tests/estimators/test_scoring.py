@@ -15,7 +15,7 @@ from photinus.data.base import Batch
 from photinus.data.columns import InputSpec
 from photinus.data.inputs import cut_by_length
 from photinus.estimators import scoring
-from photinus.estimators.inputs import scored_inputs
+from photinus.estimators.inputs import score_inputs
 from photinus.estimators.network import Network, predictor
 from photinus.estimators.scoring import scorer
 from photinus.models.module import ModuleStage
@@ -178,7 +178,7 @@ def mean(batch):
 
 def test_texts_of_mixed_length_are_scored_as_one_by_one_and_in_their_order():
     columns, spec = [ragged(700), ragged(3), ragged(0)], InputSpec(columns={"tokens": "ids"})
-    found = list(scored_inputs(iter(columns), spec, 64, lambda: mean))
+    found = list(score_inputs(iter(columns), spec, 64, lambda: mean))
     texts = [row["tokens"] for column in columns for row in column.to_pylist()]
     assert np.concatenate([part["size"] for part in found]).tolist() == list(map(len, texts))
     plain = [np.mean(text) for text in texts]

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from photinus.estimators import sentences
-from photinus.estimators.sentences import together
+from photinus.estimators.sentences import merge_batches
 
 
 def batch(*lists):
@@ -19,7 +19,7 @@ def test_batches_have_as_many_words_as_are_known_up_to_a_limit(known, sizes, mon
     if known == 9:
         monkeypatch.setattr(sentences, "_LOOKED_UP", 100)
     given = [batch(["a", "b"], ["c"]), batch(["d", "e"]), batch(["f"])]
-    made = list(together(iter(given), known))
+    made = list(merge_batches(iter(given), known))
     assert [len(some) for some in made] == sizes
     assert pa.Table.from_batches(made).combine_chunks() == (
         pa.Table.from_batches(given).combine_chunks()
@@ -27,4 +27,4 @@ def test_batches_have_as_many_words_as_are_known_up_to_a_limit(known, sizes, mon
 
 
 def test_no_batch_is_none():
-    assert list(together(iter([]), 10)) == []
+    assert list(merge_batches(iter([]), 10)) == []

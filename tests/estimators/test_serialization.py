@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import NotReadyError
-from photinus.estimators.serialization import changed, filled, sketched
+from photinus.estimators.serialization import changed_attribute, rebuild_object, split_object
 from photinus.protocol.serialization import packed, unpacked
 
 
@@ -23,8 +23,8 @@ class Net:
 
 def sent(model):
     """A model as a worker has it."""
-    outline, tree = sketched(model)
-    return filled(outline, unpacked(packed(tree)))
+    outline, tree = split_object(model)
+    return rebuild_object(outline, unpacked(packed(tree)))
 
 
 def test_an_object_arrives_with_all_its_arrays_and_values():
@@ -47,22 +47,22 @@ def test_an_array_that_two_places_share_is_shared_where_it_arrives():
 def test_the_outline_holds_no_array():
     net = Net()
     net.layers[0].weights = np.frombuffer(os.urandom(1 << 20), np.float64)
-    outline, tree = sketched(net)
+    outline, tree = split_object(net)
     assert len(outline) < 2_000
     assert len(packed(tree)) > 1 << 20
 
 
 def test_arrays_and_plain_values_may_change_and_keep_the_outline():
     net = Net()
-    outline, _ = sketched(net)
+    outline, _ = split_object(net)
     net.steps += 1
     net.bias = net.again = np.zeros(5, np.float32)
     net.layers[1].weights += 1
     net.sums = 0
     net.sums += net.bias
-    now, tree = sketched(net)
+    now, tree = split_object(net)
     assert now == outline
-    twin = filled(outline, tree)
+    twin = rebuild_object(outline, tree)
     assert (twin.steps, twin.bias.size, twin.layers[1].weights[0], twin.sums.size) == (1, 5, 1, 5)
 
 
@@ -77,10 +77,10 @@ def test_arrays_and_plain_values_may_change_and_keep_the_outline():
 def test_any_other_change_shows_and_is_named(change, place):
     net = Net()
     net.layers, net.me = [], None
-    outline, tree = sketched(net)
+    outline, tree = split_object(net)
     change(net)
-    assert sketched(net)[0] != outline
-    assert changed(filled(outline, tree), net) == place
+    assert split_object(net)[0] != outline
+    assert changed_attribute(rebuild_object(outline, tree), net) == place
 
 
 class Own:
@@ -111,10 +111,10 @@ def test_an_object_that_pickles_itself_is_taken_as_it_wants():
 
 
 def test_every_copy_is_fresh():
-    outline, tree = sketched(Net())
+    outline, tree = split_object(Net())
     parcel = packed(tree)
-    filled(outline, unpacked(parcel.copy())).words["b"] = 2
-    assert filled(outline, unpacked(parcel.copy())).words == {"a": 1}
+    rebuild_object(outline, unpacked(parcel.copy())).words["b"] = 2
+    assert rebuild_object(outline, unpacked(parcel.copy())).words == {"a": 1}
 
 
 def test_a_module_that_is_missing_is_named(tmp_path, monkeypatch):
@@ -123,8 +123,8 @@ def test_a_module_that_is_missing_is_named(tmp_path, monkeypatch):
 
     (tmp_path / "only_here.py").write_text("class Here:\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    outline, tree = sketched(importlib.import_module("only_here").Here())
+    outline, tree = split_object(importlib.import_module("only_here").Here())
     del sys.modules["only_here"]
     monkeypatch.undo()
     with pytest.raises(NotReadyError, match="No module named 'only_here'; install the module"):
-        filled(outline, tree)
+        rebuild_object(outline, tree)

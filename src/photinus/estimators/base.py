@@ -20,7 +20,7 @@ from photinus.engine.spark.engine import FrameData, check_slots, free_slots
 from photinus.engine.spark.executor_python import check_python
 from photinus.engine.spark.job import queried
 from photinus.engine.spark.session import is_connect
-from photinus.estimators.inputs import exampled
+from photinus.estimators.inputs import spec_and_example
 from photinus.estimators.model import NetworkModel
 from photinus.estimators.network import Network
 from photinus.estimators.params import defaults, plain_job
@@ -55,20 +55,20 @@ class Plan:
     head: str
     """What they stand for: one of `HEADS`."""
     checks: RowChecks = field(default_factory=RowChecks)
-    makes: type[NetworkModel] | None = None
+    model_class: type[NetworkModel] | None = None
     """Which model; None for the estimator's own."""
 
 
 class NetworkEstimator(TrainingEstimator):
     """Trains on the tasks of the DataFrame's own session; a subclass defines what."""
 
-    _usual: ClassVar[Any]
+    _default_settings: ClassVar[Any]
     """The model's settings if nothing is set."""
-    _model: ClassVar[type[NetworkModel]]
+    _model_class: ClassVar[type[NetworkModel]]
 
     def __init__(self) -> None:
         super().__init__()
-        self._setDefault(**defaults(self._rows, self._usual))
+        self._setDefault(**defaults(self._param_rows, self._default_settings))
 
     def _fit(self, dataset: DataFrame) -> NetworkModel:
         features, label = self.getOrDefault("featuresCol"), self.getOrDefault("labelCol") or None
@@ -84,7 +84,7 @@ class NetworkEstimator(TrainingEstimator):
         if workers:
             check_slots(spark, workers)
         else:
-            workers = min(free_slots(spark), _batch_size(job.model))
+            workers = min(free_slots(spark), _smallest_batch_size(job.model))
         source = job.data
         self._check_label(dataset.columns)
         frame, spec = selected(
@@ -95,14 +95,14 @@ class NetworkEstimator(TrainingEstimator):
             weight=source.weight or None,
             held=source.validation or None,
         )
-        known = self._known(dataset)
+        known_outputs = self._known_outputs(dataset)
         with (
-            self._seats(spark, workers),
-            self._folder() as folder,
-            once(frame, always=known is None) as rows,
+            self._reserve_seats(spark, workers),
+            self._run_folder() as folder,
+            once(frame, always=known_outputs is None) as rows,
         ):
-            spec, example = queried(spark, lambda: exampled(rows, spec, job.data.scale))
-            plan = self._plan(SelectedRows(rows, spec, example), workers, known)
+            spec, example = queried(spark, lambda: spec_and_example(rows, spec, job.data.scale))
+            plan = self._plan(SelectedRows(rows, spec, example), workers, known_outputs)
             data = FrameData(
                 frame=rows,
                 label=spec.label,
@@ -111,15 +111,15 @@ class NetworkEstimator(TrainingEstimator):
                 shape=spec.shape,
                 spec=spec,
             )
-            network, summary = self._trained(folder, plan, data)
-        made = self._copyValues((plan.makes or self._model)(network))
-        made.summary = summary
-        return made
+            network, summary = self._train_network(folder, plan, data)
+        model = self._copyValues((plan.model_class or self._model_class)(network))
+        model.summary = summary
+        return model
 
     def _check_label(self, columns: Sequence[str]) -> None:
         """Refuses a label's column where an estimator knows more to do than is said of any."""
 
-    def _known(self, dataset: DataFrame) -> int | None:  # noqa: ARG002 - some look at it
+    def _known_outputs(self, dataset: DataFrame) -> int | None:  # noqa: ARG002 - some look at it
         """Returns how many outputs there are by the columns; None: all labels must be read.
 
         0 stands for any number that the module returns.
@@ -127,22 +127,22 @@ class NetworkEstimator(TrainingEstimator):
         return 0
 
     @abstractmethod
-    def _plan(self, rows: SelectedRows, workers: int, known: int | None) -> Plan:
+    def _plan(self, rows: SelectedRows, workers: int, known_outputs: int | None) -> Plan:
         """Returns what is trained on rows of this kind.
 
         Args:
             rows: what they are.
             workers: how many train.
-            known: as of `_known`.
+            known_outputs: as of `_known_outputs`.
         """
 
-    def _trained(
+    def _train_network(
         self, folder: Path, plan: Plan, data: FrameData
     ) -> tuple[Network, TrainingSummary]:
         """Trains on the session's tasks."""
         job = plan.draft.job
         outcome, summary = self._run(plan.draft, data, folder)
-        network = Network.saved(
+        network = Network.from_run_folder(
             outcome.folder / "model",
             shape=data.shape,
             classes=plan.outputs,
@@ -166,43 +166,45 @@ class NetworkEstimator(TrainingEstimator):
         values = {p.name: self.getOrDefault(p) for p in self.params if self.isSet(p)}
         workers = workers or values.pop("numWorkers", 0)
         values |= {"numWorkers": workers} if workers else {}
-        return self._job_of(lambda values: self._made(values, sizes), values)
+        return self._job_of(lambda values: self._make_job(values, sizes), values)
 
-    def _made(self, values: Mapping[str, Any], sizes: Mapping[str, Any]) -> Job:
-        plain = plain_job(self._rows, values)
-        kind = next(name for name, cls in MODELS.items() if isinstance(self._usual, cls))
-        usual = {"loss": loss} if (loss := getattr(self._usual, "loss", "")) else {}
-        plain["model"] = {"kind": kind, **usual, **plain.get("model", {}), **sizes}
+    def _make_job(self, values: Mapping[str, Any], sizes: Mapping[str, Any]) -> Job:
+        job_dict = plain_job(self._param_rows, values)
+        kind = next(name for name, cls in MODELS.items() if isinstance(self._default_settings, cls))
+        loss_settings = (
+            {"loss": loss} if (loss := getattr(self._default_settings, "loss", "")) else {}
+        )
+        job_dict["model"] = {"kind": kind, **loss_settings, **job_dict.get("model", {}), **sizes}
         features = self.getOrDefault("featuresCol")
         features = [features] if isinstance(features, str) else features
         source = {"name": "given", "features": features}
         source["label"] = self.getOrDefault("labelCol")
-        plain["data"] = {**plain.get("data", {}), **source}
-        return Job.from_dict({**plain, "engine": "spark", "name": self.uid})
+        job_dict["data"] = {**job_dict.get("data", {}), **source}
+        return Job.from_dict({**job_dict, "engine": "spark", "name": self.uid})
 
 
 class NetworkClassifier(NetworkEstimator, Classifier[Any], HasProbabilityCol):
     """Trains a classifier; a subclass defines the kind."""
 
-    _more_classes: ClassVar[str]
+    _large_label_advice: ClassVar[str]
     """What to do where a label is too large."""
 
-    def _asked(self) -> int | None:
+    def _num_classes(self) -> int | None:
         return self.getOrDefault("numClasses") if self.isSet("numClasses") else None
 
-    def _checks(self, classes: int) -> RowChecks:
-        asked = self._asked()
-        more = "set numClasses to {} or more" if asked else self._more_classes
-        return RowChecks(classes=asked or classes, more_classes=more)
+    def _row_checks(self, classes: int) -> RowChecks:
+        num_classes = self._num_classes()
+        advice = "set numClasses to {} or more" if num_classes else self._large_label_advice
+        return RowChecks(classes=num_classes or classes, more_classes=advice)
 
 
-def _batch_size(model: Any) -> int:  # noqa: ANN401 - one of MODELS
+def _smallest_batch_size(model: Any) -> int:  # noqa: ANN401 - one of MODELS
     """Returns the examples of a model's smallest step: more workers have nothing to do in it."""
     stages = (model.pretraining, model.fine_tuning) if isinstance(model, DBN) else (model,)
     return min(int(stage.batch_size) for stage in stages)
 
 
-def labelled_classes(frame: DataFrame, label: str) -> int:
+def count_classes(frame: DataFrame, label: str) -> int:
     """Returns how many classes there are, by one pass over the labels.
 
     Raises:
@@ -210,17 +212,17 @@ def labelled_classes(frame: DataFrame, label: str) -> int:
     """
     y = F.col(f"`{label}`")
     is_bad = y.isNull() | (y < 0) | (y != F.floor(y))
-    asking = frame.agg(
+    query = frame.agg(
         F.sum(is_bad.cast("long")),
         F.min(F.when(is_bad, y)),
         F.max(y),
     )
-    first: Any = queried(frame.sparkSession, asking.first)
-    bad, example, most = first
-    if bad:
+    row: Any = queried(frame.sparkSession, query.first)
+    bad_count, first_bad, largest = row
+    if bad_count:
         raise DataError(
             f"column {label}: labels must be whole numbers from 0",
-            got=f"{'null' if example is None else example} and {bad - 1} more such",
+            got=f"{'null' if first_bad is None else first_bad} and {bad_count - 1} more such",
             do="turn them into indices first, e.g. with StringIndexer",
         )
-    return int(most) + 1
+    return int(largest) + 1

@@ -40,43 +40,45 @@ def to_strategy(value: Any) -> str:  # noqa: ANN401 - what a user may give
     return json.dumps(to_plain(from_plain(plain)), sort_keys=True)
 
 
-def code(what: str, else_: str, param: str = "") -> Callable[[Any], str]:
+def code_converter(what: str, alternative: str, param: str = "") -> Callable[[Any], str]:
     """Returns the converter of a Param that names code: from a name, or the code itself.
 
     Args:
         what: it must be, as a message says it.
-        else_: what to give where it is neither.
+        alternative: what to give where it is neither.
         param: its name, where one Param alone is converted so.
     """
 
-    def converted(value: Any) -> str:  # noqa: ANN401 - what a user may give
+    def convert(value: Any) -> str:  # noqa: ANN401 - what a user may give
         if isinstance(value, str):
             return value
         if not (inspect.isclass(value) or inspect.isroutine(value)):
-            raise UsageError(f"{what}, or its name", got=repr(value), do=f"give {else_}")
-        home, name = value.__module__, value.__qualname__
-        if inspect.isclass(value) and home.startswith("torch.optim."):
+            raise UsageError(f"{what}, or its name", got=repr(value), do=f"give {alternative}")
+        module_name, name = value.__module__, value.__qualname__
+        if inspect.isclass(value) and module_name.startswith("torch.optim."):
             return name.lower()
-        if home == "__main__" or not name.isidentifier():
+        if module_name == "__main__" or not name.isidentifier():
             by_value = f"photinus.by_value({name if name.isidentifier() else '...'})"
             by_value = f"{param}={by_value}" if param else by_value
             do = f"put it into a file on the workers' path; or send it by value: {by_value}"
             raise UsageError(f"{what} that every worker can import", got=repr(value), do=do)
-        return f"{home}:{name}"
+        return f"{module_name}:{name}"
 
-    return converted
+    return convert
 
 
-to_module = code(
+to_module = code_converter(
     "a module is made by a function or class",
     "such a function: 'package.module:factory'",
     "module",
 )
-to_loss = code(
+to_loss = code_converter(
     "a loss is a function", "one by name, as 'cross_entropy' or 'package.module:loss'", "loss"
 )
-to_optimizer = code("an optimizer is a class", "it by name, and its settings as optimizerArgs")
-to_function = code("this is a function", "'package.module:function'")
+to_optimizer = code_converter(
+    "an optimizer is a class", "it by name, and its settings as optimizerArgs"
+)
+to_function = code_converter("this is a function", "'package.module:function'")
 
 
 def to_encoders(value: Any) -> dict[str, Any]:  # noqa: ANN401 - what a user may give
@@ -116,7 +118,7 @@ def to_list(value: Any) -> list[str]:  # noqa: ANN401 - what a user may give
 
 def to_metrics(value: Any) -> list[str]:  # noqa: ANN401 - what a user may give
     """Returns the names of one metric, or of several."""
-    return [to_function(one) for one in ([value] if isinstance(value, str) else value)]
+    return [to_function(metric) for metric in ([value] if isinstance(value, str) else value)]
 
 
 def to_json(value: Any) -> dict[str, Any]:  # noqa: ANN401 - what a user may give

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from photinus.data.spark import classes_in
-from photinus.estimators.base import NetworkClassifier, Plan, SelectedRows, labelled_classes
+from photinus.estimators.base import NetworkClassifier, Plan, SelectedRows, count_classes
 from photinus.estimators.model import NetworkClassificationModel
 from photinus.estimators.param_table import DBN_ROWS
 from photinus.estimators.params import keyword_params, with_params
@@ -45,10 +45,10 @@ class DBNClassifier(NetworkClassifier):
     Reference: Hinton, Osindero and Teh, A fast learning algorithm for deep belief nets (2006).
     """
 
-    _usual = DBN()
-    _rows = DBN_ROWS
-    _model = DBNClassificationModel
-    _more_classes = "set numClasses to {} or more"
+    _default_settings = DBN()
+    _param_rows = DBN_ROWS
+    _model_class = DBNClassificationModel
+    _large_label_advice = "set numClasses to {} or more"
 
     @keyword_params
     def __init__(
@@ -105,13 +105,13 @@ class DBNClassifier(NetworkClassifier):
     ) -> None:
         super().__init__()
 
-    def _known(self, dataset: DataFrame) -> int | None:
-        return self._asked() or classes_in(dataset, self.getOrDefault("labelCol"))
+    def _known_outputs(self, dataset: DataFrame) -> int | None:
+        return self._num_classes() or classes_in(dataset, self.getOrDefault("labelCol"))
 
-    def _plan(self, rows: SelectedRows, workers: int, known: int | None) -> Plan:
-        if known is None:
-            known = labelled_classes(rows.frame, str(rows.spec.label))
-        sizes = {"inputs": math.prod(rows.spec.shape), "classes": max(2, known)}
+    def _plan(self, rows: SelectedRows, workers: int, known_outputs: int | None) -> Plan:
+        if known_outputs is None:
+            known_outputs = count_classes(rows.frame, str(rows.spec.label))
+        sizes = {"inputs": math.prod(rows.spec.shape), "classes": max(2, known_outputs)}
         draft = LazyModel(self._job(sizes, workers).resolved())
         classes = sizes["classes"]
-        return Plan(draft=draft, outputs=classes, head=CLASSES, checks=self._checks(classes))
+        return Plan(draft=draft, outputs=classes, head=CLASSES, checks=self._row_checks(classes))

@@ -26,7 +26,7 @@ from photinus.engine.spark.task_runner import (
     parts_of_rdd,
     run_units,
 )
-from photinus.estimators.serialization import changed, filled, sketched
+from photinus.estimators.serialization import changed_attribute, rebuild_object, split_object
 from photinus.protocol.row_versions import RowVersions
 from photinus.protocol.serialization import packed, unpacked
 from photinus.run.ledger_writer import LedgerWriter
@@ -38,32 +38,34 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 
-_ADDRESS = "leave it out: workers find the driver by themselves"
-_AT_ONCE = "leave it out: updates are applied one after the other, as they arrive"
-_held: dict[bytes, Any] = {}
+_ADDRESS_ADVICE = "leave it out: workers find the driver by themselves"
+_UPDATES_ADVICE = "leave it out: updates are applied one after the other, as they arrive"
+_newest_by_call: dict[bytes, Any] = {}
 """In a worker's process: the arrays and values that came last, by the call of `train`."""
 _OLD_ARGUMENTS = {
-    "master": _ADDRESS,
-    "host": _ADDRESS,
+    "master": _ADDRESS_ADVICE,
+    "host": _ADDRESS_ADVICE,
     "batch": "leave it out: a partition is one batch; rdd.repartition(n) changes its size",
-    "min_updates": _AT_ONCE,
-    "max_updates": _AT_ONCE,
+    "min_updates": _UPDATES_ADVICE,
+    "max_updates": _UPDATES_ADVICE,
 }
 """Arguments of the original DeepDist -> what to do instead."""
 
 
-def _without_old_arguments(init: Callable[..., None]) -> Callable[..., None]:
+def _refuse_old_arguments(init: Callable[..., None]) -> Callable[..., None]:
     """Refuses an argument of the original DeepDist with a message of its own."""
 
     @functools.wraps(init)
-    def checked(self: DeepDist, *given: Any, **named: Any) -> None:  # noqa: ANN401 - as given
-        old = dict(zip(("master", "min_updates", "max_updates"), given[1:], strict=False)) | named
-        for name in _OLD_ARGUMENTS.keys() & old:
+    def wrapper(self: DeepDist, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - as given
+        arguments = (
+            dict(zip(("master", "min_updates", "max_updates"), args[1:], strict=False)) | kwargs
+        )
+        for name in _OLD_ARGUMENTS.keys() & arguments:
             wrong = f"DeepDist has no argument {name}"
-            raise UsageError(wrong, got=old[name], do=_OLD_ARGUMENTS[name])
-        init(self, *given, **named)
+            raise UsageError(wrong, got=arguments[name], do=_OLD_ARGUMENTS[name])
+        init(self, *args, **kwargs)
 
-    return checked
+    return wrapper
 
 
 class TrainingCounts(NamedTuple):
@@ -121,7 +123,7 @@ class DeepDist:
     Source: DeepDist (Neumann, 2014), after Downpour SGD (Dean et al., 2012).
     """
 
-    @_without_old_arguments
+    @_refuse_old_arguments
     def __init__(
         self,
         model: Any,  # noqa: ANN401 - any object
@@ -135,21 +137,21 @@ class DeepDist:
         self.model = model
         self._security, self._emit = security, emit_to(callbacks)
         self._folder = None if folder is None else Path(folder)
-        self._run, self._term = secrets.token_bytes(16), 0
-        self._book: LedgerWriter | None = None
+        self._run_id, self._term = secrets.token_bytes(16), 0
+        self._ledger: LedgerWriter | None = None
         self._is_open = False
 
     def __enter__(self) -> Self:
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._book = LedgerWriter(self._folder / "ledger.jsonl", self._run)
+            self._ledger = LedgerWriter(self._folder / "ledger.jsonl", self._run_id)
         self._is_open = True
         return self
 
     def __exit__(self, *_: object) -> None:
         self._is_open = False
-        if self._book is not None:
-            self._book.close()
+        if self._ledger is not None:
+            self._ledger.close()
 
     def train(
         self,
@@ -181,63 +183,74 @@ class DeepDist:
             raise UsageError(wrong, do="with DeepDist(model) as dd: dd.train(...)")
         if not whole(1).holds(epochs):
             raise UsageError("epochs must be a whole number of at least 1", got=epochs)
-        parts, began = _parts(data), time.monotonic()
-        rule = _Server(self.model, descent)
-        sent = parts.context.broadcast((secrets.token_bytes(16), coded(gradient), rule.outline))
-        counts, refused, up, down = dict[str, int](), list[int](), 0, 0
+        partitions, start_seconds = _partitions_of(data), time.monotonic()
+        model_server = _ModelServer(self.model, descent)
+        broadcast = partitions.context.broadcast(
+            (secrets.token_bytes(16), coded(gradient), model_server.outline)
+        )
+        counts, refused, bytes_received, bytes_sent = dict[str, int](), list[int](), 0, 0
         try:
             for _ in range(epochs):
-                owner = self._owner(parts.count, rule)
-                run_units(parts, owner, _task(sent), security=self._security, again=False)
-                refused += owner.refused
-                up, down = up + owner.bytes_received, down + owner.bytes_sent
-                for name, count in owner.leases.counts.items():
+                task_server = self._epoch_server(partitions.count, model_server)
+                run_units(
+                    partitions,
+                    task_server,
+                    _task_work(broadcast),
+                    security=self._security,
+                    again=False,
+                )
+                refused += task_server.refused
+                bytes_received, bytes_sent = (
+                    bytes_received + task_server.bytes_received,
+                    bytes_sent + task_server.bytes_sent,
+                )
+                for name, count in task_server.leases.counts.items():
                     counts[name] = counts.get(name, 0) + count
         finally:
-            sent.destroy()
+            broadcast.destroy()
         return TrainingCounts(
-            partitions=parts.count,
+            partitions=partitions.count,
             epochs=epochs,
-            updates=counts["applied"] - rule.empty,
-            empty=rule.empty,
+            updates=counts["applied"] - model_server.empty,
+            empty=model_server.empty,
             refused=tuple(refused),
             duplicates=counts["duplicate"],
             fenced=counts["fenced"],
-            seconds=time.monotonic() - began,
-            bytes_sent=down,
-            bytes_received=up,
+            seconds=time.monotonic() - start_seconds,
+            bytes_sent=bytes_sent,
+            bytes_received=bytes_received,
         )
 
-    def _owner(self, partitions: int, rule: _Server) -> TaskServer:
+    def _epoch_server(self, partitions: int, model_server: _ModelServer) -> TaskServer:
         """Returns the coordinator of one epoch, under its own term."""
         self._term += 1
-        callbacks = Callbacks(run=self._run, term=self._term, emit=self._emit)
-        if self._book is not None:
-            callbacks = replace(callbacks, enter=self._book.enter)
-        return TaskServer(WorkUnits(count=partitions), rule, callbacks)
+        callbacks = Callbacks(run=self._run_id, term=self._term, emit=self._emit)
+        if self._ledger is not None:
+            callbacks = replace(callbacks, enter=self._ledger.enter)
+        return TaskServer(WorkUnits(count=partitions), model_server, callbacks)
 
 
-class _Server:
+class _ModelServer:
     """Holds the model, and applies updates to it, one at a time."""
 
     def __init__(self, model: object, descent: Callable[[Any, Any], object]) -> None:
         self._model, self._descent, self.empty = model, descent, 0
-        self.outline, self._tree = sketched(model)
-        self._first = self._tree
+        self.outline, self._tree = split_object(model)
+        self._first_tree = self._tree
         self._versions = RowVersions()
         self._versions.take(self._tree)
-        self._parcel: Vector | None = None
+        self._packed_state: Vector | None = None
 
     def state(self, has: int) -> Vector:
         """Returns the arrays and plain values as they are now, without what the worker holds."""
-        moved = self._versions.since(has)
-        if not moved and self._parcel is not None:
-            return self._parcel
-        numbered = {**self._tree, "version": self._versions.version}
-        parcel = packed(numbered, "the model", moved)
-        if not moved:
-            self._parcel = parcel
-        return parcel
+        changed_rows = self._versions.since(has)
+        if not changed_rows and self._packed_state is not None:
+            return self._packed_state
+        versioned_tree = {**self._tree, "version": self._versions.version}
+        packed_state = packed(versioned_tree, "the model", changed_rows)
+        if not changed_rows:
+            self._packed_state = packed_state
+        return packed_state
 
     def take(self, results: Sequence[Any]) -> bool:
         """Applies one update."""
@@ -246,16 +259,16 @@ class _Server:
             self.empty += 1
             return True
         self._descent(self._model, update)
-        outline, self._tree = sketched(self._model)
+        outline, self._tree = split_object(self._model)
         if outline != self.outline:
             raise UsageError(
                 "descent changed what cannot be sent to workers",
-                got=changed(filled(self.outline, self._first), self._model),
+                got=changed_attribute(rebuild_object(self.outline, self._first_tree), self._model),
                 do="keep it in an attribute that is an array or a plain value, or outside of "
                 "the model",
             )
         self._versions.take(self._tree)
-        self._parcel = None
+        self._packed_state = None
         return True
 
 
@@ -282,41 +295,41 @@ class Stepper:
     def step(self, name: str, update: Vector) -> Vector:
         """Returns what to add to the parameters `name` for an update of the same shape."""
         state = self._states.get(name) or self._outer.init(update)
-        moved, self._states[name] = self._outer.update(update * 0, -update, state)
-        return moved
+        step, self._states[name] = self._outer.update(update * 0, -update, state)
+        return step
 
 
-def _task(sent: Any) -> Work:  # noqa: ANN401
-    """Returns what a task does with its partition; `sent` is the broadcast."""
+def _task_work(broadcast: Any) -> Work:  # noqa: ANN401 - any broadcast
+    """Returns what a task does with its partition."""
 
     def work(partition: int, rows: Iterator[Any]) -> UnitWork:  # noqa: ARG001
-        call, code, outline = sent.value
+        call_id, code, outline = broadcast.value
         gradient = loaded(code, "gradient")
 
-        def once(parcel: Vector) -> Vector:
-            update = gradient(filled(outline, _received(call, parcel)), rows)
+        def compute(packed_state: Vector) -> Vector:
+            update = gradient(rebuild_object(outline, _receive_newest(call_id, packed_state)), rows)
             return packed(update, "what gradient returns")
 
-        return UnitWork(once, _version_held(call))
+        return UnitWork(compute, _held_version(call_id))
 
     return work
 
 
-def _version_held(call: bytes) -> int:
+def _held_version(call_id: bytes) -> int:
     """Returns which version of the model this process holds; 0: none."""
-    version: int = _held[call]["version"] if call in _held else 0
+    version: int = _newest_by_call[call_id]["version"] if call_id in _newest_by_call else 0
     return version
 
 
-def _received(call: bytes, parcel: Vector) -> Any:  # noqa: ANN401 - any tree
+def _receive_newest(call_id: bytes, packed_state: Vector) -> Any:  # noqa: ANN401 - any tree
     """Returns a copy of the newest version, which this process then holds."""
-    newest = unpacked(parcel, _held.pop(call, None))
-    _held.clear()
-    _held[call] = newest
+    newest = unpacked(packed_state, _newest_by_call.pop(call_id, None))
+    _newest_by_call.clear()
+    _newest_by_call[call_id] = newest
     return copy.deepcopy(newest)
 
 
-def _parts(data: Any) -> Parts:  # noqa: ANN401 - whatever a user gives
+def _partitions_of(data: Any) -> Parts:  # noqa: ANN401 - whatever a user gives
     """Returns the partitions of an RDD or a DataFrame.
 
     Raises:
@@ -325,16 +338,16 @@ def _parts(data: Any) -> Parts:  # noqa: ANN401 - whatever a user gives
     if hasattr(data, "mapPartitionsWithIndex"):
         return parts_of_rdd(data)
     if hasattr(data, "mapInArrow"):
-        return parts_of_frame(data, _rows)
+        return parts_of_frame(data, _spark_rows)
     wrong = "train needs an RDD or a DataFrame"
     raise UsageError(wrong, got=type(data).__name__, do="sc.parallelize(data, partitions)")
 
 
-def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
+def _spark_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
     """Yields Arrow's rows as Spark's."""
     from pyspark.sql import Row
 
     for batch in batches:
-        named = Row(*batch.schema.names)
+        row_class = Row(*batch.schema.names)
         for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            yield named(*values)
+            yield row_class(*values)

@@ -18,92 +18,102 @@ from photinus.embeddings.edge_files import sorted_graph
 from photinus.embeddings.walks import Graph
 from photinus.embeddings.words import MappedWords, gathered
 from photinus.engine.spark.job import queried
-from photinus.estimators.sentences import numbered, together
+from photinus.estimators.sentences import merge_batches, number_words
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def graph_on(edges: DataFrame, in_memory: int, *, is_directed: bool) -> tuple[Sequence[str], Graph]:
+def build_graph(
+    edges: DataFrame, names_in_memory: int, *, is_directed: bool
+) -> tuple[Sequence[str], Graph]:
     """Returns the nodes' names, that of most edges first, and the graph, whose edges lie in files.
 
     Args:
         edges: texts `src` and `dst`, and a number `weight`.
-        in_memory: more names than so many lie in a file, too.
+        names_in_memory: more names than so many lie in a file, too.
         is_directed: edges have one direction.
 
     Raises:
         DataError: an edge is wrong, or there is none.
     """
     spark = edges.sparkSession
-    ends = edges.select(F.explode(F.array("src", "dst")).alias("word")).groupBy("word").count()
-    sorted_ = ends.orderBy(F.desc(F.col("word").isNull()), F.desc("count"), "word")
-    names, degrees = queried(spark, lambda: gathered(_named(sorted_), in_memory))
+    degree_rows = (
+        edges.select(F.explode(F.array("src", "dst")).alias("word")).groupBy("word").count()
+    )
+    sorted_nodes = degree_rows.orderBy(F.desc(F.col("word").isNull()), F.desc("count"), "word")
+    names, degrees = queried(
+        spark, lambda: gathered(_names_and_degrees(sorted_nodes), names_in_memory)
+    )
     if not len(names):
         raise DataError("the graph has no edges", do="look at where they are read")
     if isinstance(names, MappedWords):
-        batches = streamed(_joined(edges, numbered(ends, degrees)))
+        batches = streamed(_number_by_join(edges, number_words(degree_rows, degrees)))
     else:
-        batches = streamed(edges, partial(_found, names))
-    numbers = _numbers(batches, int(degrees.sum()) // 2)
+        batches = streamed(edges, partial(_number_by_lookup, names))
+    edge_arrays = _edge_arrays(batches, int(degrees.sum()) // 2)
     graph: Graph = queried(
-        spark, lambda: sorted_graph(len(names), numbers, is_directed=is_directed)
+        spark, lambda: sorted_graph(len(names), edge_arrays, is_directed=is_directed)
     )
     return names, graph
 
 
-def _named(sorted_: DataFrame) -> Iterator[tuple[pa.Array, Vector]]:
+def _names_and_degrees(sorted_nodes: DataFrame) -> Iterator[tuple[pa.Array, Vector]]:
     """Yields names and how many edges each has.
 
     Raises:
         DataError: the first one is null.
     """
-    for batch in streamed(sorted_):
+    for batch in streamed(sorted_nodes):
         if batch.column(0).null_count:
             do = "filter such edges"
             raise DataError("an edge has no source or no target", got="null", do=do)
         yield batch.column(0), batch.column(1).to_numpy()
 
 
-def _joined(edges: DataFrame, nodes: DataFrame) -> DataFrame:
+def _number_by_join(edges: DataFrame, nodes: DataFrame) -> DataFrame:
     """Returns edges as numbers of nodes, by Spark: no task holds all names."""
     for name, end in (("source", "src"), ("target", "dst")):
-        named = nodes.select(F.col("word").alias(end), F.col("number").alias(name))
-        edges = edges.join(named, end)
+        numbers = nodes.select(F.col("word").alias(end), F.col("number").alias(name))
+        edges = edges.join(numbers, end)
     return edges.select("source", "target", "weight")
 
 
-def _found(names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _number_by_lookup(
+    names: Sequence[str], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Yields edges as numbers of nodes, without those of other nodes."""
-    known = pa.array(names, pa.string())
-    for batch in together(batches, len(names)):
-        ends = (pc.index_in(batch[column], value_set=known) for column in ("src", "dst"))
+    name_array = pa.array(names, pa.string())
+    for batch in merge_batches(batches, len(names)):
+        ends = (pc.index_in(batch[column], value_set=name_array) for column in ("src", "dst"))
         weights = pc.fill_null(batch["weight"], np.nan)
-        made = pa.RecordBatch.from_arrays([*ends, weights], ["source", "target", "weight"])
-        yield made.drop_null()
+        numbered_edges = pa.RecordBatch.from_arrays(
+            [*ends, weights], ["source", "target", "weight"]
+        )
+        yield numbered_edges.drop_null()
 
 
-def _numbers(
-    batches: Iterable[pa.RecordBatch], edges: int
+def _edge_arrays(
+    batches: Iterable[pa.RecordBatch], edge_count: int
 ) -> Iterator[tuple[Vector, Vector, Vector]]:
     """Yields sources, targets and weights [n] each.
 
     Args:
         batches: of them.
-        edges: how many there must be.
+        edge_count: how many there must be.
 
     Raises:
         DataError: a weight is none, or there are more or fewer edges.
     """
-    seen = 0
+    edges_seen = 0
     for batch in batches:
         weights = pc.fill_null(batch["weight"], np.nan).to_numpy(zero_copy_only=False)
-        wrong = ~(weights > 0) | np.isinf(weights)
-        if wrong.any():
-            got = weights[wrong][0]
+        is_wrong = ~(weights > 0) | np.isinf(weights)
+        if is_wrong.any():
+            got = weights[is_wrong][0]
             raise DataError("an edge's weight must be a finite number above 0", got=got)
-        seen += batch.num_rows
+        edges_seen += batch.num_rows
         yield batch["source"].to_numpy(), batch["target"].to_numpy(), weights
-    if seen != edges:
-        got, do = f"{edges:,} and then {seen:,} edges", "cache them, or save them first"
+    if edges_seen != edge_count:
+        got, do = f"{edge_count:,} and then {edges_seen:,} edges", "cache them, or save them first"
         raise DataError("the edges were others when they were read again", got=got, do=do)

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from photinus.data.arrow import ColumnSpec
 
 
-_LOOKED_AT = 1000
+_COMPARED_ROWS = 1000
 """Rows whose lengths are compared."""
 
 
-def exampled(
+def spec_and_example(
     rows: DataFrame, spec: ColumnSpec, scale: float | None
 ) -> tuple[ColumnSpec, dict[str, Array] | Array]:
     """Returns the spec with its shape, and two rows as a module reads them; asks for the first.
@@ -56,18 +56,18 @@ def is_ragged(rows: DataFrame, spec: ColumnSpec) -> bool:
     if spec.kind != LIST or spec.inputs is not None:
         return False
     size = F.size(f"`{spec.features[0]}`")
-    sizes = rows.where(size >= 0).limit(_LOOKED_AT).agg(F.min(size), F.max(size))
-    least, most = queried(rows.sparkSession, sizes.collect)[0]
-    return bool(least != most)
+    sizes = rows.where(size >= 0).limit(_COMPARED_ROWS).agg(F.min(size), F.max(size))
+    shortest, longest = queried(rows.sparkSession, sizes.collect)[0]
+    return bool(shortest != longest)
 
 
-def length_in(rows: DataFrame, column: str) -> int:
+def first_length(rows: DataFrame, column: str) -> int:
     """Returns how long the first array of a column is; runs a Spark job."""
     size = F.size(f"`{column}`")
-    first = queried(rows.sparkSession, rows.where(size >= 0).select(size).first)
-    if first is None:
+    first_row = queried(rows.sparkSession, rows.where(size >= 0).select(size).first)
+    if first_row is None:
         raise DataError(f"column {column}: there are no rows, or nulls only")
-    return int(first[0])
+    return int(first_row[0])
 
 
 def input_columns(df: DataFrame, spec: InputSpec) -> Column:
@@ -80,26 +80,26 @@ def input_columns(df: DataFrame, spec: InputSpec) -> Column:
     selected(df, [], inputs=spec)
     columns = []
     for name, column in spec.columns.items():
-        made = input_column(df, spec, name)
-        is_one = isinstance(column, str) and name not in spec.encoders
-        is_vector = is_one and type(df.schema[column].dataType).__name__ == "VectorUDT"
+        expression = input_column(df, spec, name)
+        is_single_column = isinstance(column, str) and name not in spec.encoders
+        is_vector = is_single_column and type(df.schema[column].dataType).__name__ == "VectorUDT"
         if is_vector and not hasattr(F, "arrow_udf"):  # pandas would make objects of them
-            made = vector_to_array(made, "float32")
-        columns.append(made.alias(name))
+            expression = vector_to_array(expression, "float32")
+        columns.append(expression.alias(name))
     return F.struct(*columns)
 
 
-def partition() -> int:
+def partition_id() -> int:
     """Returns which partition this task reads."""
     task = TaskContext.get()
     return task.partitionId() if task else 0
 
 
-def scored_inputs(
+def score_inputs(
     columns: Iterator[pa.Array],
     spec: InputSpec,
-    batch: int,
-    opened: Callable[[], Callable[[Any], dict[str, Array]]],
+    batch_size: int,
+    open_predictor: Callable[[], Callable[[Any], dict[str, Array]]],
 ) -> Iterator[dict[str, Array]]:
     """Yields the scores of each column of structures, by their names.
 
@@ -108,35 +108,41 @@ def scored_inputs(
     Args:
         columns: structures with a field for each input; of one input the column itself, too.
         spec: the inputs.
-        batch: rows that are scored at once.
-        opened: returns what scores a batch, a dict of arrays by input.
+        batch_size: rows that are scored at once.
+        open_predictor: returns what scores a batch, a dict of arrays by input.
 
     Raises:
         DataError: a row is bad; its number counts the partition's rows that are scored.
     """
-    checker = RowChecker(RowChecks(), partition())
+    checker = RowChecker(RowChecks(), partition_id())
     for column in filter(len, columns):
-        predict = opened()  # before the inputs are read: it brings code that was sent by value
-        rows = pa.RecordBatch.from_struct_array(_structured(column, spec))
+        # before the inputs are read: it brings code that was sent by value
+        predict = open_predictor()
+        rows = pa.RecordBatch.from_struct_array(_as_struct(column, spec))
         checker.open(rows.num_rows)
         inputs = inputs_of(rows, spec, (), checker)
-        parts = inputs.by_length(batch)
-        found = [predict(inputs.batch(rows)) for rows in parts]
-        back = np.argsort(np.concatenate(parts))
-        yield {name: np.concatenate([part[name] for part in found])[back] for name in found[0]}
+        row_groups = inputs.by_length(batch_size)
+        group_scores = [predict(inputs.batch(rows)) for rows in row_groups]
+        original_order = np.argsort(np.concatenate(row_groups))
+        yield {
+            name: np.concatenate([scores[name] for scores in group_scores])[original_order]
+            for name in group_scores[0]
+        }
 
 
-def _structured(column: pa.Array, spec: InputSpec) -> pa.Array:
+def _as_struct(column: pa.Array, spec: InputSpec) -> pa.Array:
     """Returns a structure with a field for each input; one column stands for one input.
 
     Raises:
         DataError: a function of SQL was given something else.
     """
-    kind, names = column.type, list(spec.columns)
-    if pa.types.is_struct(kind) and set(names) <= {field.name for field in kind}:
+    data_type, names = column.type, list(spec.columns)
+    if pa.types.is_struct(data_type) and set(names) <= {field.name for field in data_type}:
         return column
     if len(names) == 1:
         return pa.StructArray.from_arrays([column], names)
-    said = ", ".join(f"'{name}', {spec.column(name)}" for name in names)
+    struct_arguments = ", ".join(f"'{name}', {spec.column(name)}" for name in names)
     wrong = f"the function takes a structure of {', '.join(names)}"
-    raise DataError(wrong, got=f"type {kind}", do=f"named_struct({said}) makes one")
+    raise DataError(
+        wrong, got=f"type {data_type}", do=f"named_struct({struct_arguments}) makes one"
+    )

@@ -28,18 +28,18 @@ def _to_window(size: int) -> int:
     return size or _WHOLE_BASKET
 
 
-_TRAINING = tuple(
+_TRAINING_ROWS = tuple(
     replace(
         row,
         meaning="items to each side, at most; 0: the whole basket",
         default=0,
-        shape=_to_window,
+        to_job=_to_window,
     )
     if row.name == "windowSize"
     else row
     for row in TRAINING_ROWS
 )
-_ROWS = (*ITEM_ROWS, *COUNTED_ROWS, *_TRAINING, *RUN_ROWS)
+_ROWS = (*ITEM_ROWS, *COUNTED_ROWS, *_TRAINING_ROWS, *RUN_ROWS)
 
 
 @with_params(_ROWS)
@@ -59,9 +59,9 @@ class Item2Vec(VectorEstimator):
     (2016).
     """
 
-    _rows = _ROWS
-    _usual = {"window": _WHOLE_BASKET, "sample": 0.0}  # noqa: RUF012
-    _sequence = "basket", "items", "collect the items of a basket into one array"
+    _param_rows = _ROWS
+    _stage_defaults = {"window": _WHOLE_BASKET, "sample": 0.0}  # noqa: RUF012
+    _sequence_terms = "basket", "items", "collect the items of a basket into one array"
 
     @keyword_params
     def __init__(
@@ -101,21 +101,22 @@ class Item2Vec(VectorEstimator):
 
     def _sentences(self, dataset: DataFrame) -> DataFrame:
         items = baskets_of(dataset, self.getOrDefault("inputCol"))
-        return dataset.select(_ordered(items, self.getOrDefault("seed")).alias("words"))
+        return dataset.select(_shuffled_items(items, self.getOrDefault("seed")).alias("words"))
 
-    def _model(self, dataset: DataFrame, vectors: WordVectors) -> Item2VecModel:
+    def _make_model(self, dataset: DataFrame, vectors: WordVectors) -> Item2VecModel:
         kind = id_type(dataset.schema[self.getOrDefault("inputCol")].dataType)
         return Item2VecModel(vectors)._set(idType=kind)
 
 
-def _ordered(items: Column, seed: int) -> Column:
+def _shuffled_items(items: Column, seed: int) -> Column:
     """Returns a basket's items, each once, in an order by chance that its content decides.
 
     A task that Spark runs again must give the same rows, so nothing is drawn.
     """
     basket = F.sort_array(F.array_distinct(items))
-    place = F.xxhash64(basket, F.lit(seed))
+    basket_hash = F.xxhash64(basket, F.lit(seed))
     keyed = F.transform(
-        basket, lambda item: F.struct(F.xxhash64(item, place).alias("place"), item.alias("item"))
+        basket,
+        lambda item: F.struct(F.xxhash64(item, basket_hash).alias("place"), item.alias("item")),
     )
     return F.transform(F.sort_array(keyed), lambda pair: pair["item"])

@@ -109,37 +109,37 @@ def iterate(
 
     Source: IterativeReduce (Patterson, KnittingBoar, 2013).
     """
-    _check(start, rounds, security)
+    _check_arguments(start, rounds, security)
     spark = df.sparkSession
     check_classic(spark)
     count = workers if workers is not None else 1
     check_slots(spark, count)
     frame, spec = queried(df.sparkSession, lambda: columns(df, features, label))
     if workers is None:
-        most = slots_of(spark)
+        slots = slots_of(spark)
         count = df.rdd.getNumPartitions()
-        count = max(1, count if most is None else min(count, most))
-    parts = parts_of_frame(partitioned(frame, count))
-    rule, run = _Rounds(start, combine, update, rounds), secrets.token_bytes(16)
+        count = max(1, count if slots is None else min(count, slots))
+    partitions = parts_of_frame(partitioned(frame, count))
+    iteration, run_id = _Iteration(start, combine, update, rounds), secrets.token_bytes(16)
     with ExitStack() as stack:
-        sent = spark.sparkContext.broadcast(coded(compute))
-        stack.callback(sent.destroy)
-        served = Callbacks(run=run, emit=emit_to(callbacks))
+        broadcast = spark.sparkContext.broadcast(coded(compute))
+        stack.callback(broadcast.destroy)
+        server_callbacks = Callbacks(run=run_id, emit=emit_to(callbacks))
         if folder is not None:
             Path(folder).mkdir(parents=True, exist_ok=True)
-            book = LedgerWriter(Path(folder) / "ledger.jsonl", run)
-            stack.callback(book.close)
-            served = replace(served, enter=book.enter)
+            ledger = LedgerWriter(Path(folder) / "ledger.jsonl", run_id)
+            stack.callback(ledger.close)
+            server_callbacks = replace(server_callbacks, enter=ledger.enter)
         units = WorkUnits(
             count=count, together=True, unit="worker", work="compute", taking="update"
         )
-        owner = TaskServer(units, rule, served)
-        work = _work(sent, replace(spec, scale=scale), Budget())
-        run_units(parts, owner, work, security=security, again=True)
-    return Iterated(rule.value, rule.rounds, rule.is_done)
+        task_server = TaskServer(units, iteration, server_callbacks)
+        work = _work(broadcast, replace(spec, scale=scale), Budget())
+        run_units(partitions, task_server, work, security=security, again=True)
+    return Iterated(iteration.value, iteration.rounds, iteration.is_done)
 
 
-class _Rounds:
+class _Iteration:
     """Holds the state; combines and updates."""
 
     def __init__(
@@ -147,15 +147,15 @@ class _Rounds:
         start: object,
         combine: Callable[[list[Any]], Any],
         update: Callable[[Any, Any], tuple[Any, bool]],
-        most: int,
+        max_rounds: int,
     ) -> None:
         self.value, self.rounds, self.is_done = start, 0, False
-        self._combine, self._update, self._most = combine, update, most
-        self._parcel = packed(start, "start")
+        self._combine, self._update, self._max_rounds = combine, update, max_rounds
+        self._packed_state = packed(start, "start")
 
     def state(self, has: int) -> Vector:  # noqa: ARG002 - as all rules
         """Returns the state as it was after the last round."""
-        return self._parcel
+        return self._packed_state
 
     def take(self, results: Sequence[Any]) -> bool:
         """Takes in one round."""
@@ -163,17 +163,17 @@ class _Rounds:
         if not isinstance(updated, tuple) or len(updated) != 2:
             got = type(updated).__name__
             raise UsageError("update must return (state, is_done)", got=got)
-        self._parcel = packed(updated[0], "the state that update returns")
+        self._packed_state = packed(updated[0], "the state that update returns")
         self.value, self.is_done = updated[0], bool(updated[1])
         self.rounds += 1
-        return self.is_done or self.rounds >= self._most
+        return self.is_done or self.rounds >= self._max_rounds
 
 
-def _work(sent: Any, spec: ColumnSpec, budget: Budget) -> Work:  # noqa: ANN401 - a broadcast
+def _work(broadcast: Any, spec: ColumnSpec, budget: Budget) -> Work:  # noqa: ANN401 - a broadcast
     """Returns what a task does: it reads its rows once, and computes on them every round."""
 
     def work(slot: int, batches: Iterator[Any]) -> UnitWork:
-        compute = loaded(sent.value, "compute")
+        compute = loaded(broadcast.value, "compute")
         rows = gather(batches, spec, RowChecker(RowChecks(), slot), budget)
         if not isinstance(rows, Rows):
             raise NotReadyError(
@@ -186,15 +186,15 @@ def _work(sent: Any, spec: ColumnSpec, budget: Budget) -> Work:  # noqa: ANN401 
         batch = Batch(features.view(), rows.labels)
         batch.features.setflags(write=False)
 
-        def once(parcel: Vector) -> Vector:
-            return packed(compute(unpacked(parcel), batch), "what compute returns")
+        def compute_round(packed_state: Vector) -> Vector:
+            return packed(compute(unpacked(packed_state), batch), "what compute returns")
 
-        return UnitWork(once)
+        return UnitWork(compute_round)
 
     return work
 
 
-def _check(start: object, rounds: object, security: object) -> None:
+def _check_arguments(start: object, rounds: object, security: object) -> None:
     packed(start, "start")
     if not whole(1).holds(rounds):
         raise UsageError("rounds must be a whole number of at least 1", got=rounds)

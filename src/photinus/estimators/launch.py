@@ -86,36 +86,36 @@ def launch(
         >>> model.load_state_dict(launch(train, workers=4, data=df))  # doctest: +SKIP
     """
     limits = WorkerLimits(threads=threads, bandwidth=bandwidth, cpu_share=cpu_share, memory=memory)
-    for asked in (limits, _Asked(workers, engine, security)):
-        validate(asked, of="launch")
+    for settings in (limits, _LaunchSettings(workers, engine, security)):
+        validate(settings, of="launch")
     check_share(cpu_share, threads)
     _check_callable(function, () if data is None else (data,))
-    agreed = agreed_on(strategy, workers)
-    has_peers = plan_of(agreed, workers, is_counted=False).has_peers
-    served = Callbacks(run=secrets.token_bytes(16), emit=emit_to(callbacks))
-    coordinator = LoopCoordinator(workers, strategy, served)
+    strategies = agreed_on(strategy, workers)
+    has_peers = plan_of(strategies, workers, is_counted=False).has_peers
+    coordinator_callbacks = Callbacks(run=secrets.token_bytes(16), emit=emit_to(callbacks))
+    coordinator = LoopCoordinator(workers, strategy, coordinator_callbacks)
     if cpu_share is not None:
-        for text in shares_told(cpu_share, workers, is_here=engine == "local"):
-            served.emit(Warned(text=text))
+        for warning in shares_told(cpu_share, workers, is_here=engine == "local"):
+            coordinator_callbacks.emit(Warned(text=warning))
 
-    def make(service: ListeningService) -> Loop:
+    def make_loop(service: ListeningService) -> Loop:
         return Loop(service.call(limits, has_peers=has_peers), workers, strategy)
 
     if engine == "local":
-        launch_here(function, _sequence(data), coordinator, security, make)
+        launch_here(function, _sequence(data), coordinator, security, make_loop)
     else:
         from photinus.engine.spark.launch import launch_on_spark
 
         session = spark or _session(data, workers)
-        launch_on_spark(function, _frame(data), session, coordinator, security, make)
+        launch_on_spark(function, _frame(data), session, coordinator, security, make_loop)
     if coordinator.failure:
         raise told_error(coordinator.failure, coordinator.failure_kind)
-    found = coordinator.trained()
-    return {name: torch.from_numpy(tensor) for name, tensor in found.tensors().items()}
+    parameters = coordinator.trained()
+    return {name: torch.from_numpy(tensor) for name, tensor in parameters.tensors().items()}
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _LaunchSettings:
     workers: int
     engine: str
     security: str
@@ -133,8 +133,8 @@ def _check_callable(function: object, arguments: tuple[Any, ...]) -> None:
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError as error:
-        wants = "the worker's rows" if arguments else "no argument: there is no data"
-        raise UsageError(f"the function must take {wants}", got=error) from error
+        expected = "the worker's rows" if arguments else "no argument: there is no data"
+        raise UsageError(f"the function must take {expected}", got=error) from error
 
 
 def _sequence(data: Any) -> Sequence[Any] | None:  # noqa: ANN401 - what a user may give

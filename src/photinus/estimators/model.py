@@ -28,7 +28,7 @@ from photinus.engine.spark.job import queried
 from photinus.engine.spark.session import application_of
 from photinus.estimators.inputs import input_columns
 from photinus.estimators.network import Network, predictor
-from photinus.estimators.param_table import MODEL_ROWS, OUTPUT_ROWS, Row
+from photinus.estimators.param_table import MODEL_ROWS, OUTPUT_ROWS, ParamRow
 from photinus.estimators.params import defaults, with_params
 from photinus.estimators.persistence import NetworkReader, NetworkWriter
 from photinus.estimators.scoring import measurer, scorer
@@ -42,23 +42,23 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-_KINDS = {
+_OUTPUT_TYPES = {
     "raw": T.ArrayType(T.DoubleType()),
     "probability": T.ArrayType(T.DoubleType()),
     "prediction": T.DoubleType(),
     "layer": T.ArrayType(T.FloatType()),
 }
-_COLUMNS = {
+_OUTPUT_OF_PARAM = {
     "rawPredictionCol": "raw",
     "probabilityCol": "probability",
     "predictionCol": "prediction",
 }
 
 
-class Keywords:
+class KeywordParams:
     """Params that are set together, by their names."""
 
-    _rows: ClassVar[tuple[Row, ...]] = ()
+    _param_rows: ClassVar[tuple[ParamRow, ...]] = ()
 
     def setParams(self, **values: Any) -> Any:  # noqa: ANN401
         """Sets Params by their names.
@@ -66,31 +66,31 @@ class Keywords:
         Raises:
             UsageError: a name is unknown.
         """
-        known = [row.name for row in self._rows]
+        known = [row.name for row in self._param_rows]
         for name in values:
             if name not in known:
                 raise unknown_name(f"Param of {type(self).__name__}", name, known)
-        me: Any = self
-        return me._set(**{name: v for name, v in values.items() if v is not None})
+        instance: Any = self
+        return instance._set(**{name: v for name, v in values.items() if v is not None})
 
 
 @with_params(OUTPUT_ROWS)
-class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
+class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
     """A trained network: `predictionCol` holds what it returns for a row.
 
     Args:
         network: what was trained.
     """
 
-    _rows: ClassVar[tuple[Row, ...]] = OUTPUT_ROWS
+    _param_rows: ClassVar[tuple[ParamRow, ...]] = OUTPUT_ROWS
 
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network
         self.summary: TrainingSummary | None = None
         """Of the fit that made this model; None for one that was loaded."""
-        self._sent: dict[tuple[Any, ...], Callable[..., Any]] = {}  # copies share it
-        self._setDefault(**defaults(self._rows))
+        self._score_functions: dict[tuple[Any, ...], Callable[..., Any]] = {}  # copies share it
+        self._setDefault(**defaults(self._param_rows))
 
     def module(self) -> nn.Module:
         """Returns the network as a plain torch module in evaluation mode."""
@@ -104,8 +104,8 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
     def predict(self, value: Any) -> Any:  # noqa: ANN401 - a vector or an array
         """Returns what is predicted for one row: a number, or several."""
         row = np.asarray(value.toArray() if hasattr(value, "toArray") else value, np.float32)
-        made = predictor(self.network, ["prediction"])(row[None])["prediction"][0]
-        return made if made.ndim else float(made)
+        prediction = predictor(self.network, ["prediction"])(row[None])["prediction"][0]
+        return prediction if prediction.ndim else float(prediction)
 
     def evaluate(self, dataset: DataFrame) -> Evaluation:
         """Returns the metrics on rows with labels: the loss's own, and those that `metrics` names.
@@ -118,8 +118,8 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
         """
         label = self.getOrDefault("labelCol") or None
         spark, features = dataset.sparkSession, self.getOrDefault("featuresCol")
-        named = self.network.named
-        frame, spec = selected(dataset, features, label, inputs=named)
+        input_spec = self.network.input_spec
+        frame, spec = selected(dataset, features, label, inputs=input_spec)
         spec = replace(spec, shape=self.network.shape)
         metrics = self._metrics()
         classes = self.network.classes if self.network.head == CLASSES else None
@@ -135,24 +135,27 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
         Of the user's own metrics the network itself computes those that it was trained with; the
         user trusted no others with its code.
         """
-        asked, known = self.getOrDefault("metrics"), self.network.settings.get("metrics", ())
-        if others := [name for name in asked if ":" in name and name not in known]:
-            told = message(
+        requested, trained_with = (
+            self.getOrDefault("metrics"),
+            self.network.settings.get("metrics", ()),
+        )
+        if others := [name for name in requested if ":" in name and name not in trained_with]:
+            warning = message(
                 "evaluate leaves metrics of your own out that fit was not given",
                 got=", ".join(others),
             )
-            logging.getLogger("photinus").warning(told)
-        return [name for name in asked if ":" not in name]
+            logging.getLogger("photinus").warning(warning)
+        return [name for name in requested if ":" not in name]
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        names = {
-            str(self.getOrDefault(param)): name
-            for param, name in _COLUMNS.items()
+        output_of_column = {
+            str(self.getOrDefault(param)): output
+            for param, output in _OUTPUT_OF_PARAM.items()
             if self.hasParam(param) and self.getOrDefault(param)
         }
-        if not names:
+        if not output_of_column:
             return dataset
-        return self._scored(dataset, names)
+        return self._with_scores(dataset, output_of_column)
 
     def withLayer(self, dataset: DataFrame, layer: str, outputCol: str) -> DataFrame:
         """Returns the rows with a new column: the outputs of a named layer, flattened.
@@ -166,47 +169,61 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
             UsageError: the network has no such layer.
         """
         self.network.outputs(layer)  # a wrong name is refused before any row is read
-        return self._scored(dataset, {outputCol: "layer"}, layer)
+        return self._with_scores(dataset, {outputCol: "layer"}, layer)
 
-    def _scored(self, dataset: DataFrame, names: dict[str, str], layer: str = "") -> DataFrame:
-        features, is_bytes = self._features(dataset)
-        score = self._score(dataset.sparkSession, list(names.values()), layer, is_bytes=is_bytes)
+    def _with_scores(
+        self, dataset: DataFrame, output_of_column: dict[str, str], layer: str = ""
+    ) -> DataFrame:
+        features, is_bytes = self._features_column(dataset)
+        score_function = self._score_function(
+            dataset.sparkSession, list(output_of_column.values()), layer, is_bytes=is_bytes
+        )
         scores = f"{self.uid}__scores"
-        named = {new: self._column(F.col(f"{scores}.{of}"), of) for new, of in names.items()}
-        return dataset.withColumn(scores, score(features)).withColumns(named).drop(scores)
+        columns = {
+            column: self._as_column(F.col(f"{scores}.{output}"), output)
+            for column, output in output_of_column.items()
+        }
+        return (
+            dataset.withColumn(scores, score_function(features)).withColumns(columns).drop(scores)
+        )
 
-    def _features(self, dataset: DataFrame) -> tuple[Column, bool]:
+    def _features_column(self, dataset: DataFrame) -> tuple[Column, bool]:
         """Returns what is scored as one column, and whether its rows are bytes."""
-        named = self.network.named
-        if named is not None:
-            return input_columns(dataset, named), False
+        input_spec = self.network.input_spec
+        if input_spec is not None:
+            return input_columns(dataset, input_spec), False
         return one_column(dataset, self.getOrDefault("featuresCol"), self.network.shape)
 
-    def _column(self, column: Column, of: str) -> Column:
-        return array_to_vector(column) if of in ("raw", "probability") else column
+    def _as_column(self, column: Column, output: str) -> Column:
+        return array_to_vector(column) if output in ("raw", "probability") else column
 
-    def _kind(self, of: str) -> T.DataType:
-        is_several = of == "prediction" and self.network.predicts_several
-        return T.ArrayType(T.DoubleType()) if is_several else _KINDS[of]
+    def _output_type(self, output: str) -> T.DataType:
+        is_several = output == "prediction" and self.network.predicts_several
+        return T.ArrayType(T.DoubleType()) if is_several else _OUTPUT_TYPES[output]
 
-    def _score(
-        self, spark: SparkSession, names: list[str], layer: str = "", *, is_bytes: bool = False
+    def _score_function(
+        self, spark: SparkSession, outputs: list[str], layer: str = "", *, is_bytes: bool = False
     ) -> Callable[..., Any]:
         """Returns the function of columns; the weights are sent once a session."""
-        batch, asked = self.getOrDefault("predictBatchSize"), self.getOrDefault("featuresCol")
-        column = asked if isinstance(asked, str) else ", ".join(asked)
-        key = (application_of(spark), batch, is_bytes, column, layer, *names)
-        if key not in self._sent:
-            sent, threads = self.network.on(spark), _threads(spark)
-            fields = T.StructType([T.StructField(name, self._kind(name)) for name in names])
+        batch_size, features = (
+            self.getOrDefault("predictBatchSize"),
+            self.getOrDefault("featuresCol"),
+        )
+        column_name = features if isinstance(features, str) else ", ".join(features)
+        key = (application_of(spark), batch_size, is_bytes, column_name, layer, *outputs)
+        if key not in self._score_functions:
+            open_network, threads = self.network.on(spark), _threads(spark)
+            fields = T.StructType(
+                [T.StructField(output, self._output_type(output)) for output in outputs]
+            )
 
             def make() -> Callable[[Any], dict[str, Any]]:
                 use_threads(threads)
-                return predictor(sent(), names, layer)
+                return predictor(open_network(), outputs, layer)
 
-            width = self.network.named or (None if is_bytes else self.numFeatures)
-            self._sent[key] = scorer(make, fields, batch, width, column)
-        return self._sent[key]
+            width = self.network.input_spec or (None if is_bytes else self.numFeatures)
+            self._score_functions[key] = scorer(make, fields, batch_size, width, column_name)
+        return self._score_functions[key]
 
     def registerFunction(self, name: str, spark: SparkSession) -> None:
         """Makes the model a function of SQL: `SELECT name(features).prediction FROM table`.
@@ -219,8 +236,8 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
             name: of the function.
             spark: the session in which it is known.
         """
-        names = [of for param, of in _COLUMNS.items() if self.hasParam(param)]
-        spark.udf.register(name, self._score(spark, names))
+        outputs = [output for param, output in _OUTPUT_OF_PARAM.items() if self.hasParam(param)]
+        spark.udf.register(name, self._score_function(spark, outputs))
 
     def toOnnx(self, path: str) -> None:
         """Writes the network as an ONNX file: features [B, ...] as they are stored, to outputs.
@@ -232,11 +249,11 @@ class NetworkModel(Keywords, Model, MLWritable, MLReadable[Any]):
             NotReadyError: `photinus[onnx]` is not installed.
             UsageError: torch cannot export the module, or it takes `inputs`.
         """
-        if (named := self.network.named) is not None:
+        if (input_spec := self.network.input_spec) is not None:
             wrong = "toOnnx writes a module of one array of features"
             do = "call torch.onnx.export(model.module(), kwargs=...) with a batch of your own"
-            raise UsageError(wrong, got=f"the inputs {', '.join(named.columns)}", do=do)
-        export_onnx(self.module(), self.network.reads_shape, path, self.network.scale)
+            raise UsageError(wrong, got=f"the inputs {', '.join(input_spec.columns)}", do=do)
+        export_onnx(self.module(), self.network.input_shape, path, self.network.scale)
 
     def write(self) -> NetworkWriter:
         """Returns the writer: `model.write().overwrite().save(path)`."""
@@ -273,7 +290,7 @@ class NetworkClassificationModel(NetworkModel, ClassificationModel, HasProbabili
         network: what was trained.
     """
 
-    _rows = MODEL_ROWS
+    _param_rows = MODEL_ROWS
 
     @property
     def numClasses(self) -> int:

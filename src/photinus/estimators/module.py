@@ -16,7 +16,7 @@ from photinus.data.arrow import unequal_rows
 from photinus.data.base import Array, Batch
 from photinus.data.spark import classes_in
 from photinus.estimators.base import NetworkClassifier, NetworkEstimator, Plan, SelectedRows
-from photinus.estimators.inputs import is_ragged, length_in
+from photinus.estimators.inputs import first_length, is_ragged
 from photinus.estimators.model import (
     NetworkClassificationModel,
     NetworkModel,
@@ -75,12 +75,12 @@ class TorchMultiLabelModel(NetworkClassificationModel):
     """
 
 
-class _TrainsModule(NetworkEstimator):
+class _ModuleEstimator(NetworkEstimator):
     """What the estimators of modules share."""
 
-    _usual = ModuleStage(module="", loss="mse")
+    _default_settings = ModuleStage(module="", loss="mse")
 
-    def _made(self, values: Mapping[str, Any], sizes: Mapping[str, Any]) -> Job:
+    def _make_job(self, values: Mapping[str, Any], sizes: Mapping[str, Any]) -> Job:
         if not values.get("module"):
             do = "module='mynets:Net' names a class, or a function that returns a torch module"
             raise UsageError(f"{type(self).__name__} needs a module", do=do)
@@ -88,19 +88,23 @@ class _TrainsModule(NetworkEstimator):
         if rate is not None and "lr" in settings:
             got = f"learningRate={rate}, and optimizerArgs with lr={settings['lr']}"
             raise UsageError("two learning rates are set", got=got, do="leave one of them out")
-        return super()._made(values, sizes)
+        return super()._make_job(values, sizes)
 
-    def _drafted(self, rows: SelectedRows, workers: int) -> tuple[LazyModel, tuple[int, ...]]:
+    def _draft_and_shape(
+        self, rows: SelectedRows, workers: int
+    ) -> tuple[LazyModel, tuple[int, ...]]:
         """Returns what is trained, and the shape of its outputs [B, ...] for two rows.
 
         So a module that does not take these rows is found before all else.
         """
         example, reads = rows.example, self.getOrDefault("reads")
-        asked = {self.getOrDefault(name) for name in ("precision", "memoryFormat")}
+        choices = {self.getOrDefault(name) for name in ("precision", "memoryFormat")}
         sizes: dict[str, Any] = {}
-        if "auto" in asked and not isinstance(example, Mapping):
-            read = np.asarray(code_named(reads, "function")(example, None)) if reads else example
-            sizes["example"] = list(read.shape[1:])
+        if "auto" in choices and not isinstance(example, Mapping):
+            network_input = (
+                np.asarray(code_named(reads, "function")(example, None)) if reads else example
+            )
+            sizes["example"] = list(network_input.shape[1:])
         draft = LazyModel(self._job(sizes, workers).resolved())
         model: Any = draft.model()
         if isinstance(model, Model) and not hasattr(model, "outputs"):
@@ -110,25 +114,29 @@ class _TrainsModule(NetworkEstimator):
         except PhotinusError:
             raise
         except Exception as error:  # whatever the user's module raises
-            raise self._untaken(draft.job.model.module, rows, error) from error
+            raise self._refused_rows_error(draft.job.model.module, rows, error) from error
 
-    def _untaken(self, module: str, rows: SelectedRows, error: Exception) -> UsageError:
+    def _refused_rows_error(self, module: str, rows: SelectedRows, error: Exception) -> UsageError:
         """Returns the error of a module that does not take the first rows."""
-        is_named, spec = isinstance(rows.example, Mapping), rows.spec
-        taken = "its inputs" if is_named else f"rows of shape {spec.shape}"
+        has_named_inputs, spec = isinstance(rows.example, Mapping), rows.spec
+        description = "its inputs" if has_named_inputs else f"rows of shape {spec.shape}"
         do = "compare the columns with what its forward takes"
         if is_ragged(rows.frame, spec):
-            taken += f", and other rows of {spec.features[0]} have other lengths"
+            description += f", and other rows of {spec.features[0]} have other lengths"
             do = unequal_rows(spec.features[0])
-        elif not is_named and isinstance(error, RuntimeError) and "scalar types" in str(error):
+        elif (
+            not has_named_inputs
+            and isinstance(error, RuntimeError)
+            and "scalar types" in str(error)
+        ):
             do = "numbers of featuresCol are float32: set inputs={'parameter of forward': "
             do += f"{spec.features[0]!r}}}, where whole numbers stay whole"
-        elif is_named and "scalar types" in str(error):
+        elif has_named_inputs and "scalar types" in str(error):
             do = "cast columns of whole numbers to integers, as with SQLTransformer in a Pipeline"
-        wrong = f"the module {module} does not take {taken}"
-        return UsageError(wrong, got=_said(error), do=do)
+        wrong = f"the module {module} does not take {description}"
+        return UsageError(wrong, got=_error_text(error), do=do)
 
-    def _tried(self, draft: LazyModel, rows: SelectedRows, labels: Array | None) -> None:
+    def _try_loss(self, draft: LazyModel, rows: SelectedRows, labels: Array | None) -> None:
         """Measures two rows with labels of zeros: a loss that returns no number is found here."""
         try:
             draft.model().measure(Batch(rows.example, labels))
@@ -138,14 +146,14 @@ class _TrainsModule(NetworkEstimator):
             raise
         except Exception as error:  # whatever the user's loss raises
             wrong = f"the loss {draft.job.model.loss} does not take two rows with labels of zeros"
-            raise UsageError(wrong, got=_said(error)) from error
+            raise UsageError(wrong, got=_error_text(error)) from error
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """Returns the first line of an error, with its class where the line alone says too little."""
     line = str(error).partition("\n")[0]
-    is_enough = isinstance(error, (RuntimeError, IndexError, ValueError, TypeError))
-    return line if is_enough else f"{type(error).__name__}: {line}".removesuffix(": ")
+    is_clear_alone = isinstance(error, (RuntimeError, IndexError, ValueError, TypeError))
+    return line if is_clear_alone else f"{type(error).__name__}: {line}".removesuffix(": ")
 
 
 def _width(shape: tuple[int, ...]) -> int:
@@ -153,7 +161,7 @@ def _width(shape: tuple[int, ...]) -> int:
 
 
 @with_params(ESTIMATOR_ROWS)
-class TorchEstimator(_TrainsModule):
+class TorchEstimator(_ModuleEstimator):
     """Trains any module under any loss, on the tasks of a Spark session.
 
     The loss reads the module's outputs and the label column. Without a label column (`labelCol=""`)
@@ -166,8 +174,8 @@ class TorchEstimator(_TrainsModule):
         >>> model = rank.fit(train)  # doctest: +SKIP
     """
 
-    _rows = ESTIMATOR_ROWS
-    _model: ClassVar[type[NetworkModel]] = TorchModel
+    _param_rows = ESTIMATOR_ROWS
+    _model_class: ClassVar[type[NetworkModel]] = TorchModel
 
     @keyword_params
     def __init__(
@@ -238,9 +246,9 @@ class TorchEstimator(_TrainsModule):
         if label and label == features and not self.getOrDefault("inputs"):
             raise UsageError("a column cannot be taken twice", got=repr(label), do=do)
 
-    def _plan(self, rows: SelectedRows, workers: int, known: int | None) -> Plan:
-        draft, shape = self._drafted(rows, workers)
-        self._tried(draft, rows, _some_labels(rows))
+    def _plan(self, rows: SelectedRows, workers: int, known_outputs: int | None) -> Plan:
+        draft, shape = self._draft_and_shape(rows, workers)
+        self._try_loss(draft, rows, _zero_labels(rows))
         head = LOGS if draft.job.model.loss == "poisson" else NUMBERS
         return Plan(draft=draft, outputs=_width(shape), head=head)
 
@@ -258,11 +266,11 @@ class TorchRegressor(TorchEstimator, Regressor[Any]):
         rmse 0.3151, mae 0.2414, r2 0.9012, loss 0.0993 on 1000 rows
     """
 
-    _model = TorchRegressionModel
+    _model_class = TorchRegressionModel
 
 
 @with_params(CLASSIFIER_ROWS)
-class TorchClassifier(_TrainsModule, NetworkClassifier):
+class TorchClassifier(_ModuleEstimator, NetworkClassifier):
     """Trains a classifier that an importable function makes, on the tasks of a Spark session.
 
     Under `loss="binary_cross_entropy"` a module with one output tells two classes apart. Where the
@@ -277,10 +285,10 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
         >>> model = clf.fit(train)  # doctest: +SKIP
     """
 
-    _usual = ModuleStage(module="")
-    _rows = CLASSIFIER_ROWS
-    _model = TorchClassificationModel
-    _more_classes = "give the module {} outputs or more"
+    _default_settings = ModuleStage(module="")
+    _param_rows = CLASSIFIER_ROWS
+    _model_class = TorchClassificationModel
+    _large_label_advice = "give the module {} outputs or more"
 
     @keyword_params
     def __init__(
@@ -347,44 +355,47 @@ class TorchClassifier(_TrainsModule, NetworkClassifier):
     ) -> None:
         super().__init__()
 
-    def _known(self, dataset: DataFrame) -> int | None:
+    def _known_outputs(self, dataset: DataFrame) -> int | None:
         label = self.getOrDefault("labelCol")
-        named = classes_in(dataset, label) if isinstance(label, str) and label else None
-        return self._asked() or named or 0
+        column_classes = classes_in(dataset, label) if isinstance(label, str) and label else None
+        return self._num_classes() or column_classes or 0
 
-    def _plan(self, rows: SelectedRows, workers: int, known: int | None) -> Plan:
-        draft, got = self._drafted(rows, workers)
+    def _plan(self, rows: SelectedRows, workers: int, known_outputs: int | None) -> Plan:
+        draft, shape = self._draft_and_shape(rows, workers)
         model: Any = draft.model()
         if hasattr(model, "returns_one") and not model.returns_one(rows.example):
             wrong = "a classifier returns one tensor, with a number for each class"
             raise UsageError(wrong, got="several tensors", do="use TorchEstimator for several")
-        outputs, loss = _width(got), draft.job.model.loss
-        labels = _some_labels(rows)
+        outputs, loss = _width(shape), draft.job.model.loss
+        labels = _zero_labels(rows)
         if labels is not None and labels.ndim > 1:
             if loss in CLASS_LOSSES:
                 wrong = f"{loss} takes one label for each row"
                 do = "set loss='binary_cross_entropy' for several"
                 raise UsageError(wrong, got=f"several in {rows.spec.label}", do=do)
-            self._tried(draft, rows, labels)
-            return Plan(draft=draft, outputs=outputs, head=LABELS, makes=TorchMultiLabelModel)
-        is_one = outputs == 1 and loss not in CLASS_LOSSES
-        if not is_one and (len(got) != 2 or outputs < max(2, known or 0)):
-            wrong = f"the module must return one number for each of {known or 2} classes"
+            self._try_loss(draft, rows, labels)
+            return Plan(draft=draft, outputs=outputs, head=LABELS, model_class=TorchMultiLabelModel)
+        is_single_logit = outputs == 1 and loss not in CLASS_LOSSES
+        if not is_single_logit and (len(shape) != 2 or outputs < max(2, known_outputs or 0)):
+            wrong = f"the module must return one number for each of {known_outputs or 2} classes"
             do = "give its last layer that many outputs"
-            do += _ONE_OUTPUT if outputs == 1 and (known or 2) == 2 else ""
-            raise UsageError(wrong, got=f"outputs of shape {list(got[1:])}", do=do)
-        self._tried(draft, rows, labels)
-        head, checks = BINARY if is_one else CLASSES, self._checks(2 if is_one else outputs)
+            do += _ONE_OUTPUT if outputs == 1 and (known_outputs or 2) == 2 else ""
+            raise UsageError(wrong, got=f"outputs of shape {list(shape[1:])}", do=do)
+        self._try_loss(draft, rows, labels)
+        head, checks = (
+            BINARY if is_single_logit else CLASSES,
+            self._row_checks(2 if is_single_logit else outputs),
+        )
         return Plan(draft=draft, outputs=outputs, head=head, checks=checks)
 
 
-def _some_labels(rows: SelectedRows) -> Array | None:
+def _zero_labels(rows: SelectedRows) -> Array | None:
     """Returns labels of two rows, all zeros: as many for each as the first row has."""
     label = rows.spec.label
     if label is None:
         return None
-    kind: Any = rows.frame.schema[label].dataType
-    is_array = isinstance(kind, T.ArrayType)
-    of = kind.elementType if is_array else kind
-    dtype = np.int64 if isinstance(of, (T.IntegralType, T.BooleanType)) else np.float64
-    return np.zeros((2, length_in(rows.frame, label)) if is_array else 2, dtype)
+    data_type: Any = rows.frame.schema[label].dataType
+    is_array = isinstance(data_type, T.ArrayType)
+    element_type = data_type.elementType if is_array else data_type
+    dtype = np.int64 if isinstance(element_type, (T.IntegralType, T.BooleanType)) else np.float64
+    return np.zeros((2, first_length(rows.frame, label)) if is_array else 2, dtype)

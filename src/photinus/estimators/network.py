@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def _plain(raw: Array) -> Array:
+def _squeeze(raw: Array) -> Array:
     """One number a row stands alone: [B, 1] becomes [B]."""
     return raw.reshape(len(raw), -1)[:, 0] if raw.size == len(raw) else raw
 
@@ -52,20 +52,20 @@ def _sigmoid(raw: Array) -> Array:
     return torch.sigmoid(torch.from_numpy(raw)).numpy()
 
 
-def _both(one: Array, other: Array) -> Array:
-    return np.stack([one.reshape(-1), other.reshape(-1)], 1)
+def _two_columns(first: Array, second: Array) -> Array:
+    return np.stack([first.reshape(-1), second.reshape(-1)], 1)
 
 
 HEADS: Mapping[str, Mapping[str, Callable[[Array], Array]]] = {
-    CLASSES: {"raw": _plain, "probability": _softmax, "prediction": lambda z: z.argmax(1)},
+    CLASSES: {"raw": _squeeze, "probability": _softmax, "prediction": lambda z: z.argmax(1)},
     BINARY: {
-        "raw": lambda z: _both(-z, z),
-        "probability": lambda z: _both(_sigmoid(-z), _sigmoid(z)),
+        "raw": lambda z: _two_columns(-z, z),
+        "probability": lambda z: _two_columns(_sigmoid(-z), _sigmoid(z)),
         "prediction": lambda z: z.reshape(-1) > 0,
     },
-    LABELS: {"raw": _plain, "probability": _sigmoid, "prediction": lambda z: z > 0},
-    LOGS: {"prediction": lambda z: np.exp(_plain(z))},
-    NUMBERS: {"prediction": _plain},
+    LABELS: {"raw": _squeeze, "probability": _sigmoid, "prediction": lambda z: z > 0},
+    LOGS: {"prediction": lambda z: np.exp(_squeeze(z))},
+    NUMBERS: {"prediction": _squeeze},
 }
 """What the outputs [B, n] stand for: classes, one logit, labels that are or are not, logarithms of
 numbers, or numbers."""
@@ -93,17 +93,17 @@ class Network:
     """An `InputSpec`, plain, where the module takes several inputs."""
 
     @property
-    def named(self) -> InputSpec | None:
+    def input_spec(self) -> InputSpec | None:
         """What the module takes by names; None where it takes one array."""
         return None if self.inputs is None else from_dict(InputSpec, self.inputs)
 
     @classmethod
-    def saved(cls, folder: Path, **others: Any) -> Network:  # noqa: ANN401 - the other fields
+    def from_run_folder(cls, folder: Path, **others: Any) -> Network:  # noqa: ANN401 - the other fields
         """Returns what a run saved in its `model` folder; tables of many rows stay in the file."""
         model = load_model(folder, is_mapped=True)
         kind, settings = str(model.meta["kind"]), model.meta["settings"]
         if settings.get("sharded"):
-            tensors = _mapped(folder / WEIGHTS)
+            tensors = _map_tensors(folder / WEIGHTS)
         else:
             tensors = {name: np.array(array) for name, array in model.tensors.items()}
         return cls(kind=kind, settings=settings, tensors=tensors, **others)
@@ -123,7 +123,7 @@ class Network:
         if isinstance(weights, bytes):
             tensors: Tensors = from_safetensors(weights, "the saved model")
         else:
-            tensors = _mapped(Path(weights))
+            tensors = _map_tensors(Path(weights))
         return cls(**{**meta, "shape": shape}, tensors=tensors)
 
     def meta(self) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class Network:
         return {name: getattr(self, name) for name in names} | {"shape": list(self.shape)}
 
     @property
-    def reads_shape(self) -> tuple[int, ...]:
+    def input_shape(self) -> tuple[int, ...]:
         """The shape of a row as the module reads it."""
         return (math.prod(self.shape),) if self.kind == "dbn" else self.shape
 
@@ -145,8 +145,8 @@ class Network:
         """Returns the model to measure with; processes of a machine share a table of many rows."""
         settings: Any = from_dict(MODELS[self.kind], self.settings)
         if getattr(settings, "sharded", 0):
-            around: Model = settings.around(self.module(is_copy=False))
-            return around
+            sharded_model: Model = settings.around(self.module(is_copy=False))
+            return sharded_model
         return trained_of(settings, self.tensors, self.seed).model()
 
     def weights(self) -> bytes:
@@ -159,16 +159,16 @@ class Network:
         All processes of a machine map that one file, so that its memory is theirs together.
         """
         meta, name = self.meta(), f"photinus-{digest_of(self.tensors)[:32]}.safetensors"
-        _place(spark, name, self.tensors)
+        _send_file(spark, name, self.tensors)
         functions = functions_by_value(meta)
 
-        def opened() -> Network:
+        def open_network() -> Network:
             from pyspark import SparkFiles
 
             take_by_value(functions)
             return Network.of(meta, SparkFiles.get(name))
 
-        return opened
+        return open_network
 
     def module(self, *, is_copy: bool = True) -> nn.Module:
         """Returns a plain torch module in evaluation mode.
@@ -178,23 +178,25 @@ class Network:
         """
         settings: Any = from_dict(MODELS[self.kind], self.settings)
         if isinstance(settings, DBN):
-            made: Any = settings.module(np.zeros(sum(t.size for t in self.tensors.values()), "f4"))
+            module: Any = settings.module(
+                np.zeros(sum(t.size for t in self.tensors.values()), "f4")
+            )
         else:
-            made = settings.made(self.seed)  # constants that are no parameters are not saved
-        if not isinstance(made, nn.Module):
+            module = settings.made(self.seed)  # constants that are no parameters are not saved
+        if not isinstance(module, nn.Module):
             do = "use its own class with the saved tensors"
             raise UsageError("a photinus.Model of one's own is no torch module", do=do)
-        shown = "average." if getattr(settings, "average", 0.0) else ""
-        for name, parameter in made.named_parameters():
-            found = self.tensors.get(f"{shown}{name}", self.tensors.get(name))
-            if found is not None:
-                parameter.data = _tensor(found, parameter.dtype, is_copy=is_copy)
-        for name, buffer in made.named_buffers():
+        prefix = "average." if getattr(settings, "average", 0.0) else ""
+        for name, parameter in module.named_parameters():
+            saved = self.tensors.get(f"{prefix}{name}", self.tensors.get(name))
+            if saved is not None:
+                parameter.data = _tensor(saved, parameter.dtype, is_copy=is_copy)
+        for name, buffer in module.named_buffers():
             if name in self.tensors:
                 path, _, last = name.rpartition(".")
-                held = _tensor(self.tensors[name], buffer.dtype, is_copy=is_copy)
-                made.get_submodule(path)._buffers[last] = held.reshape(buffer.shape)
-        return made.eval()
+                value = _tensor(self.tensors[name], buffer.dtype, is_copy=is_copy)
+                module.get_submodule(path)._buffers[last] = value.reshape(buffer.shape)
+        return module.eval()
 
     def outputs(self, layer: str = "") -> Callable[[Array], Vector]:
         """Returns the function from features [B, ...], as stored, to float32 outputs [B, ...].
@@ -207,15 +209,17 @@ class Network:
         """
         settings: Any = from_dict(MODELS[self.kind], self.settings)
         is_flat = isinstance(settings, DBN)
-        if not is_flat and isinstance(made := settings.made(self.seed), Model):
-            return self._own(made, layer)
+        if not is_flat and isinstance(own_model := settings.made(self.seed), Model):
+            return self._own_outputs(own_model, layer)
         module = self.module(is_copy=False)
         dtype = next(module.parameters()).dtype
         read = FeatureReading.of(module, dtype, "" if is_flat else settings.reads)
-        kept: list[Tensor] = []
+        layer_outputs: list[Tensor] = []
         if layer:
-            found = layer_of(module, layer)
-            found.register_forward_hook(lambda _, __, out: kept.append(output_of(layer, out)))
+            submodule = layer_of(module, layer)
+            submodule.register_forward_hook(
+                lambda _, __, out: layer_outputs.append(output_of(layer, out))
+            )
 
         def run(features: Any) -> Vector:  # noqa: ANN401 - an array, or a dict of them by input
             rows = self.rows(features)
@@ -225,13 +229,13 @@ class Network:
             # no inference_mode: in it `enable_grad` has no effect, of which a module may make use
             with torch.no_grad():
                 out = module(**x) if isinstance(x, dict) else module(x)
-            made = kept.pop() if layer else output_of("", out)
-            outputs: Vector = made.detach().float().numpy()
+            layer_output = layer_outputs.pop() if layer else output_of("", out)
+            outputs: Vector = layer_output.detach().float().numpy()
             return outputs
 
         return run
 
-    def _own(self, model: Any, layer: str) -> Callable[[Array], Vector]:  # noqa: ANN401
+    def _own_outputs(self, model: Any, layer: str) -> Callable[[Array], Vector]:  # noqa: ANN401
         if layer or not hasattr(model, "outputs"):
             wrong = "a photinus.Model of one's own has no such outputs"
             do = "give it a method outputs(features) that returns [B, ...]"
@@ -250,7 +254,7 @@ class Network:
         return rows if self.scale is None else scaled(rows.astype(np.float32), self.scale)
 
 
-def _mapped(path: Path) -> Tensors:
+def _map_tensors(path: Path) -> Tensors:
     """Returns the arrays of a safetensors file, which all processes of a machine share."""
     return {name: tensor.numpy() for name, tensor in load_file(path).items()}
 
@@ -260,7 +264,7 @@ def _tensor(array: Array, dtype: torch.dtype, *, is_copy: bool) -> Tensor:
     return tensor.to(dtype)
 
 
-_placed: set[tuple[str, str]] = set()
+_files_sent: set[tuple[str, str]] = set()
 
 
 @functools.cache
@@ -270,10 +274,10 @@ def _folder() -> Path:
     return Path(folder)
 
 
-def _place(spark: SparkSession, name: str, tensors: Tensors) -> None:
+def _send_file(spark: SparkSession, name: str, tensors: Tensors) -> None:
     """Has Spark bring a file to every executor, once."""
-    to = application_of(spark)
-    if (to, name) in _placed:
+    application = application_of(spark)
+    if (application, name) in _files_sent:
         return
     path = _folder() / name
     path.unlink(missing_ok=True)
@@ -282,7 +286,7 @@ def _place(spark: SparkSession, name: str, tensors: Tensors) -> None:
         spark.addArtifact(str(path), file=True)
     else:
         spark.sparkContext.addFile(str(path))
-    _placed.add((to, name))
+    _files_sent.add((application, name))
 
 
 def predictor(

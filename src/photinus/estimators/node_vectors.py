@@ -20,16 +20,16 @@ from photinus.embeddings.vectors import WordVectors
 from photinus.embeddings.walks import END, Bias, Graph, walks
 from photinus.embeddings.words import MappedWords
 from photinus.engine.spark.engine import free_slots
-from photinus.estimators.edges import graph_on
-from photinus.estimators.param_table import RUN_ROWS, Row
+from photinus.estimators.edges import build_graph
+from photinus.estimators.param_table import RUN_ROWS, ParamRow
 from photinus.estimators.params import keyword_params, with_params
 from photinus.estimators.sentences import id_of
 from photinus.estimators.vector_models import (
     NODE_ROWS,
     NodeVectorsModel,
     id_type,
+    send_arrays,
     sent,
-    sent_arrays,
 )
 from photinus.estimators.word2vec import COUNTED_ROWS, TRAINING_ROWS, VectorEstimator
 from photinus.strategies.custom import CustomStrategy
@@ -38,53 +38,63 @@ from photinus.strategies.spec import StrategySpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_WALKERS = 4096
+_MAX_GROUP_SIZE = 4096
 """How many walks take their steps together, at most."""
-_SHARES = 4
+_GROUPS_PER_WORKER = 4
 """Groups of walks for each worker, at least."""
 
-_Text, _Whole, _Number = TypeConverters.toString, TypeConverters.toInt, TypeConverters.toFloat
+_to_string, _to_int, _to_float = (
+    TypeConverters.toString,
+    TypeConverters.toInt,
+    TypeConverters.toFloat,
+)
 _WALK_ROWS = (
-    Row(name="srcCol", meaning="the column of an edge's source", convert=_Text, default="src"),
-    Row(name="dstCol", meaning="the column of an edge's target", convert=_Text, default="dst"),
-    Row(
+    ParamRow(
+        name="srcCol", meaning="the column of an edge's source", convert=_to_string, default="src"
+    ),
+    ParamRow(
+        name="dstCol", meaning="the column of an edge's target", convert=_to_string, default="dst"
+    ),
+    ParamRow(
         name="weightCol",
         meaning="the column of an edge's weight, above 0; '': each weighs 1",
-        convert=_Text,
+        convert=_to_string,
         default="",
     ),
-    Row(
+    ParamRow(
         name="directed",
         meaning="an edge leads from its source to its target only",
         convert=TypeConverters.toBoolean,
         default=False,
     ),
-    Row(
+    ParamRow(
         name="p",
         meaning="return parameter: above 1 a walk seldom goes back to the node that it came from",
-        convert=_Number,
+        convert=_to_float,
         default=1.0,
     ),
-    Row(
+    ParamRow(
         name="q",
         meaning="in-out parameter: above 1 a walk stays near its start",
-        convert=_Number,
+        convert=_to_float,
         default=1.0,
     ),
-    Row(name="walkLength", meaning="nodes of a walk, at most", convert=_Whole, default=80),
-    Row(name="walksPerNode", meaning="walks that begin at a node", convert=_Whole, default=10),
+    ParamRow(name="walkLength", meaning="nodes of a walk, at most", convert=_to_int, default=80),
+    ParamRow(
+        name="walksPerNode", meaning="walks that begin at a node", convert=_to_int, default=10
+    ),
 )
-_TRAINING = tuple(
+_NODE_TRAINING_ROWS = tuple(
     replace(row, meaning=row.meaning.replace("words", "nodes").replace("sentences", "walks"))
     for row in TRAINING_ROWS
 )
-_NAMES = tuple(
+_NAME_ROWS = tuple(
     replace(row, meaning="the driver holds so many nodes' names in memory; more lie in a file")
     for row in COUNTED_ROWS
     if row.name == "wordsInMemory"
 )
-_ROWS = (*_WALK_ROWS, *NODE_ROWS, *_NAMES, *_TRAINING, *RUN_ROWS)
-_LEAST = {"p": 0.0, "q": 0.0, "walkLength": 1, "walksPerNode": 0}
+_ROWS = (*_WALK_ROWS, *NODE_ROWS, *_NAME_ROWS, *_NODE_TRAINING_ROWS, *RUN_ROWS)
+_LOWER_BOUNDS = {"p": 0.0, "q": 0.0, "walkLength": 1, "walksPerNode": 0}
 """Each must be above it."""
 
 
@@ -106,8 +116,8 @@ class NodeVectors(VectorEstimator):
     Reference: Grover and Leskovec, node2vec: scalable feature learning for networks (2016).
     """
 
-    _rows = _ROWS
-    _usual = {"window": 10, "sample": 0.0, "epochs": 1.0}  # noqa: RUF012
+    _param_rows = _ROWS
+    _stage_defaults = {"window": 10, "sample": 0.0, "epochs": 1.0}  # noqa: RUF012
     _reads_twice = False
 
     @keyword_params
@@ -181,28 +191,32 @@ class NodeVectors(VectorEstimator):
             UsageError: a column or a Param is wrong.
             DataError: an edge has no source, no target or a wrong weight; or there are none.
         """
-        for name, least in _LEAST.items():
-            if not self.getOrDefault(name) > least:
+        for name, bound in _LOWER_BOUNDS.items():
+            if not self.getOrDefault(name) > bound:
                 got = self.getOrDefault(name)
-                raise UsageError(f"{name} must be above {least:g}", got=got)
-        ends = [id_of(edges, self.getOrDefault(f"{end}Col")) for end in ("src", "dst")]
+                raise UsageError(f"{name} must be above {bound:g}", got=got)
+        end_columns = [id_of(edges, self.getOrDefault(f"{end}Col")) for end in ("src", "dst")]
         weight = self._weight(edges)
-        rows = edges.select(ends[0].alias("src"), ends[1].alias("dst"), weight.alias("weight"))
-        names, graph = graph_on(rows, self._in_memory, is_directed=self.getOrDefault("directed"))
+        edge_rows = edges.select(
+            end_columns[0].alias("src"), end_columns[1].alias("dst"), weight.alias("weight")
+        )
+        names, graph = build_graph(
+            edge_rows, self._words_in_memory, is_directed=self.getOrDefault("directed")
+        )
         seed, spark = self.getOrDefault("seed"), edges.sparkSession
         starts = len(names) * self.getOrDefault("walksPerNode")
         workers = self.getOrDefault("numWorkers") or free_slots(spark)
-        together = min(_WALKERS, -(-starts // (_SHARES * workers)))
+        group_size = min(_MAX_GROUP_SIZE, -(-starts // (_GROUPS_PER_WORKER * workers)))
         bias = Bias(1 / self.getOrDefault("p"), 1 / self.getOrDefault("q"))
-        walked = partial(
-            _walked,
-            _sent(spark, names, graph, generator(seed, "starts").permutation(len(names))),
-            (self.getOrDefault("walksPerNode"), self.getOrDefault("walkLength"), together),
+        walk_groups = partial(
+            _walk_groups,
+            _send_graph(spark, names, graph, generator(seed, "starts").permutation(len(names))),
+            (self.getOrDefault("walksPerNode"), self.getOrDefault("walkLength"), group_size),
             bias,
             seed,
         )
-        groups = spark.range(0, -(-starts // together), 1, workers)
-        return groups.mapInArrow(walked, "words array<string>")
+        groups = spark.range(0, -(-starts // group_size), 1, workers)
+        return groups.mapInArrow(walk_groups, "words array<string>")
 
     def _weight(self, edges: DataFrame) -> Any:  # noqa: ANN401 - a Column
         name = self.getOrDefault("weightCol")
@@ -216,41 +230,44 @@ class NodeVectors(VectorEstimator):
     def _sentences(self, dataset: DataFrame) -> DataFrame:
         return self.walks(dataset)
 
-    def _model(self, dataset: DataFrame, vectors: WordVectors) -> NodeVectorsModel:
-        kinds = {
-            id_type(dataset.schema[self.getOrDefault(c)].dataType) for c in ("srcCol", "dstCol")
+    def _make_model(self, dataset: DataFrame, vectors: WordVectors) -> NodeVectorsModel:
+        id_types = {
+            id_type(dataset.schema[self.getOrDefault(column)].dataType)
+            for column in ("srcCol", "dstCol")
         }
-        return NodeVectorsModel(vectors)._set(idType=kinds.pop() if len(kinds) == 1 else "string")
+        return NodeVectorsModel(vectors)._set(
+            idType=id_types.pop() if len(id_types) == 1 else "string"
+        )
 
-    def _limits(self) -> tuple[int, int, int]:
-        return 1, 0, self._in_memory
+    def _vocabulary_limits(self) -> tuple[int, int, int]:
+        return 1, 0, self._words_in_memory
 
 
-def _sent(
+def _send_graph(
     spark: SparkSession, names: Sequence[str], graph: Graph, order: Vector
 ) -> Callable[[], tuple[pa.Array, Graph, Vector]]:
     """Returns what gives a task the nodes' names, the graph, and in which order walks begin."""
     arrays = {"starts": graph.starts, "keys": graph.keys, "order": order}
     if len(graph.sums):
         arrays["sums"] = graph.sums
-    few = None
+    load_names = None
     if isinstance(names, MappedWords):
         arrays |= {"letters": names.letters, "ends": names.ends}
     else:
-        few = sent(spark, names)
-    arrays_of = sent_arrays(spark, arrays)
+        load_names = sent(spark, names)
+    load_arrays = send_arrays(spark, arrays)
 
     def load() -> tuple[pa.Array, Graph, Vector]:
-        held = arrays_of()
-        graph = Graph(held["starts"], held["keys"], held.get("sums", np.zeros(0)))
-        if few is None:
-            return MappedWords(held["letters"], held["ends"]).texts, graph, held["order"]
-        return pa.array(few(), pa.string()), graph, held["order"]
+        loaded = load_arrays()
+        graph = Graph(loaded["starts"], loaded["keys"], loaded.get("sums", np.zeros(0)))
+        if load_names is None:
+            return MappedWords(loaded["letters"], loaded["ends"]).texts, graph, loaded["order"]
+        return pa.array(load_names(), pa.string()), graph, loaded["order"]
 
     return load
 
 
-def _walked(
+def _walk_groups(
     load: Callable[[], tuple[pa.Array, Graph, Vector]],
     sizes: tuple[int, int, int],
     bias: Bias,
@@ -260,18 +277,18 @@ def _walked(
     """Yields the walks of groups by their numbers, which alone decide what is drawn.
 
     Args:
-        load: as of `_sent`.
+        load: as of `_send_graph`.
         sizes: walks that begin at a node, nodes of a walk, walks of a group.
         bias: of the steps.
         seed: of all that is drawn.
         batches: of groups' numbers.
     """
     texts, graph, order = load()
-    each, length, together = sizes
+    walks_per_node, length, group_size = sizes
     for batch in batches:
         for group in batch.column(0).to_pylist():
-            first = group * together
-            numbers = np.arange(first, min(first + together, each * graph.nodes))
+            first = group * group_size
+            numbers = np.arange(first, min(first + group_size, walks_per_node * graph.nodes))
             paths = walks(
                 graph, order[numbers % graph.nodes], length, bias, generator(seed, "walk", group)
             )

@@ -41,10 +41,10 @@ class NetworkWriter(MLWriter):
         spark, network = self.sparkSession, self._model.network
         check_importable(network.meta(), "a model to be saved")
         meta, weights = network.meta(), network.weights()
-        extra = {"network": meta, _SIGNATURE: signature_of(_MODEL, _signed(meta, weights))}
+        extra = {"network": meta, _SIGNATURE: signature_of(_MODEL, _signed_content(meta, weights))}
         mode = "overwrite" if self.shouldOverwrite else "error"
-        write_head(self._model, spark, path, mode, extra)
-        rows = [(i, bytearray(part)) for i, part in enumerate(_parts(weights))]
+        write_metadata(self._model, spark, path, mode, extra)
+        rows = [(i, bytearray(part)) for i, part in enumerate(_chunks(weights))]
         data = spark.createDataFrame(rows, _SCHEMA)
         data.coalesce(1).write.mode(mode).parquet(f"{path}/data")
 
@@ -61,19 +61,19 @@ class _Reader(MLReader[M]):
         super().__init__()
         self._cls, self._trust_code = cls, trust_code
 
-    def _head(self, path: str) -> dict[str, Any]:
-        read: Any = self.sparkSession.read.text(f"{path}/metadata").first()
-        head, name = dict(DefaultParamsReader._parseMetaData(read["value"])), self._cls.__name__
-        if not head["class"].endswith(f".{name}"):
+    def _read_metadata(self, path: str) -> dict[str, Any]:
+        row: Any = self.sparkSession.read.text(f"{path}/metadata").first()
+        metadata, name = dict(DefaultParamsReader._parseMetaData(row["value"])), self._cls.__name__
+        if not metadata["class"].endswith(f".{name}"):
             do = "load it with the class that saved it"
-            raise CheckpointError(f"{path} holds no {name}", got=head["class"], do=do)
-        return head
+            raise CheckpointError(f"{path} holds no {name}", got=metadata["class"], do=do)
+        return metadata
 
-    def _filled(self, made: Any, metadata: dict[str, Any]) -> M:  # noqa: ANN401
-        made._resetUid(metadata["uid"])
-        DefaultParamsReader.getAndSetParams(made, metadata)
-        filled: M = made
-        return filled
+    def _with_saved_params(self, instance: Any, metadata: dict[str, Any]) -> M:  # noqa: ANN401
+        instance._resetUid(metadata["uid"])
+        DefaultParamsReader.getAndSetParams(instance, metadata)
+        result: M = instance
+        return result
 
 
 class NetworkReader(_Reader[M]):
@@ -86,14 +86,14 @@ class NetworkReader(_Reader[M]):
             CheckpointError: another kind of model is there, or its weights are damaged.
             UsageError: another user saved it, and it names code.
         """
-        metadata = self._head(path)
+        metadata = self._read_metadata(path)
         parts = self.sparkSession.read.parquet(f"{path}/data").orderBy("part").collect()
         weights = b"".join(bytes(row["bytes"]) for row in parts)
-        signed = _signed(metadata["network"], weights)
+        signed = _signed_content(metadata["network"], weights)
         if not is_signed(_MODEL, signed, metadata.get(_SIGNATURE)):
             check_code(metadata["network"], f"the model in {path}", self._trust_code)
-        made = self._cls(Network.of(metadata["network"], weights))  # type: ignore[call-arg]
-        return self._filled(made, metadata)
+        model = self._cls(Network.of(metadata["network"], weights))  # type: ignore[call-arg]
+        return self._with_saved_params(model, metadata)
 
 
 class ParamsWriter(MLWriter):
@@ -110,12 +110,12 @@ class ParamsWriter(MLWriter):
             UsageError: they name code that is sent by value.
             Exception: Spark's own; without `overwrite()`, where something is there already.
         """
-        me = self._instance
-        given = {p.name: me.getOrDefault(p) for p in me.params if me.isSet(p)}
-        check_importable(given, "an estimator to be saved")
-        extra = {_SIGNATURE: signature_of(_PARAMS, given)}
+        instance = self._instance
+        values = {p.name: instance.getOrDefault(p) for p in instance.params if instance.isSet(p)}
+        check_importable(values, "an estimator to be saved")
+        extra = {_SIGNATURE: signature_of(_PARAMS, values)}
         mode = "overwrite" if self.shouldOverwrite else "error"
-        write_head(me, self.sparkSession, path, mode, extra)
+        write_metadata(instance, self.sparkSession, path, mode, extra)
 
 
 class ParamsReader(_Reader[M]):
@@ -128,17 +128,17 @@ class ParamsReader(_Reader[M]):
             CheckpointError: something else is there.
             UsageError: another user saved it, and it names code.
         """
-        metadata = self._head(path)
+        metadata = self._read_metadata(path)
         if not is_signed(_PARAMS, metadata["paramMap"], metadata.get(_SIGNATURE)):
             check_code(metadata["paramMap"], f"the estimator in {path}", self._trust_code)
-        return self._filled(self._cls(), metadata)
+        return self._with_saved_params(self._cls(), metadata)
 
 
-def _signed(meta: dict[str, Any], weights: bytes) -> dict[str, Any]:
+def _signed_content(meta: dict[str, Any], weights: bytes) -> dict[str, Any]:
     return {"meta": meta, "tensors": hashlib.sha256(weights).hexdigest()}
 
 
-def write_head(
+def write_metadata(
     instance: Any,  # noqa: ANN401 - with Params
     spark: Any,  # noqa: ANN401 - classic or Connect
     path: str,
@@ -155,10 +155,10 @@ def write_head(
         extra: what else is noted.
     """
     metadata = DefaultParamsWriter._get_metadata_to_save(instance, spark, extra)
-    head = spark.createDataFrame([(metadata,)], "value string")
-    head.coalesce(1).write.mode(mode).text(f"{path}/metadata")
+    frame = spark.createDataFrame([(metadata,)], "value string")
+    frame.coalesce(1).write.mode(mode).text(f"{path}/metadata")
 
 
-def _parts(data: bytes) -> Iterator[bytes]:
+def _chunks(data: bytes) -> Iterator[bytes]:
     for start in range(0, len(data), _PART_BYTES):
         yield data[start : start + _PART_BYTES]

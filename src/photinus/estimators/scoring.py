@@ -28,7 +28,7 @@ from photinus.data.checks import RowChecker, RowChecks, not_finite
 from photinus.data.columns import InputSpec
 from photinus.data.inputs import Inputs
 from photinus.engine.spark.archives import keep_archives
-from photinus.estimators.inputs import partition, scored_inputs
+from photinus.estimators.inputs import partition_id, score_inputs
 from photinus.run.evaluate import sums_over
 from photinus.run.job import MODELS
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 
 _MEASURED_ROWS = 1000
-_Given = Union[pd.DataFrame, pd.Series]  # noqa: UP007 - Spark knows no other form of it
+_PandasInput = Union[pd.DataFrame, pd.Series]  # noqa: UP007 - Spark knows no other form of it
 
 
 def scorer(
-    make: Callable[[], Callable[[Array], dict[str, Array]]],
+    make_predictor: Callable[[], Callable[[Array], dict[str, Array]]],
     fields: T.StructType,
-    batch: int,
+    batch_size: int,
     width: int | InputSpec | None,
     name: str = "features",
 ) -> Callable[..., Any]:
@@ -53,103 +53,109 @@ def scorer(
     It ends with a DataError at a row that is NaN or infinite: its scores would be of no use.
 
     Args:
-        make: on a worker, returns what scores a batch there, by the fields' names.
+        make_predictor: on a worker, returns what scores a batch there, by the fields' names.
         fields: arrays or numbers of float64.
-        batch: rows that are scored at once.
+        batch_size: rows that are scored at once.
         width: numbers of a row that is an array; None for bytes; an InputSpec for inputs.
         name: of the column, for messages; inputs have their own names.
     """
     if isinstance(width, InputSpec):
-        return _of_inputs(make, fields, batch, width)
+        return _inputs_scorer(make_predictor, fields, batch_size, width)
     if not hasattr(F, "arrow_udf"):  # Spark before 4.1 turns each row into a list of Python's
         shapes: list[list[int] | None] | None = None if width is None else [[width]]
         return predict_batch_udf(
-            _checked(make, name), return_type=fields, batch_size=batch, input_tensor_shapes=shapes
+            _refuse_not_finite(make_predictor, name),
+            return_type=fields,
+            batch_size=batch_size,
+            input_tensor_shapes=shapes,
         )
-    cached = _cached(make)
+    cached_predictor = _once_per_worker(make_predictor)
 
     def score(columns: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        opened = functools.cache(cached)  # a task keeps what its worker may forget
-        checker = RowChecker(RowChecks(), partition())
+        # a task keeps what its worker may forget
+        open_predictor = functools.cache(cached_predictor)
+        checker = RowChecker(RowChecks(), partition_id())
         for column in columns:
-            predict = opened()  # here: a partition without rows loads nothing
-            for start in range(0, len(column), batch):
-                features = _features(column[start : start + batch], width)
+            predict = open_predictor()  # here: a partition without rows loads nothing
+            for start in range(0, len(column), batch_size):
+                features = _features(column[start : start + batch_size], width)
                 checker.open(len(features))
                 checker.refuse(not_finite(name, features))
                 yield _structure(predict(features), fields.names)
 
-    made: Callable[..., Any] = F.arrow_udf(score, fields)
-    return made
+    score_udf: Callable[..., Any] = F.arrow_udf(score, fields)
+    return score_udf
 
 
-def _checked(
-    make: Callable[[], Callable[[Array], dict[str, Array]]], name: str
+def _refuse_not_finite(
+    make_predictor: Callable[[], Callable[[Array], dict[str, Array]]], name: str
 ) -> Callable[[], Callable[[Array], dict[str, Array]]]:
     """Returns what makes a function that refuses rows with NaN or infinity.
 
     It does not know which rows of the partition it gets.
     """
 
-    def made() -> Callable[[Array], dict[str, Array]]:
-        predict = make()
+    def make_checked() -> Callable[[Array], dict[str, Array]]:
+        predict = make_predictor()
 
-        def predicted(features: Array) -> dict[str, Array]:
+        def checked_predict(features: Array) -> dict[str, Array]:
             for finding in not_finite(name, features):
                 row = int(np.argmax(finding.bad))
                 raise DataError(f"column {name}: {finding.describe(row)}", do=finding.cure(row))
             return predict(features)
 
-        return predicted
+        return checked_predict
 
-    return made
+    return make_checked
 
 
-def _cached(make: Callable[[], Any]) -> Callable[[], Any]:
+def _once_per_worker(make: Callable[[], Any]) -> Callable[[], Any]:
     """Returns the function that makes something once in each worker."""
     key = uuid.uuid4()
 
-    def made() -> Any:  # noqa: ANN401 - whatever it makes
-        found = ModelCache.get(key)
-        if found is None:
+    def get() -> Any:  # noqa: ANN401 - whatever it makes
+        value = ModelCache.get(key)
+        if value is None:
             keep_archives()  # the daemon of a session of the user's own has not done so
-            found = make()
-            ModelCache.add(key, found)
-        return found
+            value = make()
+            ModelCache.add(key, value)
+        return value
 
-    return made
+    return get
 
 
-def _of_inputs(
-    make: Callable[[], Callable[[Any], dict[str, Array]]],
+def _inputs_scorer(
+    make_predictor: Callable[[], Callable[[Any], dict[str, Array]]],
     fields: T.StructType,
-    batch: int,
+    batch_size: int,
     inputs: InputSpec,
 ) -> Callable[..., Any]:
-    cached = _cached(make)
+    cached_predictor = _once_per_worker(make_predictor)
 
     def score(columns: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        for scores in scored_inputs(columns, inputs, batch, functools.cache(cached)):
+        for scores in score_inputs(columns, inputs, batch_size, functools.cache(cached_predictor)):
             yield _structure(scores, fields.names)
 
-    def score_frames(frames: Iterator[_Given]) -> Iterator[pd.DataFrame]:
+    def score_frames(frames: Iterator[_PandasInput]) -> Iterator[pd.DataFrame]:
         structures = map(_of_pandas, frames)
-        for scores in scored_inputs(structures, inputs, batch, functools.cache(cached)):
+        for scores in score_inputs(
+            structures, inputs, batch_size, functools.cache(cached_predictor)
+        ):
             yield pd.DataFrame({name: list(scores[name]) for name in fields.names})
 
     if hasattr(F, "arrow_udf"):
-        made: Callable[..., Any] = F.arrow_udf(score, fields)
-        return made
-    over: Any = pandas_udf  # its types do not cover iterators of frames
-    frames: Callable[..., Any] = over(score_frames, fields)
+        score_udf: Callable[..., Any] = F.arrow_udf(score, fields)
+        return score_udf
+    udf: Any = pandas_udf  # its types do not cover iterators of frames
+    frames: Callable[..., Any] = udf(score_frames, fields)
     return frames
 
 
-def _of_pandas(given: pd.DataFrame | pd.Series[Any]) -> pa.Array:
+def _of_pandas(data: pd.DataFrame | pd.Series[Any]) -> pa.Array:
     """Returns a structure, which pandas has as a frame, or any other column."""
-    if isinstance(given, pd.DataFrame):
-        return pa.RecordBatch.from_pandas(given, preserve_index=False).to_struct_array()
-    return pa.Array.from_pandas(given)
+    if isinstance(data, pd.DataFrame):
+        return pa.RecordBatch.from_pandas(data, preserve_index=False).to_struct_array()
+    return pa.Array.from_pandas(data)
 
 
 def _features(column: pa.Array, width: int | None) -> Array:
@@ -158,16 +164,16 @@ def _features(column: pa.Array, width: int | None) -> Array:
     Raises:
         DataError: rows have another size: a function of SQL meets such ones.
     """
-    kind = column.type
-    if pa.types.is_struct(kind):  # an ML vector
-        column, kind = column.field("values"), kind.field("values").type
-    is_binary = pa.types.is_binary(kind)
+    data_type = column.type
+    if pa.types.is_struct(data_type):  # an ML vector
+        column, data_type = column.field("values"), data_type.field("values").type
+    is_binary = pa.types.is_binary(data_type)
     sizes = (pc.binary_length if is_binary else pc.list_value_length)(column)
-    fewest, most = (size.as_py() for size in pc.min_max(sizes).values())
-    if column.null_count or fewest != most or width not in (None, most):
-        span = f"{fewest} to {most}" if fewest != most else most or 0
+    shortest, longest = (size.as_py() for size in pc.min_max(sizes).values())
+    if column.null_count or shortest != longest or width not in (None, longest):
+        span = f"{shortest} to {longest}" if shortest != longest else longest or 0
         got = f"{span} numbers a row, {column.null_count} nulls"
-        raise DataError(f"a row must hold {most if width is None else width} numbers", got=got)
+        raise DataError(f"a row must hold {longest if width is None else width} numbers", got=got)
     if is_binary:
         offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1]
         flat: Array = np.frombuffer(column.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
@@ -207,22 +213,22 @@ def measurer(
         metrics: beside those that belong to the loss.
     """
 
-    def measured(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def measure(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         use_threads(threads)
         network = load()
         settings: Any = from_dict(MODELS[network.kind], network.settings)
         model = network.model()
         sums: dict[str, float] = {}
-        checker = RowChecker(checks, partition())
+        checker = RowChecker(checks, partition_id())
         for block in (arrays(batch, spec, checker) for batch in batches if batch.num_rows):
             for start in range(0, len(block.features), _MEASURED_ROWS):
                 part = block.part(slice(start, start + _MEASURED_ROWS))
                 x = part.features
                 x = x.batch(np.arange(len(x))) if isinstance(x, Inputs) else network.rows(x)
                 batch = Batch(x, part.labels, part.weights)
-                found = sums_over(settings, model, batch, metrics, network.head)
-                for name, value in found.items():
+                part_sums = sums_over(settings, model, batch, metrics, network.head)
+                for name, value in part_sums.items():
                     sums[name] = sums.get(name, 0.0) + value
         yield pa.RecordBatch.from_arrays([pa.array([json.dumps(sums)])], ["sums"])
 
-    return measured
+    return measure

@@ -27,13 +27,13 @@ from photinus.embeddings.words import MappedWords, gathered
 from photinus.engine.spark.job import queried
 from photinus.engine.spark.session import spark_session
 
-_COLUMN, _ROWS = "words", "tokens"
-_DAMAGED = "\ufffd"
+_WORDS_COLUMN, _TOKENS_COLUMN = "words", "tokens"
+_REPLACEMENT = "\ufffd"
 """What Spark reads in place of bytes that are not UTF-8."""
 _DAMAGED_LINE = "\ufffd in this line"
 """Stands for a whole such line; no word of a text holds a space."""
 _LOOKED_UP = 1 << 20
-_MOST_DAMAGED = 100
+_MAX_DAMAGED_LINES = 100
 """So many such lines are left out of any text, and of a long one a line for 1,000 words."""
 _SPACE = r"(?U)[\s\x1c-\x1f]+"
 """What Python's `split` takes for spaces."""
@@ -60,12 +60,12 @@ def sentences_of(dataset: Any, column: str, workers: int) -> DataFrame:  # noqa:
             do = "map it to texts, or to lists of words"
             raise UsageError("the RDD holds no sentences", got=type(first[0]).__name__, do=do)
         lists = dataset.map(lambda s: (s.split() if isinstance(s, str) else [str(w) for w in s],))
-        return spark.createDataFrame(lists, f"{_COLUMN} array<string>")
+        return spark.createDataFrame(lists, f"{_WORDS_COLUMN} array<string>")
     if not hasattr(dataset, "sparkSession"):
         do = "hand over a DataFrame, an RDD, or the path of text files"
         raise UsageError("these are no sentences", got=type(dataset).__name__, do=do)
-    made: DataFrame = dataset.select(words_of(dataset, column).alias(_COLUMN))
-    return made
+    sentences: DataFrame = dataset.select(words_of(dataset, column).alias(_WORDS_COLUMN))
+    return sentences
 
 
 def _lines_of(spark: SparkSession, path: str) -> DataFrame:
@@ -77,9 +77,10 @@ def _lines_of(spark: SparkSession, path: str) -> DataFrame:
         do = "name text files, or a folder of them, that all executors see"
         got = str(error).partition("\n")[0]
         raise UsageError("the text cannot be read", got=got, do=do) from error
-    is_damaged = F.col("value").rlike(_DAMAGED)  # which decodes the bytes, as `contains` does not
-    made = F.when(is_damaged, F.array(F.lit(_DAMAGED_LINE))).otherwise(words)
-    return text.select(made.alias(_COLUMN))
+    # `rlike` decodes the bytes, as `contains` does not
+    is_damaged = F.col("value").rlike(_REPLACEMENT)
+    sentence = F.when(is_damaged, F.array(F.lit(_DAMAGED_LINE))).otherwise(words)
+    return text.select(sentence.alias(_WORDS_COLUMN))
 
 
 def words_of(dataset: DataFrame, column: str) -> Column:
@@ -92,15 +93,15 @@ def words_of(dataset: DataFrame, column: str) -> Column:
     Raises:
         UsageError: there is no such column, or it holds something else.
     """
-    kind, asked = kind_of(dataset, column), F.col(f"`{column}`")
-    inner = kind.elementType if isinstance(kind, T.ArrayType) else None
-    if isinstance(kind, T.StringType):
-        words = F.split(asked, _SPACE)
-    elif isinstance(inner, (T.StringType, T.IntegralType)):
-        words = asked.cast("array<string>")
+    data_type, values = column_type(dataset, column), F.col(f"`{column}`")
+    element_type = data_type.elementType if isinstance(data_type, T.ArrayType) else None
+    if isinstance(data_type, T.StringType):
+        words = F.split(values, _SPACE)
+    elif isinstance(element_type, (T.StringType, T.IntegralType)):
+        words = values.cast("array<string>")
     else:
         do = "name a column of text, or of arrays of texts or whole numbers"
-        raise UsageError(f"column {column} holds no sentences", got=kind.simpleString(), do=do)
+        raise UsageError(f"column {column} holds no sentences", got=data_type.simpleString(), do=do)
     return F.filter(words, lambda word: word.isNotNull() & (word != ""))
 
 
@@ -111,10 +112,10 @@ def baskets_of(dataset: DataFrame, column: str) -> Column:
         UsageError: there is no such column, or it holds something else. A text is no basket: what
             is between its items, only the user knows.
     """
-    kind = kind_of(dataset, column)
-    if not isinstance(kind, T.ArrayType):
+    data_type = column_type(dataset, column)
+    if not isinstance(data_type, T.ArrayType):
         do = f'F.split("{column}", ",") makes arrays of texts, F.collect_list of rows'
-        raise UsageError(f"column {column} holds no baskets", got=kind.simpleString(), do=do)
+        raise UsageError(f"column {column} holds no baskets", got=data_type.simpleString(), do=do)
     return words_of(dataset, column)
 
 
@@ -124,14 +125,14 @@ def id_of(dataset: DataFrame, column: str) -> Column:
     Raises:
         UsageError: there is no such column, or it holds something else.
     """
-    kind = kind_of(dataset, column)
-    if not isinstance(kind, (T.StringType, T.IntegralType)):
+    data_type = column_type(dataset, column)
+    if not isinstance(data_type, (T.StringType, T.IntegralType)):
         do = "name a column of texts or whole numbers"
-        raise UsageError(f"column {column} holds no ids", got=kind.simpleString(), do=do)
+        raise UsageError(f"column {column} holds no ids", got=data_type.simpleString(), do=do)
     return F.col(f"`{column}`").cast("string")
 
 
-def kind_of(dataset: DataFrame, column: str) -> T.DataType:
+def column_type(dataset: DataFrame, column: str) -> T.DataType:
     """Returns what a column holds.
 
     Raises:
@@ -142,27 +143,27 @@ def kind_of(dataset: DataFrame, column: str) -> T.DataType:
     return dataset.schema[column].dataType
 
 
-def words_in(given: Any) -> list[str]:  # noqa: ANN401 - what a user may give
+def words_in(source: Any) -> list[str]:  # noqa: ANN401 - what a user may give
     """Returns a list of words, or those of a file of analogy questions, also in lower case.
 
     Raises:
         UsageError: it is neither, or the file cannot be read.
     """
-    if isinstance(given, (str, Path)):
+    if isinstance(source, (str, Path)):
         try:
-            lines = Path(given).read_text(encoding="utf-8").splitlines()
+            lines = Path(source).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             wrong, do = "the vocabulary's file cannot be read", "name a list of words, or a file"
             raise UsageError(wrong, got=reason_of(error), do=do) from error
         words = [word for line in lines if not line.startswith(":") for word in line.split()]
         if not words:
             do = "name a list of words, or a file"
-            raise UsageError("the vocabulary's file holds no words", got=str(given), do=do)
+            raise UsageError("the vocabulary's file holds no words", got=str(source), do=do)
         return sorted({form for word in words for form in (word, word.lower())})
-    if not isinstance(given, (list, tuple)) or not all(isinstance(word, str) for word in given):
+    if not isinstance(source, (list, tuple)) or not all(isinstance(word, str) for word in source):
         do = "such as ['king', 'queen'], or the path of a file of questions"
-        raise UsageError("a vocabulary is a list of words", got=repr(given)[:100], do=do)
-    return sorted(set(given))
+        raise UsageError("a vocabulary is a list of words", got=repr(source)[:100], do=do)
+    return sorted(set(source))
 
 
 class Vocabulary(NamedTuple):
@@ -176,87 +177,95 @@ class Vocabulary(NamedTuple):
 
 
 def counted(
-    sentences: DataFrame, min_count: int, most: int, in_memory: int, only: Sequence[str] = ()
+    sentences: DataFrame,
+    min_count: int,
+    max_words: int,
+    words_in_memory: int,
+    allowed_words: Sequence[str] = (),
 ) -> Vocabulary:
     """Returns the vocabulary of some sentences.
 
     Args:
         sentences: as of `sentences_of`.
         min_count: rarer words are left out.
-        most: so many words at most; 0 for no limit.
-        in_memory: more words than so many lie in a file.
-        only: no other words; none: all.
+        max_words: so many words at most; 0 for no limit.
+        words_in_memory: more words than so many lie in a file.
+        allowed_words: no other words; none: all.
 
     Raises:
         DataError: fewer than two words are left, or too many lines are not UTF-8.
     """
     spark = sentences.sparkSession
-    words = sentences.select(F.explode(_COLUMN).alias("word")).groupBy("word").count()
-    if only:
-        asked = spark.createDataFrame([(word,) for word in (*only, _DAMAGED_LINE)], "word string")
-        words = words.join(F.broadcast(asked), "word", "left_semi")
+    words = sentences.select(F.explode(_WORDS_COLUMN).alias("word")).groupBy("word").count()
+    if allowed_words:
+        allowed_rows = spark.createDataFrame(
+            [(word,) for word in (*allowed_words, _DAMAGED_LINE)], "word string"
+        )
+        words = words.join(F.broadcast(allowed_rows), "word", "left_semi")
     is_damaged = F.col("word") == _DAMAGED_LINE
-    asked_for = words.where((F.col("count") >= min_count) | is_damaged)
-    sorted_ = asked_for.orderBy(F.desc(is_damaged), F.desc("count"), "word")
+    frequent = words.where((F.col("count") >= min_count) | is_damaged)
+    sorted_words = frequent.orderBy(F.desc(is_damaged), F.desc("count"), "word")
     damaged = list[int]()
-    held = sorted_.limit(most + 1) if most else sorted_
-    batches = _undamaged(held, most or sys.maxsize, damaged)
-    vocabulary, counts = queried(spark, lambda: gathered(batches, in_memory))
-    _tell_damaged(sum(damaged), int(counts.sum()))
+    limited = sorted_words.limit(max_words + 1) if max_words else sorted_words
+    batches = _without_damaged_lines(limited, max_words or sys.maxsize, damaged)
+    vocabulary, counts = queried(spark, lambda: gathered(batches, words_in_memory))
+    _check_damaged_lines(sum(damaged), int(counts.sum()))
     if len(vocabulary) < 2:
-        whole = words.where(~is_damaged).agg(F.count("*"), F.max("count"))
-        first: Any = queried(spark, whole.first)
-        got = f"{first[0]} different words, the most frequent {first[1] or 0} times"
-        do = "set minCount lower, or look at inputCol" + (" and vocabulary" if only else "")
+        totals = words.where(~is_damaged).agg(F.count("*"), F.max("count"))
+        row: Any = queried(spark, totals.first)
+        got = f"{row[0]} different words, the most frequent {row[1] or 0} times"
+        do = "set minCount lower, or look at inputCol" + (
+            " and vocabulary" if allowed_words else ""
+        )
         raise DataError(f"fewer than two words occur {min_count} times", got=got, do=do)
     is_large = isinstance(vocabulary, MappedWords)
-    rows = numbered(words.where(~is_damaged), counts) if is_large else None
+    rows = number_words(words.where(~is_damaged), counts) if is_large else None
     return Vocabulary(vocabulary, counts, rows)
 
 
-def _undamaged(
-    sorted_: DataFrame, most: int, damaged: list[int]
+def _without_damaged_lines(
+    sorted_words: DataFrame, max_words: int, damaged: list[int]
 ) -> Iterator[tuple[pa.Array, Vector]]:
     """Yields at most so many words and their counts.
 
     Args:
-        sorted_: words and counts; the first row may be `_DAMAGED_LINE`.
-        most: how many.
+        sorted_words: words and counts; the first row may be `_DAMAGED_LINE`.
+        max_words: how many.
         damaged: gets the count of such lines, if there are any.
     """
     total = 0
-    for batch in streamed(sorted_):
+    for batch in streamed(sorted_words):
         words, counts = batch.column(0), batch.column(1).to_numpy()
         if not total and len(words) and words[0].as_py() == _DAMAGED_LINE:
             damaged.append(int(counts[0]))
             words, counts = words.slice(1), counts[1:]
-        yield words.slice(0, most - total), counts[: most - total]
-        total = min(most, total + len(words))
+        yield words.slice(0, max_words - total), counts[: max_words - total]
+        total = min(max_words, total + len(words))
 
 
-def numbered(words: DataFrame, counts: Vector) -> DataFrame:
+def number_words(words: DataFrame, counts: Vector) -> DataFrame:
     """Returns words with their places in the vocabulary, which follow from count and alphabet.
 
     Args:
         words: `word` and `count` of all.
         counts: of the vocabulary, in its order [V].
     """
-    first = np.flatnonzero(np.append(True, counts[1:] != counts[:-1]))  # of each count
-    table = pd.DataFrame({"count": counts[first], "first": first})
+    first_numbers = np.flatnonzero(np.append(True, counts[1:] != counts[:-1]))  # of each count
+    table = pd.DataFrame({"count": counts[first_numbers], "first": first_numbers})
     firsts = words.sparkSession.createDataFrame(table, "count long, first long")
-    among = F.row_number().over(Window.partitionBy("count").orderBy("word"))
-    number = (F.col("first") + among - 1).cast("int").alias("number")
-    placed = words.join(F.broadcast(firsts), "count").select("word", number)
-    return placed.where(F.col("number") < len(counts))
+    place_in_count = F.row_number().over(Window.partitionBy("count").orderBy("word"))
+    number = (F.col("first") + place_in_count - 1).cast("int").alias("number")
+    numbered_words = words.join(F.broadcast(firsts), "count").select("word", number)
+    return numbered_words.where(F.col("number") < len(counts))
 
 
-def _tell_damaged(lines: int, words: int) -> None:
+def _check_damaged_lines(lines: int, words: int) -> None:
     """Warns of lines that are left out.
 
     Raises:
         DataError: they are too many.
     """
-    if lines > max(_MOST_DAMAGED, words / 1000):
+    if lines > max(_MAX_DAMAGED_LINES, words / 1000):
         got = f"{lines} damaged lines beside {words} words"
         do = "convert the text to UTF-8, or keep other files out of its folder"
         raise DataError("too many lines are not UTF-8", got=got, do=do)
@@ -276,57 +285,57 @@ def rows_of(sentences: DataFrame, vocabulary: Vocabulary, length: int) -> DataFr
     """
     if vocabulary.numbered is None:
         encode: Any = partial(_encode, vocabulary.words, length)
-        return sentences.mapInArrow(encode, f"{_ROWS} binary")
+        return sentences.mapInArrow(encode, f"{_TOKENS_COLUMN} binary")
     # in a select of its own: beside `posexplode` each word would have another number
-    sentences = sentences.select(F.monotonically_increasing_id().alias("sentence"), _COLUMN)
-    words = sentences.select("sentence", F.posexplode(_COLUMN).alias("place", "word"))
+    sentences = sentences.select(F.monotonically_increasing_id().alias("sentence"), _WORDS_COLUMN)
+    words = sentences.select("sentence", F.posexplode(_WORDS_COLUMN).alias("place", "word"))
     pairs = F.array_sort(F.collect_list(F.struct("place", "number"))).alias("pairs")
-    known = words.join(vocabulary.numbered, "word").groupBy("sentence").agg(pairs)
+    numbered_sentences = words.join(vocabulary.numbered, "word").groupBy("sentence").agg(pairs)
     # the same order in every attempt of a task
-    numbers = known.sortWithinPartitions("sentence").select(F.col("pairs.number"))
-    return numbers.mapInArrow(partial(_cut, length), f"{_ROWS} binary")
+    numbers = numbered_sentences.sortWithinPartitions("sentence").select(F.col("pairs.number"))
+    return numbers.mapInArrow(partial(_rows_of_lists, length), f"{_TOKENS_COLUMN} binary")
 
 
 def _encode(
     words: Sequence[str], length: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    known = pa.array(words, pa.string())
-    found = (encoded(batch.column(0), known) for batch in together(batches, len(words)))
-    return _rows(found, length)
+    word_array = pa.array(words, pa.string())
+    pieces = (encoded(batch.column(0), word_array) for batch in merge_batches(batches, len(words)))
+    return _row_batches(pieces, length)
 
 
-def together(batches: Iterable[pa.RecordBatch], known: int) -> Iterator[pa.RecordBatch]:
+def merge_batches(batches: Iterable[pa.RecordBatch], known_count: int) -> Iterator[pa.RecordBatch]:
     """Yields batches whose values are to be looked up among so many known ones.
 
     For each of them Arrow makes a hash table of what is known, so they have as many values in their
     first column, or a million.
     """
-    held, values, least = list[pa.RecordBatch](), 0, min(known, _LOOKED_UP)
+    pending, values, min_values = list[pa.RecordBatch](), 0, min(known_count, _LOOKED_UP)
     for batch in batches:
-        held.append(batch)
+        pending.append(batch)
         first = batch.column(0)
         values += len(first.flatten() if isinstance(first, pa.ListArray) else first)
-        if values >= least:
-            yield pa.concat_batches(held)
-            held, values = [], 0
-    if held:
-        yield pa.concat_batches(held)
+        if values >= min_values:
+            yield pa.concat_batches(pending)
+            pending, values = [], 0
+    if pending:
+        yield pa.concat_batches(pending)
 
 
-def _cut(length: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _rows_of_lists(length: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     lists = (batch.column(0) for batch in batches)
     pieces = (
-        separated(np.asarray(some.flatten()), np.asarray(pc.list_value_length(some)))
-        for some in lists
+        separated(np.asarray(list_array.flatten()), np.asarray(pc.list_value_length(list_array)))
+        for list_array in lists
     )
-    return _rows(pieces, length)
+    return _row_batches(pieces, length)
 
 
-def _rows(pieces: Iterator[Vector], length: int) -> Iterator[pa.RecordBatch]:
+def _row_batches(pieces: Iterator[Vector], length: int) -> Iterator[pa.RecordBatch]:
     """Yields pieces of text as rows of bytes."""
     for rows in blocks(pieces, length):
         data = np.ascontiguousarray(rows, "<i4")
-        ends = np.arange(len(rows) + 1, dtype=np.int32) * np.int32(4 * length)
-        buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+        offsets = np.arange(len(rows) + 1, dtype=np.int32) * np.int32(4 * length)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         column = pa.Array.from_buffers(pa.binary(), len(rows), buffers)
-        yield pa.RecordBatch.from_arrays([column], [_ROWS])
+        yield pa.RecordBatch.from_arrays([column], [_TOKENS_COLUMN])

@@ -52,11 +52,11 @@ class Evaluation:
         sums: dict[str, float] = {}
         for name, value in (pair for part in parts for pair in json.loads(part).items()):
             sums[name] = sums.get(name, 0.0) + value
-        found, extra = told(settings, sums, metrics)
+        means_by_name, extra = told(settings, sums, metrics)
         interval = tuple(extra["interval"]) if "interval" in extra else None
         examples, confusion = round(sums["examples"]), extra.get("confusion", [])
         return cls(
-            metrics=found,
+            metrics=means_by_name,
             examples=examples,
             interval=interval,
             confusion=confusion,
@@ -86,14 +86,16 @@ class Evaluation:
         return 1 - self.error
 
     def __str__(self) -> str:
-        told = {name: f"{name} {value:.4g}" for name, value in self.metrics.items()}
-        if "error" in told:
-            low, high = (f"{100 * end:.2f} %" for end in self.interval or (0.0, 1.0))
-            sure = f" (95 %: {low} to {high})" if self.interval else ""
-            told = {"error": "", **told} | {"error": f"error {100 * self.error:.2f} %{sure}"}
+        texts = {name: f"{name} {value:.4g}" for name, value in self.metrics.items()}
+        if "error" in texts:
+            low, high = (f"{100 * bound:.2f} %" for bound in self.interval or (0.0, 1.0))
+            interval_text = f" (95 %: {low} to {high})" if self.interval else ""
+            texts = {"error": "", **texts} | {
+                "error": f"error {100 * self.error:.2f} %{interval_text}"
+            }
         table = f"\n{confusion_table(self.confusion)}" if self.confusion else ""
         table += f"\n{labels_table(self.labels)}" if self.labels else ""
-        return f"{', '.join(told.values())} on {self.examples} rows{table}"
+        return f"{', '.join(texts.values())} on {self.examples} rows{table}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,23 +119,23 @@ class TrainingSummary:
         state = summarise(stamped)
         history = [
             {
-                "phase": state.phases[e.phase].name,
-                "round": e.version,
-                "seconds": one.at,
-                "progress": e.progress,
-                "examples": e.examples,
-                "bytes": e.bytes_up + e.bytes_down,
-                **e.metrics,
+                "phase": state.phases[event.phase].name,
+                "round": event.version,
+                "seconds": entry.at,
+                "progress": event.progress,
+                "examples": event.examples,
+                "bytes": event.bytes_up + event.bytes_down,
+                **event.metrics,
             }
-            for one in stamped
-            if isinstance(e := one.event, RoundClosed)
+            for entry in stamped
+            if isinstance(event := entry.event, RoundClosed)
         ]
         lost = [
-            {"seconds": one.at, "slot": e.slot, "reason": e.reason}
-            for one in stamped
-            if isinstance(e := one.event, WorkerLost)
+            {"seconds": entry.at, "slot": event.slot, "reason": event.reason}
+            for entry in stamped
+            if isinstance(event := entry.event, WorkerLost)
         ]
-        warnings = [one.event.text for one in stamped if isinstance(one.event, Warned)]
+        warnings = [entry.event.text for entry in stamped if isinstance(entry.event, Warned)]
         return cls(state, history, lost, warnings, folder)
 
     @property
@@ -154,9 +156,9 @@ class TrainingSummary:
         lines = [f"{'phase':<12}{'rounds':>8}{'examples':>12}{'seconds':>9}{'MB':>9}{'loss':>10}"]
         for p in self.state.phases.values():
             megabytes, loss = (p.bytes_up + p.bytes_down) / 1e6, p.metrics.get("loss")
-            end = "" if loss is None else f"{loss:10.4g}"
+            loss_text = "" if loss is None else f"{loss:10.4g}"
             lines.append(
-                f"{p.name:<12}{p.rounds:8d}{p.examples:12d}{p.seconds:9.1f}{megabytes:9.1f}{end}"
+                f"{p.name:<12}{p.rounds:8d}{p.examples:12d}{p.seconds:9.1f}{megabytes:9.1f}{loss_text}"
             )
         lines += [f"lost worker {row['slot']}: {row['reason']}" for row in self.lostWorkers]
         lines += [f"warning: {text}" for text in self.warnings]

@@ -17,8 +17,8 @@ from pyspark.ml.util import MLReadable, MLWritable
 
 from photinus.core.errors import UsageError
 from photinus.engine.spark.engine import FrameData, SparkEngine, seats_asked_for
-from photinus.estimators.model import Keywords
-from photinus.estimators.param_table import Row
+from photinus.estimators.model import KeywordParams
+from photinus.estimators.param_table import ParamRow
 from photinus.estimators.persistence import ParamsReader, ParamsWriter
 from photinus.estimators.summary import TrainingSummary
 from photinus.report.journal import read
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from photinus.run.train import Outcome
 
 
-_MakesJob = Callable[[Mapping[str, Any]], Job]
+_JobMaker = Callable[[Mapping[str, Any]], Job]
 
 
-class TrainingEstimator(Keywords, Estimator[Any], HasSeed, MLWritable, MLReadable[Any]):
+class TrainingEstimator(KeywordParams, Estimator[Any], HasSeed, MLWritable, MLReadable[Any]):
     """Trains on the tasks of the DataFrame's own session; a subclass defines what."""
 
     callbacks: Sequence[Callable[[Event], None]] = ()
@@ -66,32 +66,34 @@ class TrainingEstimator(Keywords, Estimator[Any], HasSeed, MLWritable, MLReadabl
         """
         return ParamsReader(cls, trust_code=trust_code).load(path)
 
-    def _job_of(self, made: _MakesJob, values: Mapping[str, Any]) -> Job:
-        """Returns the job that `made` makes of Params.
+    def _job_of(self, make_job: _JobMaker, values: Mapping[str, Any]) -> Job:
+        """Returns the job that `make_job` makes of Params.
 
         Raises:
             UsageError: the message names the Param that is wrong: without it there is no error.
         """
         try:
-            return made(values)
+            return make_job(values)
         except UsageError as error:
-            suspects: list[tuple[bool, Row]] = []
-            for row in self._rows:
-                if row.place and row.name in values:
+            suspects: list[tuple[bool, ParamRow]] = []
+            for row in self._param_rows:
+                if row.job_path and row.name in values:
                     rest = {name: value for name, value in values.items() if name != row.name}
-                    left = _wrong(made, rest)
-                    suspects += [(left == "", row)] if left != str(error) else []
+                    remaining_error = _error_of(make_job, rest)
+                    suspects += (
+                        [(remaining_error == "", row)] if remaining_error != str(error) else []
+                    )
             if not suspects:
                 raise
             _, row = max(suspects, key=lambda suspect: suspect[0])
-            setting = rf"^{row.place.rpartition('.')[2]} of \w+ "
-            said, is_its = re.subn(setting, f"{row.name} ", str(error))
-            raise UsageError(said if is_its else f"{row.name}: {error}") from error
+            setting = rf"^{row.job_path.rpartition('.')[2]} of \w+ "
+            text, is_about_setting = re.subn(setting, f"{row.name} ", str(error))
+            raise UsageError(text if is_about_setting else f"{row.name}: {error}") from error
 
     def _run(
         self, draft: LazyModel, data: FrameData, folder: Path
     ) -> tuple[Outcome, TrainingSummary]:
-        """Trains on the session's tasks, in a run folder that `_folder` gave."""
+        """Trains on the session's tasks, in a run folder that `_run_folder` gave."""
         is_kept = bool(self.getOrDefault("runDir"))
         outcome = train_draft(
             draft,
@@ -102,29 +104,29 @@ class TrainingEstimator(Keywords, Estimator[Any], HasSeed, MLWritable, MLReadabl
             engine=SparkEngine(data.frame.sparkSession),
             is_kept=is_kept,
         )
-        kept = outcome.folder if is_kept else None
-        return outcome, TrainingSummary.of(read(outcome.folder / "events.jsonl"), kept)
+        kept_folder = outcome.folder if is_kept else None
+        return outcome, TrainingSummary.of(read(outcome.folder / "events.jsonl"), kept_folder)
 
-    def _seats(self, spark: SparkSession, workers: int) -> AbstractContextManager[None]:
+    def _reserve_seats(self, spark: SparkSession, workers: int) -> AbstractContextManager[None]:
         """Asks for the seats of a fit, before its first query."""
         weight = self.getOrDefault("weight") if self.isDefined("weight") else None
         return seats_asked_for(spark, workers, self.getOrDefault("priority"), weight)
 
     @contextmanager
-    def _folder(self) -> Iterator[Path]:
+    def _run_folder(self) -> Iterator[Path]:
         """A run folder of its own for every fit."""
-        if kept := self.getOrDefault("runDir"):
+        if runs_folder := self.getOrDefault("runDir"):
             stamp = time.strftime("%Y%m%d-%H%M%S")
-            yield Path(kept) / f"{self.uid}-{stamp}-{secrets.token_hex(2)}"
+            yield Path(runs_folder) / f"{self.uid}-{stamp}-{secrets.token_hex(2)}"
             return
         with tempfile.TemporaryDirectory(prefix="photinus-") as folder:
             yield Path(folder) / "run"
 
 
-def _wrong(made: _MakesJob, values: Mapping[str, Any]) -> str:
+def _error_of(make_job: _JobMaker, values: Mapping[str, Any]) -> str:
     """Returns what is wrong with a job of these Params; empty if nothing is."""
     try:
-        made(values)
+        make_job(values)
     except UsageError as error:
         return str(error)
     return ""

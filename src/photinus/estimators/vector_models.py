@@ -28,21 +28,21 @@ from photinus.embeddings.subwords import Ngrams, SubwordVectors
 from photinus.embeddings.vectors import Analogies, Similarity, WordVectors
 from photinus.embeddings.words import MappedWords, row_finder
 from photinus.engine.spark.session import application_of, is_connect
-from photinus.estimators.model import Keywords
-from photinus.estimators.neighbours import asked_column, neighbours_udf
-from photinus.estimators.param_table import Row
+from photinus.estimators.model import KeywordParams
+from photinus.estimators.neighbours import neighbours_udf, query_column
+from photinus.estimators.param_table import ParamRow
 from photinus.estimators.params import defaults, with_params
-from photinus.estimators.persistence import ParamsReader, write_head
+from photinus.estimators.persistence import ParamsReader, write_metadata
 from photinus.estimators.sentences import baskets_of, id_of, words_of
 from photinus.estimators.summary import TrainingSummary
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_Sent = Callable[[], Any]
+_Loader = Callable[[], Any]
 
 
-def rows_of_model(column: str, meaning: str, output: str) -> tuple[Row, ...]:
+def input_output_rows(column: str, meaning: str, output: str) -> tuple[ParamRow, ...]:
     """Returns the Params that a model shares with its estimator.
 
     Args:
@@ -50,27 +50,27 @@ def rows_of_model(column: str, meaning: str, output: str) -> tuple[Row, ...]:
         meaning: of inputCol.
         output: meaning of outputCol.
     """
-    kind = TypeConverters.toString
+    to_string = TypeConverters.toString
     return (
-        Row(name="inputCol", meaning=meaning, convert=kind, default=column),
-        Row(name="outputCol", meaning=output, convert=kind, default="vector"),
+        ParamRow(name="inputCol", meaning=meaning, convert=to_string, default=column),
+        ParamRow(name="outputCol", meaning=output, convert=to_string, default="vector"),
     )
 
 
 _SAVED = 1 << 25
 """How many numbers of vectors are saved as one part."""
-WORD_ROWS = rows_of_model(
+WORD_ROWS = input_output_rows(
     "text",
     "the column of sentences: text, or arrays of texts or of whole numbers",
     "the new column of a sentence's mean vector",
 )
-ITEM_ROWS = rows_of_model(
+ITEM_ROWS = input_output_rows(
     "items",
     "the column of baskets: arrays of texts or of whole numbers",
     "the new column of a basket's mean vector",
 )
-NODE_ROWS = rows_of_model("node", "the column of nodes", "the new column of a node's vector")
-ID_ROW = Row(
+NODE_ROWS = input_output_rows("node", "the column of nodes", "the new column of a node's vector")
+ID_ROW = ParamRow(
     name="idType",
     meaning="the type of the ids in what is returned: string or bigint",
     convert=TypeConverters.toString,
@@ -78,7 +78,7 @@ ID_ROW = Row(
 )
 
 
-class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLReadable[Any]):
+class VectorsModel(KeywordParams, Model, HasInputCol, HasOutputCol, MLWritable, MLReadable[Any]):
     """Trained vectors of words, items or nodes.
 
     Args:
@@ -93,19 +93,21 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
         self.vectors = vectors
         self.summary: TrainingSummary | None = None
         """Of the fit that made this model; None for one that was loaded."""
-        self._sent: dict[tuple[str, str], _Sent] = {}  # copies share it
-        self._setDefault(**defaults(self._rows))
+        self._loaders: dict[tuple[str, str], _Loader] = {}  # copies share it
+        self._setDefault(**defaults(self._param_rows))
 
     @property
     def _id_type(self) -> str:
         return str(self.getOrDefault("idType")) if self.hasParam("idType") else "string"
 
-    def _once(self, spark: SparkSession, name: str, send: Callable[[], _Sent]) -> _Sent:
+    def _send_once(
+        self, spark: SparkSession, name: str, send_value: Callable[[], _Loader]
+    ) -> _Loader:
         """Returns what was sent to a session under this name; sends it the first time."""
         key = (application_of(spark), name)
-        if key not in self._sent:
-            self._sent[key] = send()
-        return self._sent[key]
+        if key not in self._loaders:
+            self._loaders[key] = send_value()
+        return self._loaders[key]
 
     def _ids(self, words: Sequence[str]) -> list[Any]:
         """Returns words as ids of their own type."""
@@ -125,8 +127,8 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
         table["count"] = np.zeros(len(words), np.int64) if counts is None else counts[rows]
         table["vector"] = list(self.vectors.vectors[rows])
         schema = f"{self.of} {self._id_type}, count long, vector array<float>"
-        made: DataFrame = spark.createDataFrame(pd.DataFrame(table), schema)
-        return made
+        frame: DataFrame = spark.createDataFrame(pd.DataFrame(table), schema)
+        return frame
 
     def findSynonyms(self, word: str | int | Vector, num: int) -> DataFrame:
         """Returns the words nearest to a word or a vector [D], as MLlib's does.
@@ -140,10 +142,10 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
         """
         from pyspark.sql import SparkSession
 
-        found = self.most_similar([word], count=num)
+        neighbours = self.most_similar([word], count=num)
         schema = f"{self.of} {self._id_type}, similarity double"
-        made: DataFrame = SparkSession.active().createDataFrame(found, schema)
-        return made
+        frame: DataFrame = SparkSession.active().createDataFrame(neighbours, schema)
+        return frame
 
     def withSynonyms(
         self,
@@ -174,24 +176,27 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
         if num < 1:
             raise UsageError("num must be at least 1", got=num)
         column = column or self.of
-        asked, is_vector = asked_column(dataset, column)
+        query, is_vector = query_column(dataset, column)
         spark = dataset.sparkSession
-        words, vectors = self._sent_to(spark, is_unit=exact)
-        index = None if exact else self._once(spark, "index", lambda: self._indexed(spark))
-
-        def load() -> tuple[Any, Vector, Any]:
-            return words(), vectors(), index() if index else None
-
-        near = neighbours_udf(load, num, is_vector=is_vector)
-        found = dataset.withColumn(outputCol, near(asked))
-        name = f"`{outputCol}`"
-        ids = F.col(f"{name}.word").cast(f"array<{self._id_type}>").alias(self.of)
-        both = F.arrays_zip(ids, F.col(f"{name}.similarity").alias("similarity"))
-        return found.withColumn(
-            outputCol, both.cast(f"array<struct<{self.of}:{self._id_type},similarity:double>>")
+        load_words, load_vectors = self._word_and_vector_loaders(spark, is_unit=exact)
+        load_index = (
+            None if exact else self._send_once(spark, "index", lambda: self._send_index(spark))
         )
 
-    def _indexed(self, spark: SparkSession) -> _Sent:
+        def load() -> tuple[Any, Vector, Any]:
+            return load_words(), load_vectors(), load_index() if load_index else None
+
+        find_neighbours = neighbours_udf(load, num, is_vector=is_vector)
+        with_neighbours = dataset.withColumn(outputCol, find_neighbours(query))
+        name = f"`{outputCol}`"
+        ids = F.col(f"{name}.word").cast(f"array<{self._id_type}>").alias(self.of)
+        neighbours = F.arrays_zip(ids, F.col(f"{name}.similarity").alias("similarity"))
+        return with_neighbours.withColumn(
+            outputCol,
+            neighbours.cast(f"array<struct<{self.of}:{self._id_type},similarity:double>>"),
+        )
+
+    def _send_index(self, spark: SparkSession) -> _Loader:
         # no lazy attribute: where Spark looks for Params, it reads all attributes
         return sent(spark, index_of(self.vectors.vectors))
 
@@ -204,47 +209,57 @@ class VectorsModel(Keywords, Model, HasInputCol, HasOutputCol, MLWritable, MLRea
     ) -> list[tuple[Any, float]]:
         """See `WordVectors.most_similar`; ids of items and nodes may be whole numbers."""
         sides = [
-            side if isinstance(side, str) else [_text(one) for one in side]
+            side if isinstance(side, str) else [_term_text(term) for term in side]
             for side in (positive, negative)
         ]
-        for one in (one for side in sides if not isinstance(side, str) for one in side):
-            self._check_known(one)
-        found = self.vectors.most_similar(*sides, count=count)
-        return list(zip(self._ids([word for word, _ in found]), [x for _, x in found], strict=True))
+        for term in (term for side in sides if not isinstance(side, str) for term in side):
+            self._check_known(term)
+        pairs = self.vectors.most_similar(*sides, count=count)
+        return list(zip(self._ids([word for word, _ in pairs]), [x for _, x in pairs], strict=True))
 
-    def _check_known(self, one: str | Vector) -> None:
+    def _check_known(self, term: str | Vector) -> None:
         """Refuses a word without a vector by what this model calls it."""
-        if isinstance(one, np.ndarray):
+        if isinstance(term, np.ndarray):
             return
         try:
-            self.vectors.vector(one)
+            self.vectors.vector(term)
         except UsageError as error:
             do = "`getVectors()` has all that have one"
-            raise UsageError(f"the {self.of} has no vector", got=repr(one), do=do) from error
+            raise UsageError(f"the {self.of} has no vector", got=repr(term), do=do) from error
 
-    def _sent_to(self, spark: SparkSession, *, is_unit: bool = False) -> tuple[_Sent, _Sent]:
+    def _word_and_vector_loaders(
+        self, spark: SparkSession, *, is_unit: bool = False
+    ) -> tuple[_Loader, _Loader]:
         """Returns what gives the words and their vectors [V, D] in a task of this session."""
         name = "unit" if is_unit else "vectors"
-        vectors = self._once(spark, name, lambda: sent_vectors(spark, getattr(self.vectors, name)))
-        return self._once(spark, "words", lambda: sent_words(spark, self.vectors.words)), vectors
+        load_vectors = self._send_once(
+            spark, name, lambda: send_vectors(spark, getattr(self.vectors, name))
+        )
+        return self._send_once(
+            spark, "words", lambda: send_words(spark, self.vectors.words)
+        ), load_vectors
 
-    def _words(self, dataset: DataFrame) -> Column:
+    def _sequences(self, dataset: DataFrame) -> Column:
         """Returns the input column as sequences, arrays of texts."""
         return words_of(dataset, self.getOrDefault("inputCol"))
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        words, new = self._words(dataset), self.getOrDefault("outputCol")
-        spark, held = dataset.sparkSession, self.vectors.subwords
-        known, load = self._sent_to(spark)
-        grams = self._once(spark, "subwords", lambda: sent(spark, held))
+        sequences, output_column = self._sequences(dataset), self.getOrDefault("outputCol")
+        spark, trained_subwords = dataset.sparkSession, self.vectors.subwords
+        load_words, load_vectors = self._word_and_vector_loaders(spark)
+        load_subwords = self._send_once(spark, "subwords", lambda: sent(spark, trained_subwords))
 
         def mean(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
-            find, vectors, subwords = row_finder(known()), load(), grams()
+            find, vectors, subwords = row_finder(load_words()), load_vectors(), load_subwords()
             for sentences in batches:
-                yield pd.Series([_mean(find, vectors, subwords, some) for some in sentences])
+                yield pd.Series(
+                    [_mean(find, vectors, subwords, sentence) for sentence in sentences]
+                )
 
-        over: Any = pandas_udf  # its types do not cover iterators
-        return dataset.withColumn(new, array_to_vector(over(mean, "array<float>")(words)))
+        udf: Any = pandas_udf  # its types do not cover iterators
+        return dataset.withColumn(
+            output_column, array_to_vector(udf(mean, "array<float>")(sequences))
+        )
 
     def write(self) -> _VectorsWriter:
         """Returns the writer: `model.write().overwrite().save(path)`, as Parquet."""
@@ -269,7 +284,7 @@ class Word2VecModel(VectorsModel):
         vectors: the words with their vectors.
     """
 
-    _rows = WORD_ROWS
+    _param_rows = WORD_ROWS
 
     def analogies(self, questions: str | Path, *, cutoff: int = 30_000) -> Analogies:
         """See `WordVectors.analogies`."""
@@ -288,10 +303,10 @@ class Item2VecModel(VectorsModel):
         vectors: the items' ids as texts, with their vectors.
     """
 
-    _rows = (*ITEM_ROWS, ID_ROW)
+    _param_rows = (*ITEM_ROWS, ID_ROW)
     of = "item"
 
-    def _words(self, dataset: DataFrame) -> Column:
+    def _sequences(self, dataset: DataFrame) -> Column:
         return baskets_of(dataset, self.getOrDefault("inputCol"))
 
 
@@ -303,45 +318,45 @@ class NodeVectorsModel(VectorsModel):
         vectors: the nodes' ids as texts, with their vectors.
     """
 
-    _rows = (*NODE_ROWS, ID_ROW)
+    _param_rows = (*NODE_ROWS, ID_ROW)
     of = "node"
 
-    def _words(self, dataset: DataFrame) -> Column:
+    def _sequences(self, dataset: DataFrame) -> Column:
         return F.array(id_of(dataset, self.getOrDefault("inputCol")))
 
 
-def id_type(kind: T.DataType) -> str:
+def id_type(data_type: T.DataType) -> str:
     """Returns the type of ids in a column: "bigint" for whole numbers, or arrays of them."""
-    inner = kind.elementType if isinstance(kind, T.ArrayType) else kind
-    return "bigint" if isinstance(inner, T.IntegralType) else "string"
+    element_type = data_type.elementType if isinstance(data_type, T.ArrayType) else data_type
+    return "bigint" if isinstance(element_type, T.IntegralType) else "string"
 
 
-def sent(spark: SparkSession, held: Any) -> Callable[[], Any]:  # noqa: ANN401 - what is sent
+def sent(spark: SparkSession, value: Any) -> Callable[[], Any]:  # noqa: ANN401 - what is sent
     """Returns a function that gets it in a task: by a broadcast, on Connect by the closure."""
     if is_connect(spark):
-        return lambda: held
-    made = spark.sparkContext.broadcast(held)
-    return lambda: made.value
+        return lambda: value
+    broadcast = spark.sparkContext.broadcast(value)
+    return lambda: broadcast.value
 
 
-def sent_vectors(spark: SparkSession, vectors: Vector) -> Callable[[], Vector]:
+def send_vectors(spark: SparkSession, vectors: Vector) -> Callable[[], Vector]:
     """Returns what gives vectors [V, D] in a task; those in a file are mapped."""
     if not is_mapped(vectors):
         return sent(spark, vectors)
-    load = sent_arrays(spark, {"vectors": vectors})
+    load = send_arrays(spark, {"vectors": vectors})
     return lambda: load()["vectors"]
 
 
-def sent_words(spark: SparkSession, words: Sequence[str]) -> Callable[[], Sequence[str]]:
+def send_words(spark: SparkSession, words: Sequence[str]) -> Callable[[], Sequence[str]]:
     """Returns what gives words in a task, as `sent_vectors` does vectors."""
     if not isinstance(words, MappedWords):
         return sent(spark, words)
     arrays = {"letters": words.letters, "ends": words.ends, "order": words.order}
-    load = sent_arrays(spark, arrays)
+    load = send_arrays(spark, arrays)
     return lambda: MappedWords(**load())
 
 
-def sent_arrays(
+def send_arrays(
     spark: SparkSession, arrays: Mapping[str, Vector]
 ) -> Callable[[], Mapping[str, Vector]]:
     """Returns what maps arrays in a task: Spark brings their file once to each executor.
@@ -365,8 +380,8 @@ def sent_arrays(
     return load
 
 
-def _text(one: str | int | Vector) -> str | Vector:
-    return one if isinstance(one, np.ndarray) else str(one)
+def _term_text(term: str | int | Vector) -> str | Vector:
+    return term if isinstance(term, np.ndarray) else str(term)
 
 
 def _mean(
@@ -378,11 +393,13 @@ def _mean(
     """Returns the mean of the words that have a vector [D]; zeros where none has."""
     words = [] if sentence is None else sentence
     rows = find(words) if len(words) else np.zeros(0, np.int64)
-    found: Vector = vectors[rows[rows >= 0]]
+    known_vectors: Vector = vectors[rows[rows >= 0]]
     if subwords is not None:
-        others = [word for word, row in zip(words, rows, strict=True) if row < 0]
-        found = np.concatenate([found, subwords.vectors(others)])
-    return found.mean(axis=0) if len(found) else np.zeros(vectors.shape[1], np.float32)
+        unknown_words = [word for word, row in zip(words, rows, strict=True) if row < 0]
+        known_vectors = np.concatenate([known_vectors, subwords.vectors(unknown_words)])
+    return (
+        known_vectors.mean(axis=0) if len(known_vectors) else np.zeros(vectors.shape[1], np.float32)
+    )
 
 
 class _VectorsWriter(MLWriter):
@@ -395,21 +412,21 @@ class _VectorsWriter(MLWriter):
     def save(self, path: str) -> None:
         """Writes both below `path`; the driver reads some vectors at a time."""
         mode = "overwrite" if self.shouldOverwrite else "error"
-        held, subwords = self._model.vectors.vectors, self._model.vectors.subwords
+        vectors, subwords = self._model.vectors.vectors, self._model.vectors.subwords
         lengths = [] if subwords is None else [subwords.ngrams.shortest, subwords.ngrams.longest]
         extra = {"vectors": True, "subwords": lengths}
-        write_head(self._model, self.sparkSession, path, mode, extra)
-        rows = max(1, _SAVED // max(1, held.shape[1]))
-        for start in range(0, len(held), rows):
-            some = self._model._rows_of(slice(start, start + rows))
-            some.write.mode("append" if start else mode).parquet(f"{path}/data")
+        write_metadata(self._model, self.sparkSession, path, mode, extra)
+        rows = max(1, _SAVED // max(1, vectors.shape[1]))
+        for start in range(0, len(vectors), rows):
+            frame = self._model._rows_of(slice(start, start + rows))
+            frame.write.mode("append" if start else mode).parquet(f"{path}/data")
         for start in range(0, 0 if subwords is None else len(subwords.rows), rows):
             part = subwords.rows[start : start + rows]  # type: ignore[union-attr]
             table = pd.DataFrame(
                 {"bucket": np.arange(start, start + len(part)), "vector": list(part)}
             )
-            some = self.sparkSession.createDataFrame(table, "bucket long, vector array<float>")
-            some.write.mode("append" if start else mode).parquet(f"{path}/subwords")
+            frame = self.sparkSession.createDataFrame(table, "bucket long, vector array<float>")
+            frame.write.mode("append" if start else mode).parquet(f"{path}/subwords")
 
 
 class _VectorsReader(ParamsReader[Any]):
@@ -421,7 +438,7 @@ class _VectorsReader(ParamsReader[Any]):
         Raises:
             CheckpointError: something else is there.
         """
-        metadata = self._head(path)
+        metadata = self._read_metadata(path)
         table: Any = self.sparkSession.read.parquet(f"{path}/data").toPandas()
         words = table[self._cls.of].astype(str)
         table = table.assign(words=words).sort_values(["count", "words"], ascending=[False, True])
@@ -432,5 +449,7 @@ class _VectorsReader(ParamsReader[Any]):
             grams: Any = self.sparkSession.read.parquet(f"{path}/subwords").toPandas()
             rows = np.stack(grams.sort_values("bucket")["vector"].to_list()).astype(np.float32)
             subwords = SubwordVectors(Ngrams(shortest, longest, len(rows)), rows)
-        made = WordVectors(table["words"].tolist(), vectors, table["count"].to_numpy(), subwords)
-        return self._filled(self._cls(made), metadata)
+        word_vectors = WordVectors(
+            table["words"].tolist(), vectors, table["count"].to_numpy(), subwords
+        )
+        return self._with_saved_params(self._cls(word_vectors), metadata)

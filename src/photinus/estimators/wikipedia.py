@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _PART_BYTES = 32 << 20
-_ROWS = 1000
+_BATCH_SENTENCES = 1000
 """How many sentences are passed to Spark together."""
 
 
@@ -45,34 +45,34 @@ def wikipedia_sentences(
         >>> sentences = wikipedia_sentences(spark, "enwiki.xml.bz2")  # doctest: +SKIP
         >>> sentences.agg({"corrupt": "sum"}).show()  # doctest: +SKIP
     """
-    for name, value, least in (("most_corrupt", most_corrupt, 0), ("part_bytes", part_bytes, 1)):
-        if value < least:
-            raise UsageError(f"{name} must be at least {least}", got=value)
+    for name, value, minimum in (("most_corrupt", most_corrupt, 0), ("part_bytes", part_bytes, 1)):
+        if value < minimum:
+            raise UsageError(f"{name} must be at least {minimum}", got=value)
     wikitext_reader()
     parts = parts_of(str(path), part_bytes)
-    numbers = spark.range(0, len(parts), 1, len(parts))
-    read = partial(_read, parts, most_corrupt)
-    return numbers.mapInArrow(read, "words array<string>, corrupt bigint")
+    part_numbers = spark.range(0, len(parts), 1, len(parts))
+    read_parts = partial(_read_parts, parts, most_corrupt)
+    return part_numbers.mapInArrow(read_parts, "words array<string>, corrupt bigint")
 
 
-def _read(
+def _read_parts(
     parts: list[DumpPart], most_corrupt: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for number in batch.column(0).to_pylist():
-            held, corrupt = list[list[str]](), 0
+            pending, corrupt = list[list[str]](), 0
             for words in sentences(parts[number], most_corrupt):
                 if words is None:
                     corrupt += 1
                 else:
-                    held.append(words)
-                if len(held) == _ROWS:
-                    yield _rows(held, 0)
-                    held = []
-            yield _rows([*held, []], corrupt)
+                    pending.append(words)
+                if len(pending) == _BATCH_SENTENCES:
+                    yield _sentence_batch(pending, 0)
+                    pending = []
+            yield _sentence_batch([*pending, []], corrupt)
 
 
-def _rows(words: list[list[str]], corrupt: int) -> pa.RecordBatch:
-    counts = [0] * (len(words) - 1) + [corrupt]
-    columns = [pa.array(words, pa.list_(pa.string())), pa.array(counts, pa.int64())]
+def _sentence_batch(words: list[list[str]], corrupt: int) -> pa.RecordBatch:
+    corrupt_counts = [0] * (len(words) - 1) + [corrupt]
+    columns = [pa.array(words, pa.list_(pa.string())), pa.array(corrupt_counts, pa.int64())]
     return pa.RecordBatch.from_arrays(columns, ["words", "corrupt"])

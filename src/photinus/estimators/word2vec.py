@@ -27,7 +27,7 @@ from photinus.embeddings.word2vec import Word2VecStage, WordTables
 from photinus.engine.spark.engine import FrameData, check_slots, free_slots
 from photinus.engine.spark.job import queried
 from photinus.engine.spark.session import spark_session
-from photinus.estimators.param_table import RUN_ROWS, Row
+from photinus.estimators.param_table import RUN_ROWS, ParamRow
 from photinus.estimators.params import defaults, keyword_params, plain_job, with_params
 from photinus.estimators.sentences import counted, rows_of, sentences_of, words_in
 from photinus.estimators.trainer import TrainingEstimator
@@ -50,24 +50,26 @@ _STEP_ROWS = 8
 _ANY_COUNTS = np.array([500, 500])
 
 
-def _setting(name: str, meaning: str, kind: Callable[[Any], Any], place: str) -> Row:
-    return Row(name=name, meaning=meaning, convert=kind, place=f"model.{place}" if place else "")
+def _stage_row(name: str, meaning: str, convert: Callable[[Any], Any], setting: str) -> ParamRow:
+    return ParamRow(
+        name=name, meaning=meaning, convert=convert, job_path=f"model.{setting}" if setting else ""
+    )
 
 
-_Whole, _Number = TypeConverters.toInt, TypeConverters.toFloat
+_to_int, _to_float = TypeConverters.toInt, TypeConverters.toFloat
 COUNTED_ROWS = (
-    Row(name="minCount", meaning="least occurrences of a word", convert=_Whole, default=5),
-    Row(
-        name="maxVocabulary", meaning="most words with a vector; 0: all", convert=_Whole, default=0
+    ParamRow(name="minCount", meaning="least occurrences of a word", convert=_to_int, default=5),
+    ParamRow(
+        name="maxVocabulary", meaning="most words with a vector; 0: all", convert=_to_int, default=0
     ),
-    Row(
+    ParamRow(
         name="wordsInMemory",
         meaning="the driver holds so many words in memory; a larger vocabulary lies in a file",
-        convert=_Whole,
+        convert=_to_int,
         default=2_000_000,
     ),
 )
-_VOCABULARY = Row(
+_VOCABULARY = ParamRow(
     name="vocabulary",
     meaning="only these words have vectors: a list, or the path of a file of analogy questions; "
     "none: all words",
@@ -75,25 +77,27 @@ _VOCABULARY = Row(
     default=(),
 )
 TRAINING_ROWS = (
-    _setting("vectorSize", "numbers in a vector", _Whole, "dims"),
-    _setting("windowSize", "words to each side, at most", _Whole, "window"),
-    _setting("negatives", "negative samples of each; 0: hierarchical softmax", _Whole, "negatives"),
-    _setting("cbow", "CBOW instead of skip-gram", TypeConverters.toBoolean, "cbow"),
-    _setting("sample", "words above this share are subsampled; 0: never", _Number, "sample"),
-    _setting(
+    _stage_row("vectorSize", "numbers in a vector", _to_int, "dims"),
+    _stage_row("windowSize", "words to each side, at most", _to_int, "window"),
+    _stage_row(
+        "negatives", "negative samples of each; 0: hierarchical softmax", _to_int, "negatives"
+    ),
+    _stage_row("cbow", "CBOW instead of skip-gram", TypeConverters.toBoolean, "cbow"),
+    _stage_row("sample", "words above this share are subsampled; 0: never", _to_float, "sample"),
+    _stage_row(
         "learningRate",
         "the initial rate, which falls over the whole run; default: 0.05 with cbow, else 0.025",
-        _Number,
+        _to_float,
         "lr",
     ),
-    _setting("epochs", "passes over the sentences", _Number, "epochs"),
-    Row(
+    _stage_row("epochs", "passes over the sentences", _to_float, "epochs"),
+    ParamRow(
         name="table",
         meaning="whole: every worker holds all vectors; sharded: each holds a part of them",
         convert=TypeConverters.toString,
         default="whole",
     ),
-    _setting(
+    _stage_row(
         "kernel",
         "numba; torch: the steps that other devices take; numpy: slow, without numba",
         TypeConverters.toString,
@@ -101,13 +105,15 @@ TRAINING_ROWS = (
     ),
 )
 _SUBWORD_ROWS = (
-    Row(
+    ParamRow(
         name="subwords",
         meaning="the shortest and the longest n-grams of a word, as (3, 6); empty: none",
         convert=TypeConverters.toListInt,
         default=[],
     ),
-    Row(name="buckets", meaning="rows that all n-grams share", convert=_Whole, default=200_000),
+    ParamRow(
+        name="buckets", meaning="rows that all n-grams share", convert=_to_int, default=200_000
+    ),
 )
 _ROWS = (
     *WORD_ROWS,
@@ -122,11 +128,11 @@ _ROWS = (
 class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
     """Learns vectors from sequences; subclasses define which sequences."""
 
-    _usual: ClassVar[Mapping[str, Any]] = {}
+    _stage_defaults: ClassVar[Mapping[str, Any]] = {}
     """Settings of the stage that are others than its own defaults."""
     _reads_twice = True
     """The sequences cost little: they are counted, and read once more."""
-    _sequence: ClassVar[tuple[str, str, str]] = (
+    _sequence_terms: ClassVar[tuple[str, str, str]] = (
         "sentence",
         "words",
         "put the words of a sentence into one row",
@@ -135,7 +141,9 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
 
     def __init__(self) -> None:
         super().__init__()
-        self._setDefault(**defaults(self._rows, Word2VecStage(words=2, **self._usual)))
+        self._setDefault(
+            **defaults(self._param_rows, Word2VecStage(words=2, **self._stage_defaults))
+        )
 
     def fit(self, dataset: Any, params: Any = None) -> Any:  # noqa: ANN401 - as Spark's own
         """Returns the trained model.
@@ -161,43 +169,49 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
     def _fit_dump(self, path: str, params: Any) -> Any:  # noqa: ANN401 - as of `fit`
         self._job(_ANY_COUNTS, self.getOrDefault("numWorkers") or 2)  # as in `_fit`
         spark = spark_session(max(1, self.getOrDefault("numWorkers")))
-        with once(wikipedia_sentences(spark, path), always=True) as read:
-            told: Any = queried(spark, read.agg({"corrupt": "sum"}).first)
-            if told[0]:
+        with once(wikipedia_sentences(spark, path), always=True) as sentences:
+            row: Any = queried(spark, sentences.agg({"corrupt": "sum"}).first)
+            if row[0]:
                 log = logging.getLogger("photinus")
-                log.warning("%d corrupt pages of %s were left out", told[0], path)
-            return self.copy({self.getParam("inputCol"): "words"}).fit(read, params)
+                log.warning("%d corrupt pages of %s were left out", row[0], path)
+            return self.copy({self.getParam("inputCol"): "words"}).fit(sentences, params)
 
     def _fit(self, dataset: DataFrame) -> VectorsModel:
-        spark, asked = dataset.sparkSession, self.getOrDefault("numWorkers")
-        self._job(_ANY_COUNTS, asked or 2)  # a wrong Param is refused before any sentence is read
+        spark, num_workers = dataset.sparkSession, self.getOrDefault("numWorkers")
+        # a wrong Param is refused before any sentence is read
+        self._job(_ANY_COUNTS, num_workers or 2)
         ngrams = self._ngrams()
-        if asked:
-            check_slots(spark, asked)
-        workers = asked or free_slots(spark)
+        if num_workers:
+            check_slots(spark, num_workers)
+        workers = num_workers or free_slots(spark)
         sentences = self._sentences(dataset)
-        with self._seats(spark, workers), once(sentences, always=not self._reads_twice) as kept:
-            vocabulary = counted(kept, *self._limits(), self._only())
+        with (
+            self._reserve_seats(spark, workers),
+            once(sentences, always=not self._reads_twice) as cached_sentences,
+        ):
+            vocabulary = counted(
+                cached_sentences, *self._vocabulary_limits(), self._allowed_words()
+            )
             words, counts = vocabulary.words, vocabulary.counts
-            self._check_pairs(kept)
+            self._check_pairs(cached_sentences)
             job = self._job(counts, workers)
             length = tokens_in_block(int(counts.sum()), workers)
-            rows = rows_of(kept, vocabulary, length)
+            rows = rows_of(cached_sentences, vocabulary, length)
             data = FrameData(frame=rows, features=rows.columns[0], shape=(4 * length,))
-            with self._folder() as folder:
+            with self._run_folder() as folder:
                 outcome, summary = self._run(_draft(job, words, counts, ngrams), data, folder)
         assert outcome.trained is not None
         tables = outcome.trained.model()
         assert isinstance(tables, WordTables)
-        vectors, shared = tables.vectors, tables.parameters.view("inputs")[len(words) :]
+        vectors, subword_vectors = tables.vectors, tables.parameters.view("inputs")[len(words) :]
         if not outcome.trained.is_mapped:
-            vectors, shared = vectors.copy(), shared.copy()
-        subwords = None if ngrams is None else SubwordVectors(ngrams, shared)
-        made: VectorsModel = self._copyValues(
-            self._model(dataset, WordVectors(words, vectors, counts, subwords))
+            vectors, subword_vectors = vectors.copy(), subword_vectors.copy()
+        subwords = None if ngrams is None else SubwordVectors(ngrams, subword_vectors)
+        model: VectorsModel = self._copyValues(
+            self._make_model(dataset, WordVectors(words, vectors, counts, subwords))
         )
-        made.summary = summary
-        return made
+        model.summary = summary
+        return model
 
     def _check_pairs(self, sentences: DataFrame) -> None:
         """Refuses sequences of one word each: nothing is learnt from them.
@@ -205,30 +219,30 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         Raises:
             DataError: no sequence has two.
         """
-        some = sentences.where(size("words") > 1).limit(1)
-        if not queried(sentences.sparkSession, some.collect):
-            one, parts, do = self._sequence
-            raise DataError(f"no {one} has two {parts}: there is no pair to learn from", do=do)
+        pairs = sentences.where(size("words") > 1).limit(1)
+        if not queried(sentences.sparkSession, pairs.collect):
+            sequence, parts, do = self._sequence_terms
+            raise DataError(f"no {sequence} has two {parts}: there is no pair to learn from", do=do)
 
     @abstractmethod
     def _sentences(self, dataset: DataFrame) -> DataFrame:
         """Returns the sequences as one column `words array<string>`."""
 
     @abstractmethod
-    def _model(self, dataset: DataFrame, vectors: WordVectors) -> VectorsModel:
+    def _make_model(self, dataset: DataFrame, vectors: WordVectors) -> VectorsModel:
         """Returns the model of trained vectors."""
 
-    def _only(self) -> Sequence[str]:
+    def _allowed_words(self) -> Sequence[str]:
         """Returns the words that may have vectors; none: all."""
         return ()
 
-    def _limits(self) -> tuple[int, int, int]:
+    def _vocabulary_limits(self) -> tuple[int, int, int]:
         """Returns the least occurrences of a word, and the most words: 0 for all, and in memory."""
         least, most = (self.getOrDefault(name) for name in ("minCount", "maxVocabulary"))
-        return least, most, self._in_memory
+        return least, most, self._words_in_memory
 
     @property
-    def _in_memory(self) -> int:
+    def _words_in_memory(self) -> int:
         """How many words the driver holds in memory.
 
         Raises:
@@ -242,36 +256,38 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
     def _job(self, counts: Vector, workers: int) -> Job:
         """Returns the job for a vocabulary with these counts [V]."""
         values = {p.name: self.getOrDefault(p) for p in self.params if self.isSet(p)}
-        return self._job_of(lambda values: self._made(values, counts, workers), values)
+        return self._job_of(lambda values: self._make_job(values, counts, workers), values)
 
-    def _made(self, values: Mapping[str, Any], counts: Vector, workers: int) -> Job:
-        plain = plain_job(self._rows, {**values, "numWorkers": workers})
+    def _make_job(self, values: Mapping[str, Any], counts: Vector, workers: int) -> Job:
+        job_dict = plain_job(self._param_rows, {**values, "numWorkers": workers})
         tokens = int(counts.sum())
-        step = _STEP_ROWS * tokens_in_block(tokens, workers)
-        most = words_in_round(tokens, workers)
-        stage = {**self._usual, **plain.get("model", {})}
-        width = stage.get("dims", Word2VecStage.dims)
+        words_in_step = _STEP_ROWS * tokens_in_block(tokens, workers)
+        round_words = words_in_round(tokens, workers)
+        stage_settings = {**self._stage_defaults, **job_dict.get("model", {})}
+        width = stage_settings.get("dims", Word2VecStage.dims)
         if self._is_sharded:
-            negatives = stage.get("negatives", Word2VecStage.negatives)
-            most = words_in_sharded_round(most, counts, negatives, 4 * width)
-        steps = max(1, round(most / step))
-        usual = averaging(every=Steps(steps), outer=Sgd(), merge="uniform", gradients_until=0.0)
+            negatives = stage_settings.get("negatives", Word2VecStage.negatives)
+            round_words = words_in_sharded_round(round_words, counts, negatives, 4 * width)
+        steps = max(1, round(round_words / words_in_step))
+        default_strategy = averaging(
+            every=Steps(steps), outer=Sgd(), merge="uniform", gradients_until=0.0
+        )
         if self._is_sharded:
-            usual = replace(usual, codec="fp32", owners=workers, rows=width)
+            default_strategy = replace(default_strategy, codec="fp32", owners=workers, rows=width)
         model = {
             "kind": "word2vec",
             "words": len(counts),
             "workers": workers,
             "batch_size": _STEP_ROWS * workers,
-            **stage,
+            **stage_settings,
         }
-        job = Job.from_dict({"strategy": to_plain(usual), **plain, "model": model})
+        job = Job.from_dict({"strategy": to_plain(default_strategy), **job_dict, "model": model})
         if self._is_sharded and not getattr(job.strategy, "is_sharded", False):
             wrong, do = "the strategy leaves the whole table with every worker", "leave it out"
             raise UsageError(wrong, got=f'{job.strategy}, and table="sharded"', do=do)
-        read = _round_words(job, tokens) or float(steps * step)
+        words_read = _round_words(job, tokens) or float(steps * words_in_step)
         source = Source(name="given", features=("tokens",), label="")
-        model = replace(job.model, round_words=read)
+        model = replace(job.model, round_words=words_read)
         return replace(job, model=model, data=source, name=self.uid)
 
     def _ngrams(self) -> Ngrams | None:
@@ -312,14 +328,14 @@ def _round_words(job: Job, tokens: int) -> float:
     length = tokens_in_block(tokens, workers)
     steps = math.ceil(stage.epochs * tokens / (length * _STEP_ROWS * workers))
     # a recipe's own trigger becomes shorter where the run would have few rounds
-    setting = PhaseFacts(workers=workers, steps=max(1, steps), epochs=stage.epochs)
-    every = strategy.settled(setting)[0].every
-    read = {
+    facts = PhaseFacts(workers=workers, steps=max(1, steps), epochs=stage.epochs)
+    every = strategy.settled(facts)[0].every
+    words_per_unit = {
         "steps": float(_STEP_ROWS * length),
         "examples": float(length),
         "epochs": tokens / workers,
     }
-    limits = [(getattr(every, unit), words) for unit, words in read.items()]
+    limits = [(getattr(every, unit), words) for unit, words in words_per_unit.items()]
     return min((limit * words for limit, words in limits if limit is not None), default=0.0)
 
 
@@ -331,10 +347,10 @@ def _draft(job: Job, words: Sequence[str], counts: Vector, ngrams: Ngrams | None
         stage = replace(job.model, buckets=ngrams.buckets, grams=len(grams.rows))
         job = replace(job, model=stage)
     draft = LazyModel(job)
-    first = draft.model().parameters
-    first.view("counts")[:] = counts
+    parameters = draft.model().parameters
+    parameters.view("counts")[:] = counts
     if grams is not None:
-        first.view("gram_starts")[:], first.view("gram_rows")[:] = grams
+        parameters.view("gram_starts")[:], parameters.view("gram_rows")[:] = grams
     return draft
 
 
@@ -353,7 +369,7 @@ class Word2Vec(VectorEstimator):
         >>> model.most_similar(["king", "woman"], ["man"])  # doctest: +SKIP
     """
 
-    _rows = _ROWS
+    _param_rows = _ROWS
 
     @keyword_params
     def __init__(
@@ -397,9 +413,9 @@ class Word2Vec(VectorEstimator):
     def _sentences(self, dataset: DataFrame) -> DataFrame:
         return sentences_of(dataset, self.getOrDefault("inputCol"), 1)
 
-    def _only(self) -> Sequence[str]:
+    def _allowed_words(self) -> Sequence[str]:
         words: Sequence[str] = self.getOrDefault("vocabulary")
         return words
 
-    def _model(self, dataset: DataFrame, vectors: WordVectors) -> Word2VecModel:
+    def _make_model(self, dataset: DataFrame, vectors: WordVectors) -> Word2VecModel:
         return Word2VecModel(vectors)
