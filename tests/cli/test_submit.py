@@ -185,7 +185,10 @@ def test_a_page_that_is_told_again_is_said_once():
 def test_who_stops_looking_at_a_run_on_a_node_ends_what_looks_and_not_the_run(capsys):
     """SIGTERM reaches this process alone, as Ctrl-C does not."""
     with subprocess.Popen(["sleep", "600"], text=True) as process:
-        with pytest.raises(KeyboardInterrupt), submit._going_on("hdfs://h:1/runs/a", process):
+        with (
+            pytest.raises(KeyboardInterrupt),
+            submit._continuing_remotely("hdfs://h:1/runs/a", process),
+        ):
             raise KeyboardInterrupt("SIGTERM")
         assert process.wait() == -signal.SIGTERM
     assert "the run continues without this command" in capsys.readouterr().out

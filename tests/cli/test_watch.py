@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from photinus.cli.watch import StoppedError, error_text, stderr_in, watched
+from photinus.cli.watch import StoppedError, error_text, redirect_stderr, watched
 from photinus.run.resume_hint import resume_hint, shortest
 
 
@@ -38,7 +38,7 @@ def test_a_stop_becomes_a_sentence(tmp_path):
 
 def test_what_children_write_goes_to_the_file_and_comes_back_to_the_screen(tmp_path, capfd):
     say = [sys.executable, "-c", "import sys; sys.stderr.write(sys.argv[1])"]
-    with stderr_in(tmp_path / "log"):
+    with redirect_stderr(tmp_path / "log"):
         subprocess.run([*say, "noise"], check=True)
     subprocess.run([*say, "word"], check=True)
     assert (tmp_path / "log").read_text() == "noise"
@@ -46,14 +46,14 @@ def test_what_children_write_goes_to_the_file_and_comes_back_to_the_screen(tmp_p
 
 
 def test_a_file_that_cannot_be_written_keeps_nothing_from_the_screen(tmp_path, capfd):
-    with stderr_in(tmp_path / "no" / "log"):
+    with redirect_stderr(tmp_path / "no" / "log"):
         os.write(2, b"word")
     assert capfd.readouterr().err == "word"
 
 
 def test_with_debugging_nothing_is_kept_from_the_screen(tmp_path, capfd, monkeypatch):
     monkeypatch.setenv("PHOTINUS_DEBUG", "1")
-    with stderr_in(tmp_path / "log"):
+    with redirect_stderr(tmp_path / "log"):
         os.write(2, b"word")
     assert capfd.readouterr().err == "word"
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError
-from photinus.estimators.deepdist import DeepDist, Stepper, _Server
+from photinus.estimators.deepdist import DeepDist, Stepper, _ModelServer
 from photinus.protocol.serialization import unpacked
 from photinus.report.ledger import audit
 from photinus.strategies.outer import Adagrad
@@ -134,7 +134,7 @@ def test_a_worker_that_holds_the_model_gets_the_rows_that_moved_and_computes_wit
 
 def test_what_is_sent_shrinks_to_the_rows_that_moved_since():
     model = Embeddings()
-    rule = _Server(model, lambda model, update: model.table.__setitem__(update, 1.5))
+    rule = _ModelServer(model, lambda model, update: model.table.__setitem__(update, 1.5))
     whole = rule.state(0)
     model.table += 1.0
     rule.take([[3]])

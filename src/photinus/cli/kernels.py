@@ -33,9 +33,9 @@ def build(folder: Path, device: str, binary: Path | None, flavour: str | None) -
     from photinus.devices.opencl.binaries import build as write
     from photinus.devices.opencl.platforms import chosen
 
-    found = chosen(device)
-    path = write(found, folder, binary, flavour or "")
-    click.echo(f"{path}: for {found.title}; workers use it with {VARIABLE}={folder.absolute()}")
+    target = chosen(device)
+    path = write(target, folder, binary, flavour or "")
+    click.echo(f"{path}: for {target.title}; workers use it with {VARIABLE}={folder.absolute()}")
 
 
 @kernels.command()

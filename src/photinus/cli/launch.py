@@ -16,11 +16,11 @@ from pathlib import Path
 import click
 
 from photinus.cli.main import main
-from photinus.cli.train import begin, go_on, job_of
+from photinus.cli.train import begin, continue_run, job_of
 from photinus.core.errors import RunFailedError, message
 from photinus.core.factories import code_names
 
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _COMMAND = "submit --deploy-mode cluster"
 _CONTAINER = re.compile(r"container_(?:e\d+_)?(\d+_\d+)_(\d+)_\d+")
 
@@ -34,8 +34,8 @@ def attempt_of(container: str) -> tuple[str, int]:
         >>> attempt_of("")
         ('', 1)
     """
-    found = _CONTAINER.fullmatch(container)
-    return (f"application_{found[1]}", int(found[2])) if found else ("", 1)
+    match = _CONTAINER.fullmatch(container)
+    return (f"application_{match[1]}", int(match[2])) if match else ("", 1)
 
 
 def end_with(parent: int) -> None:
@@ -44,30 +44,30 @@ def end_with(parent: int) -> None:
     Where Spark's Java process is killed its Python continues: it would find its workers lost, and
     write that the run has failed, while YARN starts the next attempt.
     """
-    waiting = threading.Event()
+    never_set = threading.Event()
 
     def watch() -> None:
         while os.getppid() == parent:
-            waiting.wait(_LOOK_SECONDS)
+            never_set.wait(_POLL_SECONDS)
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-def launch(address: str, *said: str) -> None:
+def launch(address: str, *arguments: str) -> None:
     """Trains, or continues with what an earlier attempt left.
 
     Args:
         address: of the run folder.
-        said: a TOML file; or, where the run is there already, the names of code that it may call,
-            as the submitting user found them there.
+        arguments: a TOML file; or, where the run is there already, the names of code that it may
+            call, as the submitting user found them there.
 
     Raises:
         RunFailedError: the earlier attempt was not lost: it ended by itself.
     """
     from photinus.run.remote_resume import how_it_ended, mirrored
 
-    job = next((word for word in said if word.endswith(".toml")), "")
+    job = next((argument for argument in arguments if argument.endswith(".toml")), "")
     application, attempt = attempt_of(os.environ.get("CONTAINER_ID", ""))
     mirror = mirrored(address, Path.cwd())
     if not mirror.holds_run() and job:
@@ -84,8 +84,8 @@ def launch(address: str, *said: str) -> None:
     lost = f"attempt {attempt} of {application}: the driver before it was lost"
     note = message(lost, then="the run continues")
     # another node signed what is there
-    names = code_names(job_of(job).to_dict()) if job else said
-    go_on(mirror, note if attempt > 1 else "", _COMMAND, trust_code=frozenset(names))
+    names = code_names(job_of(job).to_dict()) if job else arguments
+    continue_run(mirror, note if attempt > 1 else "", _COMMAND, trust_code=frozenset(names))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from photinus.core.signals import interruptible
 EXIT_CODES: Final = {"done": 0, "failed": 1, "usage": 2, "not ready": 3, "interrupted": 130}
 """What the shell gets; nothing else is used."""
 
-_ENDS: Final[dict[type, str]] = {
+_END_OF_ERROR: Final[dict[type, str]] = {
     UsageError: "usage",
     NotReadyError: "not ready",
     StoppedError: "interrupted",
@@ -56,37 +56,39 @@ def main(arguments: Sequence[str] | None = None, *, run: Callable[[], None] | No
         arguments: left out, those of the process.
         run: called instead of a command.
     """
-    act = run or (lambda: commands.main(arguments, prog_name="photinus", standalone_mode=False))
+    action = run or (lambda: commands.main(arguments, prog_name="photinus", standalone_mode=False))
     sys.path.append(os.getcwd())  # a module, loss or strategy that a job names may lie here
-    sys.exit(EXIT_CODES[_run(act)])
+    sys.exit(EXIT_CODES[_run(action)])
 
 
-def _run(act: Callable[[], object]) -> str:
+def _run(action: Callable[[], object]) -> str:
     """Returns how it ended: a key of `EXIT_CODES`."""
     try:
         with interruptible(signal.SIGTERM):
-            act()
+            action()
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return "usage"
     except click.ClickException as error:
-        return _said(f"{error.format_message()}; photinus --help", error, "usage")
+        return _report_error(f"{error.format_message()}; photinus --help", error, "usage")
     except (click.Abort, KeyboardInterrupt) as error:
-        return _said("stopped", error, "interrupted")
+        return _report_error("stopped", error, "interrupted")
     except PhotinusError as error:
-        return _said(str(error), error, _ENDS.get(type(error), "failed"))
+        return _report_error(str(error), error, _END_OF_ERROR.get(type(error), "failed"))
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
-        return _said(f"{name}{reason_of(error)}; PHOTINUS_DEBUG=1 shows where", error, "failed")
+        return _report_error(
+            f"{name}{reason_of(error)}; PHOTINUS_DEBUG=1 shows where", error, "failed"
+        )
     except Exception as error:
         text = f"{type(error).__name__}: {error}; this is a fault of photinus or of the model"
-        return _said(f"{text}; PHOTINUS_DEBUG=1 shows where", error, "failed")
+        return _report_error(f"{text}; PHOTINUS_DEBUG=1 shows where", error, "failed")
     return "done"
 
 
-def _said(text: str, error: BaseException, end: str) -> str:
+def _report_error(text: str, error: BaseException, end: str) -> str:
     if is_debugging():
         import traceback
 

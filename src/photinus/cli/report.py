@@ -38,9 +38,9 @@ def evaluate(run: str, data: str | None, *, trust_code: bool) -> None:
         metrics, extra = measure(trained, rows)
     click.echo(f"{len(rows.features):,} rows")
     for name, value in metrics.items():
-        alone = {name: value}
+        single_metric = {name: value}
         interval = extra.get("interval") if name == "error" else None
-        click.echo(f"{name:>8}  {error_text(alone, interval).removeprefix(name).strip()}")
+        click.echo(f"{name:>8}  {error_text(single_metric, interval).removeprefix(name).strip()}")
     if "confusion" in extra:
         click.echo(f"\n{confusion_table(extra['confusion'])}")
 
@@ -58,8 +58,8 @@ def rows_to_measure_on(source: dict[str, Any], path: str | None) -> TestRows:
 
     if path is not None:
         is_published = source.get("name", "mnist") in ("mnist", "cifar10", "films")
-        place = "path" if is_published else "test"
-        source = {**source, place: path}
+        key = "path" if is_published else "test"
+        source = {**source, key: path}
     rows = read_test(from_dict(Source, source))
     if rows is None:
         wrong, do = "the model was saved without rows to measure on", "--data PATH"
@@ -95,14 +95,14 @@ def audit(run: str) -> None:
 
     A resumed run continues from a checkpoint: what was applied after it is counted as undone.
     """
-    from photinus.report.ledger import audit as checked
+    from photinus.report.ledger import audit as audit_ledger
     from photinus.run.remote_resume import fetched
 
     with fetched(run, "ledger.jsonl") as folder:
         if not (folder / "ledger.jsonl").is_file():
             raise UsageError(f"{run} holds no run", do="name the folder of a run")
-        found = checked(folder / "ledger.jsonl")
-    click.echo(found)
-    click.echo(f"{found.applied} applied, {found.undone} undone: the model holds {found.held}")
-    if not found.is_exact:
-        raise RunFailedError("the ledger breaks its rules: " + "; ".join(found.offences[:5]))
+        result = audit_ledger(folder / "ledger.jsonl")
+    click.echo(result)
+    click.echo(f"{result.applied} applied, {result.undone} undone: the model holds {result.held}")
+    if not result.is_exact:
+        raise RunFailedError("the ledger breaks its rules: " + "; ".join(result.offences[:5]))

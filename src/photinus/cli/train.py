@@ -90,9 +90,9 @@ def train(
     """
     is_printed, trust_code = options.pop("print_config"), options.pop("trust_code")
     if resume is not None:
-        given = (value is not None for value in options.values())
-        others = (job, path, strategy, folder, is_printed, *settings, *given)
-        _resume(resume, others, trust_code=trust_code)
+        options_given = (value is not None for value in options.values())
+        other_arguments = (job, path, strategy, folder, is_printed, *settings, *options_given)
+        _resume(resume, other_arguments, trust_code=trust_code)
         return
     if job is None:
         raise UsageError("no job is named", do="photinus train mnist-dbn, or a TOML file")
@@ -101,18 +101,18 @@ def train(
     if job == "word2vec" and path is not None:
         from photinus.cli.words import train_words
 
-        train_words(path, folder, _word_params(settings, {**options, "strategy": strategy}))
+        train_words(path, folder, _word2vec_params(settings, {**options, "strategy": strategy}))
         return
     if path is not None or job == "word2vec":
         do = "photinus train word2vec FOLDER"
         raise UsageError("only word2vec takes a folder, and needs one", got=path or "none", do=do)
-    asked = job_of(job, settings, strategy=strategy, **options)
+    resolved_job = job_of(job, settings, strategy=strategy, **options)
     if is_printed:
         from photinus.cli.toml import to_toml
 
-        click.echo(to_toml(asked.to_dict()), nl=False)
+        click.echo(to_toml(resolved_job.to_dict()), nl=False)
         return
-    begin(asked, folder)
+    begin(resolved_job, folder)
 
 
 def job_of(
@@ -137,18 +137,18 @@ def job_of(
     from photinus.run.presets import preset
     from photinus.strategies.recipes import to_plain
 
-    said = {key: value for key, value in options.items() if value is not None}
+    given_options = {key: value for key, value in options.items() if value is not None}
     is_file = name.endswith(".toml") or Path(name).is_file()
-    job = read_job(name) if is_file else preset(name, said.pop("workers", None))
+    job = read_job(name) if is_file else preset(name, given_options.pop("workers", None))
     # one step: a road that is refused with one security is not, with the one that another word asks
-    plain = job.to_dict() | said
+    job_dict = job.to_dict() | given_options
     if strategy is not None:
-        plain |= {"strategy": to_plain(strategy_of(strategy)), "strategies": {}}
+        job_dict |= {"strategy": to_plain(strategy_of(strategy)), "strategies": {}}
     for text in settings:
-        _set(plain, text)
-    asked = Job.from_dict(plain)
-    _check_used(asked, settings)
-    return asked
+        _apply_setting(job_dict, text)
+    resolved_job = Job.from_dict(job_dict)
+    _check_settings_used(resolved_job, settings)
+    return resolved_job
 
 
 def strategy_of(text: str) -> StrategySpec | CustomStrategy:
@@ -167,40 +167,42 @@ def strategy_of(text: str) -> StrategySpec | CustomStrategy:
         raise UsageError("the strategy is no JSON", got=str(error)) from error
 
 
-def _set(plain: dict[str, Any], text: str) -> None:
+def _apply_setting(settings: dict[str, Any], text: str) -> None:
     """Changes one setting among plain values."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError("a setting must be KEY=VALUE", got=repr(text))
     *path, last = key.strip().split(".")
-    place = plain
+    table = settings
     for name in path:
-        place = place.setdefault(name, {})
-        if not isinstance(place, dict):
-            raise UsageError(f"{name} in {key} holds no settings", got=repr(place))
-    place[last] = _read(value.strip())
+        table = table.setdefault(name, {})
+        if not isinstance(table, dict):
+            raise UsageError(f"{name} in {key} holds no settings", got=repr(table))
+    table[last] = _parse_value(value.strip())
 
 
-def _word_params(settings: tuple[str, ...], options: Mapping[str, Any]) -> dict[str, Any]:
+def _word2vec_params(settings: tuple[str, ...], options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the Params of `Word2Vec` that the command line names."""
     names = {"workers": "numWorkers", "seed": "seed", "strategy": "strategy"}
-    said = {name: value for name, value in options.items() if value is not None}
-    if others := sorted(set(said) - set(names)):
+    given_options = {name: value for name, value in options.items() if value is not None}
+    if others := sorted(set(given_options) - set(names)):
         raise UsageError(f"word vectors have no --{others[0]}", do="--workers, --seed, --strategy")
-    params = {names[name]: value for name, value in said.items()}
+    params = {names[name]: value for name, value in given_options.items()}
     for text in settings:
-        _set(params, text)
+        _apply_setting(params, text)
     return params
 
 
-def _check_used(job: Job, settings: tuple[str, ...]) -> None:
+def _check_settings_used(job: Job, settings: tuple[str, ...]) -> None:
     """Refuses settings of a strategy that every phase leaves aside for one of its own."""
     from dataclasses import replace
 
     from photinus.models.dbn import DBN
 
-    said = [text for text in settings if text.strip().startswith(("strategy.", "strategy="))]
-    if not said or not job.strategies:
+    strategy_settings = [
+        text for text in settings if text.strip().startswith(("strategy.", "strategy="))
+    ]
+    if not strategy_settings or not job.strategies:
         return
     is_dbn = isinstance(job.model, DBN)
     # a plain precision: nothing is measured for the phases' names
@@ -209,27 +211,27 @@ def _check_used(job: Job, settings: tuple[str, ...]) -> None:
     if all(job.strategy_of(stage.name) is not job.strategy for stage in trained):
         raise UsageError(
             "every phase of this job has a strategy of its own",
-            got=repr(said[0]),
+            got=repr(strategy_settings[0]),
             do=f"--set strategies.{trained[-1].name}.KEY=VALUE, or train with --strategy NAME",
         )
 
 
-def _read(text: str) -> Any:  # noqa: ANN401 - any plain value
+def _parse_value(text: str) -> Any:  # noqa: ANN401 - any plain value
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
 
 
-def _resume(folder: str, others: tuple[Any, ...], *, trust_code: bool) -> None:
-    if any(others):
+def _resume(folder: str, other_arguments: tuple[Any, ...], *, trust_code: bool) -> None:
+    if any(other_arguments):
         raise UsageError(
             "a resumed run keeps its settings", do=f"photinus train --resume {shlex.quote(folder)}"
         )
-    go_on(folder, trust_code=trust_code)
+    continue_run(folder, trust_code=trust_code)
 
 
-def go_on(
+def continue_run(
     folder: str | Mirror, note: str = "", command: str = "train", *, trust_code: Trust = False
 ) -> None:
     """Continues with a run, shows it, and prints its result.
@@ -245,11 +247,11 @@ def go_on(
     from photinus.run.train import continued
 
     path, mirror = placed(folder)
-    with watched(path, mirror.address if mirror else "", command) as shown:
+    with watched(path, mirror.address if mirror else "", command) as callbacks:
         outcome = continued(
-            mirror or path, callbacks=shown, verbose=False, trust_code=trust_code, note=note
+            mirror or path, callbacks=callbacks, verbose=False, trust_code=trust_code, note=note
         )
-    _told(outcome)
+    _print_result(outcome)
 
 
 def begin(job: Job, folder: str | Mirror, command: str = "train") -> None:
@@ -266,15 +268,15 @@ def begin(job: Job, folder: str | Mirror, command: str = "train") -> None:
     from photinus.run.train import new_folder, train
 
     path, mirror = placed(folder or new_folder(job.name))
-    where = mirror.address if mirror else shortest(path)
-    begins = "starts Spark and reads the rows" if job.engine == "spark" else "reads the rows"
-    click.echo(f"{job.name}, {job.workers} workers: {begins}; the run is kept in {where}")
-    with watched(path, mirror.address if mirror else "", command) as shown:
-        outcome = train(job, folder=mirror or path, callbacks=shown, verbose=False)
-    _told(outcome)
+    kept_in = mirror.address if mirror else shortest(path)
+    first_step = "starts Spark and reads the rows" if job.engine == "spark" else "reads the rows"
+    click.echo(f"{job.name}, {job.workers} workers: {first_step}; the run is kept in {kept_in}")
+    with watched(path, mirror.address if mirror else "", command) as callbacks:
+        outcome = train(job, folder=mirror or path, callbacks=callbacks, verbose=False)
+    _print_result(outcome)
 
 
-def _told(outcome: Outcome) -> None:
+def _print_result(outcome: Outcome) -> None:
     """Prints the result, and what to do with it."""
     from photinus.cli.watch import error_text
     from photinus.run.resume_hint import shortest

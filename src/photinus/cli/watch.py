@@ -33,7 +33,7 @@ def watched(
 
     terminal = Terminal()
     try:
-        with stderr_in(_log_of(folder)):
+        with redirect_stderr(_log_of(folder)):
             yield (terminal.write,)
     except KeyboardInterrupt as error:
         raise StoppedError("stopped" + resume_hint(folder, address, command)) from error
@@ -41,14 +41,14 @@ def watched(
         raise RunFailedError(f"{error}{resume_hint(folder, address, command)}") from error
     except (UsageError, DataError):  # refused before there was a run: nothing is left of it
         if not (folder / "job.json").is_file():
-            _unmake(folder)
+            _remove_log_folder(folder)
         raise
     finally:
         terminal.close()
 
 
 @contextlib.contextmanager
-def stderr_in(file: Path) -> Iterator[None]:
+def redirect_stderr(file: Path) -> Iterator[None]:
     """Sends what this process and its children write to standard error into a file."""
     try:
         target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -58,15 +58,15 @@ def stderr_in(file: Path) -> Iterator[None]:
         yield
         return
     sys.stderr.flush()
-    kept = os.dup(2)
+    saved_stderr = os.dup(2)
     os.dup2(target, 2)
     os.close(target)
     try:
         yield
     finally:
         sys.stderr.flush()
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved_stderr, 2)
+        os.close(saved_stderr)
 
 
 def _log_of(folder: Path) -> Path:
@@ -81,7 +81,7 @@ def _log_of(folder: Path) -> Path:
     return file
 
 
-def _unmake(folder: Path) -> None:
+def _remove_log_folder(folder: Path) -> None:
     """Removes what `_log_of` has made, and nothing else."""
     with contextlib.suppress(OSError):
         (folder / "logs" / "spark.log").unlink(missing_ok=True)
@@ -98,5 +98,5 @@ def error_text(metrics: Mapping[str, float], interval: tuple[float, float] | Non
     """Returns an error with its 95 % interval, other metrics without."""
     if "error" not in metrics:
         return "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-    sure = f"  (95 %: {interval[0]:.2%} to {interval[1]:.2%})" if interval else ""
-    return f"{metrics['error']:.2%}{sure}"
+    interval_text = f"  (95 %: {interval[0]:.2%} to {interval[1]:.2%})" if interval else ""
+    return f"{metrics['error']:.2%}{interval_text}"

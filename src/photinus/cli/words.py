@@ -53,23 +53,23 @@ def words(  # noqa: PLR0913
     if picture is not None:
         _draw(vectors, asked, picture)
     elif asked:
-        for word, cosine in vectors.most_similar(*_signed(asked), count=count):
+        for word, cosine in vectors.most_similar(*_added_and_removed(asked), count=count):
             click.echo(f"{cosine:.3f} {word}")
-    known = {} if cutoff is None else {"cutoff": cutoff}
+    cutoff_argument = {} if cutoff is None else {"cutoff": cutoff}
     if analogies:
-        click.echo(str(vectors.analogies(analogies, **known)))
+        click.echo(str(vectors.analogies(analogies, **cutoff_argument)))
     if pairs:
-        click.echo(str(vectors.similarity(pairs, **known)))
+        click.echo(str(vectors.similarity(pairs, **cutoff_argument)))
 
 
-def _draw(vectors: WordVectors, asked: tuple[str, ...], picture: Path) -> None:
+def _draw(vectors: WordVectors, terms: tuple[str, ...], picture: Path) -> None:
     from photinus.report.word_map import word_map
 
     if picture.suffix != ".svg":
         raise UsageError("a map is a picture in SVG", got=picture.name, do="name a file .svg")
-    drawn = word_map(asked, vectors.plane(asked))
+    svg = word_map(terms, vectors.plane(terms))
     try:
-        picture.write_text(drawn, encoding="utf-8")
+        picture.write_text(svg, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{picture} cannot be written", got=error.strerror) from error
     click.echo(f"   map  {picture}")
@@ -84,11 +84,11 @@ def _file(path: Path) -> Path:
     raise UsageError(f"{path} holds no vectors", do="name a file: words.bin")
 
 
-def _signed(asked: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
+def _added_and_removed(terms: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
     """Returns the words that are added, and those that are taken away."""
     sides: tuple[list[Any], list[Any]] = ([], [])
     side = 0
-    for text in " ".join(asked).split():
+    for text in " ".join(terms).split():
         if text in ("+", "-"):
             side = int(text == "-")
         else:
@@ -111,14 +111,16 @@ def train_words(path: str, folder: str, params: Mapping[str, Any]) -> None:
     from photinus.estimators.word2vec import Word2Vec
     from photinus.run.train import new_folder
 
-    place = Path(folder or new_folder("word2vec"))
+    output_folder = Path(folder or new_folder("word2vec"))
     trainer = Word2Vec(**params)
-    place.mkdir(parents=True, exist_ok=True)  # one that cannot be made is reported before training
+    # one that cannot be made is reported before training
+    output_folder.mkdir(parents=True, exist_ok=True)
     model = trainer.fit(path)
     names = ("words.bin", "words.safetensors")
     name, other = names if model.vectors.subwords is None else reversed(names)
-    model.vectors.save(place / name)
-    (place / other).unlink(missing_ok=True)  # of an earlier training: `words` takes what is there
+    model.vectors.save(output_folder / name)
+    # of an earlier training: `words` takes what is there
+    (output_folder / other).unlink(missing_ok=True)
     click.echo(f"{len(model.vectors)} words, {model.vectors.vectors.shape[1]} numbers each")
-    click.echo(f"  vectors  {place}/{name}")
-    click.echo(f"   ask it  photinus words {place} {model.vectors.words[0]}")
+    click.echo(f"  vectors  {output_folder}/{name}")
+    click.echo(f"   ask it  photinus words {output_folder} {model.vectors.words[0]}")

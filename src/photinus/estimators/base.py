@@ -142,7 +142,7 @@ class NetworkEstimator(TrainingEstimator):
         """Trains on the session's tasks."""
         job = plan.draft.job
         outcome, summary = self._run(plan.draft, data, folder)
-        network = Network.from_run_folder(
+        network = Network.from_run(
             outcome.folder / "model",
             shape=data.shape,
             classes=plan.outputs,

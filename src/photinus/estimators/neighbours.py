@@ -21,7 +21,7 @@ from photinus.estimators.sentences import column_type, id_of
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-NeighbourData = tuple[Sequence[str], Vector, bytes | None]
+SearchData = tuple[Sequence[str], Vector, bytes | None]
 """Words, their vectors [V, D], and an index of these; without one the vectors have length 1."""
 
 
@@ -39,7 +39,12 @@ def query_column(dataset: DataFrame, name: str) -> tuple[Column, bool]:
     return id_of(dataset, name), False
 
 
-def neighbours_udf(load: Callable[[], NeighbourData], count: int, *, is_vector: bool) -> Any:  # noqa: ANN401
+def neighbours_udf(
+    load: Callable[[], SearchData],
+    count: int,
+    *,
+    is_vector: bool,
+) -> Any:  # noqa: ANN401 - what pandas_udf returns
     """Returns a function of a column: the nearest words and their cosines, two arrays.
 
     Args:

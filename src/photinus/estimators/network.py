@@ -98,7 +98,7 @@ class Network:
         return None if self.inputs is None else from_dict(InputSpec, self.inputs)
 
     @classmethod
-    def from_run_folder(cls, folder: Path, **others: Any) -> Network:  # noqa: ANN401 - the other fields
+    def from_run(cls, folder: Path, **others: Any) -> Network:  # noqa: ANN401 - the other fields
         """Returns what a run saved in its `model` folder; tables of many rows stay in the file."""
         model = load_model(folder, is_mapped=True)
         kind, settings = str(model.meta["kind"]), model.meta["settings"]

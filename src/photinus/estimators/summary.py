@@ -155,10 +155,10 @@ class TrainingSummary:
     def __str__(self) -> str:
         lines = [f"{'phase':<12}{'rounds':>8}{'examples':>12}{'seconds':>9}{'MB':>9}{'loss':>10}"]
         for p in self.state.phases.values():
-            megabytes, loss = (p.bytes_up + p.bytes_down) / 1e6, p.metrics.get("loss")
+            mb, loss = (p.bytes_up + p.bytes_down) / 1e6, p.metrics.get("loss")
             loss_text = "" if loss is None else f"{loss:10.4g}"
             lines.append(
-                f"{p.name:<12}{p.rounds:8d}{p.examples:12d}{p.seconds:9.1f}{megabytes:9.1f}{loss_text}"
+                f"{p.name:<12}{p.rounds:8d}{p.examples:12d}{p.seconds:9.1f}{mb:9.1f}{loss_text}"
             )
         lines += [f"lost worker {row['slot']}: {row['reason']}" for row in self.lostWorkers]
         lines += [f"warning: {text}" for text in self.warnings]
