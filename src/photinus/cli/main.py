@@ -27,7 +27,7 @@ from photinus.core.signals import interruptible
 EXIT_CODES: Final = {"done": 0, "failed": 1, "usage": 2, "not ready": 3, "interrupted": 130}
 """What the shell gets; nothing else is used."""
 
-_END_OF_ERROR: Final[dict[type, str]] = {
+_OUTCOME_OF_ERROR: Final[dict[type, str]] = {
     UsageError: "usage",
     NotReadyError: "not ready",
     StoppedError: "interrupted",
@@ -74,7 +74,7 @@ def _run(action: Callable[[], object]) -> str:
     except (click.Abort, KeyboardInterrupt) as error:
         return _report_error("stopped", error, "interrupted")
     except PhotinusError as error:
-        return _report_error(str(error), error, _END_OF_ERROR.get(type(error), "failed"))
+        return _report_error(str(error), error, _OUTCOME_OF_ERROR.get(type(error), "failed"))
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
@@ -88,11 +88,11 @@ def _run(action: Callable[[], object]) -> str:
     return "done"
 
 
-def _report_error(text: str, error: BaseException, end: str) -> str:
+def _report_error(text: str, error: BaseException, outcome: str) -> str:
     if is_debugging():
         import traceback
 
         traceback.print_exception(error)
     text = re.sub(r"\[Errno -?\d+\] ", "", text)  # of an error within an error
     click.echo(f"photinus: {text}", err=True)
-    return end
+    return outcome

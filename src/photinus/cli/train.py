@@ -185,8 +185,8 @@ def _word2vec_params(settings: tuple[str, ...], options: Mapping[str, Any]) -> d
     """Returns the Params of `Word2Vec` that the command line names."""
     names = {"workers": "numWorkers", "seed": "seed", "strategy": "strategy"}
     given_options = {name: value for name, value in options.items() if value is not None}
-    if others := sorted(set(given_options) - set(names)):
-        raise UsageError(f"word vectors have no --{others[0]}", do="--workers, --seed, --strategy")
+    if unknown := sorted(set(given_options) - set(names)):
+        raise UsageError(f"word vectors have no --{unknown[0]}", do="--workers, --seed, --strategy")
     params = {names[name]: value for name, value in given_options.items()}
     for text in settings:
         _apply_setting(params, text)

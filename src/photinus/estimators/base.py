@@ -56,7 +56,7 @@ class Plan:
     """What they stand for: one of `HEADS`."""
     checks: RowChecks = field(default_factory=RowChecks)
     model_class: type[NetworkModel] | None = None
-    """Which model; None for the estimator's own."""
+    """Of the model that the fit returns; None for the estimator's own."""
 
 
 class NetworkEstimator(TrainingEstimator):
@@ -117,7 +117,7 @@ class NetworkEstimator(TrainingEstimator):
         return model
 
     def _check_label(self, columns: Sequence[str]) -> None:
-        """Refuses a label's column where an estimator knows more to do than is said of any."""
+        """Refuses a wrong label column where an estimator has better advice than the usual one."""
 
     def _known_outputs(self, dataset: DataFrame) -> int | None:  # noqa: ARG002 - some look at it
         """Returns how many outputs there are by the columns; None: all labels must be read.

@@ -40,20 +40,22 @@ def to_strategy(value: Any) -> str:  # noqa: ANN401 - what a user may give
     return json.dumps(to_plain(from_plain(plain)), sort_keys=True)
 
 
-def code_converter(what: str, alternative: str, param: str = "") -> Callable[[Any], str]:
+def code_converter(requirement: str, alternative: str, param: str = "") -> Callable[[Any], str]:
     """Returns the converter of a Param that names code: from a name, or the code itself.
 
     Args:
-        what: it must be, as a message says it.
-        alternative: what to give where it is neither.
-        param: its name, where one Param alone is converted so.
+        requirement: what the value must be, as the error says it.
+        alternative: what to give instead, as the error says it.
+        param: the Param's name, where only one Param has this converter.
     """
 
     def convert(value: Any) -> str:  # noqa: ANN401 - what a user may give
         if isinstance(value, str):
             return value
         if not (inspect.isclass(value) or inspect.isroutine(value)):
-            raise UsageError(f"{what}, or its name", got=repr(value), do=f"give {alternative}")
+            raise UsageError(
+                f"{requirement}, or its name", got=repr(value), do=f"give {alternative}"
+            )
         module_name, name = value.__module__, value.__qualname__
         if inspect.isclass(value) and module_name.startswith("torch.optim."):
             return name.lower()
@@ -61,7 +63,7 @@ def code_converter(what: str, alternative: str, param: str = "") -> Callable[[An
             by_value = f"photinus.by_value({name if name.isidentifier() else '...'})"
             by_value = f"{param}={by_value}" if param else by_value
             do = f"put it into a file on the workers' path; or send it by value: {by_value}"
-            raise UsageError(f"{what} that every worker can import", got=repr(value), do=do)
+            raise UsageError(f"{requirement} that every worker can import", got=repr(value), do=do)
         return f"{module_name}:{name}"
 
     return convert

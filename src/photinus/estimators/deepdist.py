@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _ADDRESS_ADVICE = "leave it out: workers find the driver by themselves"
 _UPDATES_ADVICE = "leave it out: updates are applied one after the other, as they arrive"
 _newest_by_call: dict[bytes, Any] = {}
-"""In a worker's process: the arrays and values that came last, by the call of `train`."""
+"""In a worker's process: the newest arrays and values, by the id of the call of `train`."""
 _OLD_ARGUMENTS = {
     "master": _ADDRESS_ADVICE,
     "host": _ADDRESS_ADVICE,

@@ -85,10 +85,12 @@ def _number_by_lookup(
     """Yields edges as numbers of nodes, without those of other nodes."""
     name_array = pa.array(names, pa.string())
     for batch in merge_batches(batches, len(names)):
-        ends = (pc.index_in(batch[column], value_set=name_array) for column in ("src", "dst"))
+        end_numbers = (
+            pc.index_in(batch[column], value_set=name_array) for column in ("src", "dst")
+        )
         weights = pc.fill_null(batch["weight"], np.nan)
         numbered_edges = pa.RecordBatch.from_arrays(
-            [*ends, weights], ["source", "target", "weight"]
+            [*end_numbers, weights], ["source", "target", "weight"]
         )
         yield numbered_edges.drop_null()
 
@@ -99,7 +101,7 @@ def _edge_arrays(
     """Yields sources, targets and weights [n] each.
 
     Args:
-        batches: of them.
+        batches: of numbered edges.
         edge_count: how many there must be.
 
     Raises:

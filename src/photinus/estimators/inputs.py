@@ -33,7 +33,7 @@ _COMPARED_ROWS = 1000
 def spec_and_example(
     rows: DataFrame, spec: ColumnSpec, scale: float | None
 ) -> tuple[ColumnSpec, dict[str, Array] | Array]:
-    """Returns the spec with its shape, and two rows as a module reads them; asks for the first.
+    """Returns the spec with its shape, and two rows as a module reads them; reads the first.
 
     Args:
         rows: as `selected` returned them.

@@ -104,8 +104,8 @@ class Item2Vec(VectorEstimator):
         return dataset.select(_shuffled_items(items, self.getOrDefault("seed")).alias("words"))
 
     def _make_model(self, dataset: DataFrame, vectors: WordVectors) -> Item2VecModel:
-        kind = id_type(dataset.schema[self.getOrDefault("inputCol")].dataType)
-        return Item2VecModel(vectors)._set(idType=kind)
+        type_name = id_type(dataset.schema[self.getOrDefault("inputCol")].dataType)
+        return Item2VecModel(vectors)._set(idType=type_name)
 
 
 def _shuffled_items(items: Column, seed: int) -> Column:

@@ -66,10 +66,10 @@ class KeywordParams:
         Raises:
             UsageError: a name is unknown.
         """
-        known = [row.name for row in self._param_rows]
+        known_names = [row.name for row in self._param_rows]
         for name in values:
-            if name not in known:
-                raise unknown_name(f"Param of {type(self).__name__}", name, known)
+            if name not in known_names:
+                raise unknown_name(f"Param of {type(self).__name__}", name, known_names)
         instance: Any = self
         return instance._set(**{name: v for name, v in values.items() if v is not None})
 
@@ -139,10 +139,10 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
             self.getOrDefault("metrics"),
             self.network.settings.get("metrics", ()),
         )
-        if others := [name for name in requested if ":" in name and name not in trained_with]:
+        if left_out := [name for name in requested if ":" in name and name not in trained_with]:
             warning = message(
                 "evaluate leaves metrics of your own out that fit was not given",
-                got=", ".join(others),
+                got=", ".join(left_out),
             )
             logging.getLogger("photinus").warning(warning)
         return [name for name in requested if ":" not in name]

@@ -79,7 +79,7 @@ def neighbours_udf(
 def _nearest_others(
     vectors: Vector, index: NeighbourIndex | None, targets: Vector, own_rows: Vector, count: int
 ) -> list[tuple[Vector, Vector]]:
-    """Returns rows and cosines for each aim [n, D], without the row that it is itself [n]."""
+    """Returns the nearest rows and cosines for each target [n, D], without its own row [n]."""
     limit = min(count + 1, len(vectors))
     if not len(targets):
         return []

@@ -98,7 +98,7 @@ class Network:
         return None if self.inputs is None else from_dict(InputSpec, self.inputs)
 
     @classmethod
-    def from_run(cls, folder: Path, **others: Any) -> Network:  # noqa: ANN401 - the other fields
+    def from_run(cls, folder: Path, **fields: Any) -> Network:  # noqa: ANN401 - the other fields
         """Returns what a run saved in its `model` folder; tables of many rows stay in the file."""
         model = load_model(folder, is_mapped=True)
         kind, settings = str(model.meta["kind"]), model.meta["settings"]
@@ -106,7 +106,7 @@ class Network:
             tensors = _map_tensors(folder / WEIGHTS)
         else:
             tensors = {name: np.array(array) for name, array in model.tensors.items()}
-        return cls(kind=kind, settings=settings, tensors=tensors, **others)
+        return cls(kind=kind, settings=settings, tensors=tensors, **fields)
 
     @classmethod
     def of(cls, meta: Mapping[str, Any], weights: bytes | str) -> Network:
@@ -174,7 +174,7 @@ class Network:
         """Returns a plain torch module in evaluation mode.
 
         Args:
-            is_copy: whether its parameters are its own; they are the network's, else.
+            is_copy: the module gets parameters of its own; else it shares the network's.
         """
         settings: Any = from_dict(MODELS[self.kind], self.settings)
         if isinstance(settings, DBN):
@@ -213,7 +213,7 @@ class Network:
             return self._own_outputs(own_model, layer)
         module = self.module(is_copy=False)
         dtype = next(module.parameters()).dtype
-        read = FeatureReading.of(module, dtype, "" if is_flat else settings.reads)
+        read_features = FeatureReading.of(module, dtype, "" if is_flat else settings.reads)
         layer_outputs: list[Tensor] = []
         if layer:
             submodule = layer_of(module, layer)
@@ -223,7 +223,7 @@ class Network:
 
         def run(features: Any) -> Vector:  # noqa: ANN401 - an array, or a dict of them by input
             rows = self.rows(features)
-            x = read(
+            x = read_features(
                 rows.reshape(len(rows), -1).astype(np.float32, copy=False) if is_flat else rows
             )
             # no inference_mode: in it `enable_grad` has no effect, of which a module may make use

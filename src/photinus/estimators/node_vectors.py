@@ -246,7 +246,7 @@ class NodeVectors(VectorEstimator):
 def _send_graph(
     spark: SparkSession, names: Sequence[str], graph: Graph, order: Vector
 ) -> Callable[[], tuple[pa.Array, Graph, Vector]]:
-    """Returns what gives a task the nodes' names, the graph, and in which order walks begin."""
+    """Returns what loads in a task: nodes' names, the graph, the order in which walks begin."""
     arrays = {"starts": graph.starts, "keys": graph.keys, "order": order}
     if len(graph.sums):
         arrays["sums"] = graph.sums
@@ -287,8 +287,10 @@ def _walk_groups(
     walks_per_node, length, group_size = sizes
     for batch in batches:
         for group in batch.column(0).to_pylist():
-            first = group * group_size
-            numbers = np.arange(first, min(first + group_size, walks_per_node * graph.nodes))
+            first_walk = group * group_size
+            numbers = np.arange(
+                first_walk, min(first_walk + group_size, walks_per_node * graph.nodes)
+            )
             paths = walks(
                 graph, order[numbers % graph.nodes], length, bias, generator(seed, "walk", group)
             )
@@ -296,7 +298,7 @@ def _walk_groups(
 
 
 def _sentences(paths: Vector, names: pa.Array) -> pa.RecordBatch:
-    ends = np.concatenate([[0], np.cumsum((paths != END).sum(axis=1))]).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum((paths != END).sum(axis=1))]).astype(np.int32)
     words = names.take(pa.array(paths[paths != END])).cast(pa.string())
-    column = pa.ListArray.from_arrays(pa.array(ends), words)
+    column = pa.ListArray.from_arrays(pa.array(offsets), words)
     return pa.RecordBatch.from_arrays([column], ["words"])

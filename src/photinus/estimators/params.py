@@ -60,11 +60,11 @@ def with_params(rows: tuple[ParamRow, ...]) -> Callable[[C], C]:
             setattr(cls, row.name, param)
             setattr(cls, f"set{suffix}", _setter(row))
             setattr(cls, f"get{suffix}", _getter(row))
-        first, example, rest = (cls.__doc__ or "").partition("    Example:")
+        introduction, example, rest = (cls.__doc__ or "").partition("    Example:")
         if example:
             meanings = (f"{row.name}: {row.meaning}." for row in rows)
             args = "\n".join(_wrap(meaning) for meaning in meanings)
-            cls.__doc__ = f"{first}    Args:\n{args}\n\n{example}{rest}"
+            cls.__doc__ = f"{introduction}    Args:\n{args}\n\n{example}{rest}"
         return cls
 
     return decorate

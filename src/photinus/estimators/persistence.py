@@ -145,14 +145,14 @@ def write_metadata(
     mode: str,
     extra: dict[str, Any],
 ) -> None:
-    """Writes the `metadata` of what has Params below `path`.
+    """Writes the `metadata` of an instance with Params below `path`.
 
     Args:
         instance: whose Params.
         spark: the session.
         path: of the folder.
         mode: "overwrite" or "error".
-        extra: what else is noted.
+        extra: further entries.
     """
     metadata = DefaultParamsWriter._get_metadata_to_save(instance, spark, extra)
     frame = spark.createDataFrame([(metadata,)], "value string")

@@ -90,9 +90,9 @@ def scorer(
 def _refuse_not_finite(
     make_predictor: Callable[[], Callable[[Array], dict[str, Array]]], name: str
 ) -> Callable[[], Callable[[Array], dict[str, Array]]]:
-    """Returns what makes a function that refuses rows with NaN or infinity.
+    """Returns what makes a predictor that refuses rows with NaN or infinity.
 
-    It does not know which rows of the partition it gets.
+    It cannot say which row of the partition that is: it gets the rows without their numbers.
     """
 
     def make_checked() -> Callable[[Array], dict[str, Array]]:

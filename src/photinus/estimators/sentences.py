@@ -55,10 +55,10 @@ def sentences_of(dataset: Any, column: str, workers: int) -> DataFrame:  # noqa:
         return _lines_of(spark_session(max(1, workers)), str(dataset))
     if hasattr(dataset, "mapPartitions") and not hasattr(dataset, "schema"):
         spark = spark_session(max(1, workers))
-        first: Any = queried(spark, partial(dataset.take, 1))
-        if first and not isinstance(first[0], (str, list, tuple, np.ndarray)):
+        first_rows: Any = queried(spark, partial(dataset.take, 1))
+        if first_rows and not isinstance(first_rows[0], (str, list, tuple, np.ndarray)):
             do = "map it to texts, or to lists of words"
-            raise UsageError("the RDD holds no sentences", got=type(first[0]).__name__, do=do)
+            raise UsageError("the RDD holds no sentences", got=type(first_rows[0]).__name__, do=do)
         lists = dataset.map(lambda s: (s.split() if isinstance(s, str) else [str(w) for w in s],))
         return spark.createDataFrame(lists, f"{_WORDS_COLUMN} array<string>")
     if not hasattr(dataset, "sparkSession"):
@@ -313,8 +313,8 @@ def merge_batches(batches: Iterable[pa.RecordBatch], known_count: int) -> Iterat
     pending, values, min_values = list[pa.RecordBatch](), 0, min(known_count, _LOOKED_UP)
     for batch in batches:
         pending.append(batch)
-        first = batch.column(0)
-        values += len(first.flatten() if isinstance(first, pa.ListArray) else first)
+        column = batch.column(0)
+        values += len(column.flatten() if isinstance(column, pa.ListArray) else column)
         if values >= min_values:
             yield pa.concat_batches(pending)
             pending, values = [], 0

@@ -70,7 +70,7 @@ class TrainingEstimator(KeywordParams, Estimator[Any], HasSeed, MLWritable, MLRe
         """Returns the job that `make_job` makes of Params.
 
         Raises:
-            UsageError: the message names the Param that is wrong: without it there is no error.
+            UsageError: the message names the wrong Param, without which there is no error.
         """
         try:
             return make_job(values)
@@ -78,8 +78,10 @@ class TrainingEstimator(KeywordParams, Estimator[Any], HasSeed, MLWritable, MLRe
             suspects: list[tuple[bool, ParamRow]] = []
             for row in self._param_rows:
                 if row.job_path and row.name in values:
-                    rest = {name: value for name, value in values.items() if name != row.name}
-                    remaining_error = _error_of(make_job, rest)
+                    other_values = {
+                        name: value for name, value in values.items() if name != row.name
+                    }
+                    remaining_error = _error_of(make_job, other_values)
                     suspects += (
                         [(remaining_error == "", row)] if remaining_error != str(error) else []
                     )

@@ -129,15 +129,15 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
     """Learns vectors from sequences; subclasses define which sequences."""
 
     _stage_defaults: ClassVar[Mapping[str, Any]] = {}
-    """Settings of the stage that are others than its own defaults."""
+    """Settings of the stage that differ from its own defaults."""
     _reads_twice = True
-    """The sequences cost little: they are counted, and read once more."""
+    """Whether sequences cost so little that they are computed twice: to count, and to train."""
     _sequence_terms: ClassVar[tuple[str, str, str]] = (
         "sentence",
         "words",
         "put the words of a sentence into one row",
     )
-    """One of them, what it is made of, and what to do where each is of one alone."""
+    """What a sequence and its parts are called, and what to do where each has one part only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,8 +238,8 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
 
     def _vocabulary_limits(self) -> tuple[int, int, int]:
         """Returns the least occurrences of a word, and the most words: 0 for all, and in memory."""
-        least, most = (self.getOrDefault(name) for name in ("minCount", "maxVocabulary"))
-        return least, most, self._words_in_memory
+        min_count, max_words = (self.getOrDefault(name) for name in ("minCount", "maxVocabulary"))
+        return min_count, max_words, self._words_in_memory
 
     @property
     def _words_in_memory(self) -> int:
