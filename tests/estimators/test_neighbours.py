@@ -59,8 +59,8 @@ def test_vectors_may_be_asked_for_too(spark, vectors):
 
 
 def test_words_and_vectors_are_sent_to_a_session_once(spark, vectors, monkeypatch):
-    sent, send = [], vector_models.sent
-    monkeypatch.setattr(vector_models, "sent", lambda *what: sent.append(what) or send(*what))
+    sent, send = [], vector_models.send
+    monkeypatch.setattr(vector_models, "send", lambda *what: sent.append(what) or send(*what))
     model = Word2VecModel(vectors)
     table = spark.createDataFrame([("7",), ("8",)], "word string")
     for _ in range(3):

@@ -15,9 +15,9 @@ def batch(*lists):
     ("known", "sizes"), [(1, [2, 1, 1]), (4, [3, 1]), (9, [4]), (1 << 30, [3, 1])]
 )
 def test_batches_have_as_many_words_as_are_known_up_to_a_limit(known, sizes, monkeypatch):
-    monkeypatch.setattr(sentences, "_LOOKED_UP", 4)
+    monkeypatch.setattr(sentences, "_LOOKUP_VALUES", 4)
     if known == 9:
-        monkeypatch.setattr(sentences, "_LOOKED_UP", 100)
+        monkeypatch.setattr(sentences, "_LOOKUP_VALUES", 100)
     given = [batch(["a", "b"], ["c"]), batch(["d", "e"]), batch(["f"])]
     made = list(merge_batches(iter(given), known))
     assert [len(some) for some in made] == sizes

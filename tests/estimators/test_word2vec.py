@@ -87,7 +87,7 @@ def assert_the_same_from_a_file(made, sentences, folder, monkeypatch):
         for m in (made, plain)
     )
     assert [row.synonyms for row in one] == [row.synonyms for row in other]
-    monkeypatch.setattr("photinus.estimators.vector_models._SAVED", 7 * 20)  # in four parts
+    monkeypatch.setattr("photinus.estimators.vector_models._PART_SIZE", 7 * 20)  # in four parts
     made.write().save(f"{folder}/model")
     made.write().overwrite().save(f"{folder}/model")
     again = Word2VecModel.load(f"{folder}/model").vectors

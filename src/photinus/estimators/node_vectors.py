@@ -28,8 +28,8 @@ from photinus.estimators.vector_models import (
     NODE_ROWS,
     NodeVectorsModel,
     id_type,
+    send,
     send_arrays,
-    sent,
 )
 from photinus.estimators.word2vec import COUNTED_ROWS, TRAINING_ROWS, VectorEstimator
 from photinus.strategies.custom import CustomStrategy
@@ -254,7 +254,7 @@ def _send_graph(
     if isinstance(names, MappedWords):
         arrays |= {"letters": names.letters, "ends": names.ends}
     else:
-        load_names = sent(spark, names)
+        load_names = send(spark, names)
     load_arrays = send_arrays(spark, arrays)
 
     def load() -> tuple[pa.Array, Graph, Vector]:

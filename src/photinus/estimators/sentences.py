@@ -32,7 +32,7 @@ _REPLACEMENT = "\ufffd"
 """What Spark reads in place of bytes that are not UTF-8."""
 _DAMAGED_LINE = "\ufffd in this line"
 """Stands for a whole such line; no word of a text holds a space."""
-_LOOKED_UP = 1 << 20
+_LOOKUP_VALUES = 1 << 20
 _MAX_DAMAGED_LINES = 100
 """So many such lines are left out of any text, and of a long one a line for 1,000 words."""
 _SPACE = r"(?U)[\s\x1c-\x1f]+"
@@ -310,7 +310,7 @@ def merge_batches(batches: Iterable[pa.RecordBatch], known_count: int) -> Iterat
     For each of them Arrow makes a hash table of what is known, so they have as many values in their
     first column, or a million.
     """
-    pending, values, min_values = list[pa.RecordBatch](), 0, min(known_count, _LOOKED_UP)
+    pending, values, min_values = list[pa.RecordBatch](), 0, min(known_count, _LOOKUP_VALUES)
     for batch in batches:
         pending.append(batch)
         column = batch.column(0)

@@ -57,7 +57,7 @@ def input_output_rows(column: str, meaning: str, output: str) -> tuple[ParamRow,
     )
 
 
-_SAVED = 1 << 25
+_PART_SIZE = 1 << 25
 """How many numbers of vectors are saved as one part."""
 WORD_ROWS = input_output_rows(
     "text",
@@ -198,7 +198,7 @@ class VectorsModel(KeywordParams, Model, HasInputCol, HasOutputCol, MLWritable, 
 
     def _send_index(self, spark: SparkSession) -> _Loader:
         # no lazy attribute: where Spark looks for Params, it reads all attributes
-        return sent(spark, index_of(self.vectors.vectors))
+        return send(spark, index_of(self.vectors.vectors))
 
     def most_similar(
         self,
@@ -247,7 +247,7 @@ class VectorsModel(KeywordParams, Model, HasInputCol, HasOutputCol, MLWritable, 
         sequences, output_column = self._sequences(dataset), self.getOrDefault("outputCol")
         spark, trained_subwords = dataset.sparkSession, self.vectors.subwords
         load_words, load_vectors = self._word_and_vector_loaders(spark)
-        load_subwords = self._send_once(spark, "subwords", lambda: sent(spark, trained_subwords))
+        load_subwords = self._send_once(spark, "subwords", lambda: send(spark, trained_subwords))
 
         def mean(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
             find, vectors, subwords = row_finder(load_words()), load_vectors(), load_subwords()
@@ -331,7 +331,7 @@ def id_type(data_type: T.DataType) -> str:
     return "bigint" if isinstance(element_type, T.IntegralType) else "string"
 
 
-def sent(spark: SparkSession, value: Any) -> Callable[[], Any]:  # noqa: ANN401 - what is sent
+def send(spark: SparkSession, value: Any) -> Callable[[], Any]:  # noqa: ANN401 - what is sent
     """Returns a function that gets it in a task: by a broadcast, on Connect by the closure."""
     if is_connect(spark):
         return lambda: value
@@ -342,7 +342,7 @@ def sent(spark: SparkSession, value: Any) -> Callable[[], Any]:  # noqa: ANN401 
 def send_vectors(spark: SparkSession, vectors: Vector) -> Callable[[], Vector]:
     """Returns what gives vectors [V, D] in a task; those in a file are mapped."""
     if not is_mapped(vectors):
-        return sent(spark, vectors)
+        return send(spark, vectors)
     load = send_arrays(spark, {"vectors": vectors})
     return lambda: load()["vectors"]
 
@@ -350,7 +350,7 @@ def send_vectors(spark: SparkSession, vectors: Vector) -> Callable[[], Vector]:
 def send_words(spark: SparkSession, words: Sequence[str]) -> Callable[[], Sequence[str]]:
     """Returns what gives words in a task, as `sent_vectors` does vectors."""
     if not isinstance(words, MappedWords):
-        return sent(spark, words)
+        return send(spark, words)
     arrays = {"letters": words.letters, "ends": words.ends, "order": words.order}
     load = send_arrays(spark, arrays)
     return lambda: MappedWords(**load())
@@ -364,7 +364,7 @@ def send_arrays(
     On Spark Connect they are a part of the closure.
     """
     if is_connect(spark):
-        return sent(spark, {name: np.asarray(array) for name, array in arrays.items()})
+        return send(spark, {name: np.asarray(array) for name, array in arrays.items()})
     folder = tempfile.mkdtemp(prefix="photinus-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder, f"{Path(folder).name}.safetensors")
@@ -416,7 +416,7 @@ class _VectorsWriter(MLWriter):
         lengths = [] if subwords is None else [subwords.ngrams.shortest, subwords.ngrams.longest]
         extra = {"vectors": True, "subwords": lengths}
         write_metadata(self._model, self.sparkSession, path, mode, extra)
-        rows = max(1, _SAVED // max(1, vectors.shape[1]))
+        rows = max(1, _PART_SIZE // max(1, vectors.shape[1]))
         for start in range(0, len(vectors), rows):
             frame = self._model._rows_of(slice(start, start + rows))
             frame.write.mode("append" if start else mode).parquet(f"{path}/data")
