@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from photinus.models.cnn import tutorial
 from photinus.models.cpu_time import cpu_seconds
 from photinus.models.low_precision import autocast
-from photinus.models.tensors import laid_out
+from photinus.models.tensors import to_memory_format
 
 
 def dense() -> nn.Module:
@@ -65,7 +65,7 @@ def main() -> None:
     print("network | plain, CPU ms a step | compiled | plain / compiled | seconds to compile")
     print("--- | --- | --- | --- | ---")
     for name, make, shape, precision in NETWORKS[: a.networks]:
-        net, x = make(), laid_out(torch.randn(shape), "channels_last")
+        net, x = make(), to_memory_format(torch.randn(shape), "channels_last")
         ways = [net, torch.compile(net)]
         began = time.perf_counter()
         step_of(ways[1], net, x, precision)

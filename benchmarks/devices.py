@@ -44,7 +44,7 @@ from photinus.engine.local.engine import LocalEngine
 from photinus.models import images
 from photinus.models.base import Stage
 from photinus.models.dbn import DBN
-from photinus.models.low_precision import LOW
+from photinus.models.low_precision import LOW_PRECISION_DTYPES
 from photinus.models.module import ModuleStage
 from photinus.models.optimizers import InPlaceOptimizer
 from photinus.models.placement import DeviceOptimizer, torch_device
@@ -129,7 +129,7 @@ def net_step(net: nn.Module, device: torch.device, precision: str, memory: str) 
         optimizer.zero_grad()
         if memory == "channels_last":
             x = x.contiguous(memory_format=torch.channels_last)
-        is_low = precision in LOW
+        is_low = precision in LOW_PRECISION_DTYPES
         with torch.autocast(device.type, torch.bfloat16) if is_low else nullcontext():
             outputs = net(x)
         functional.cross_entropy(outputs.float(), y, label_smoothing=0.0).backward()

@@ -19,7 +19,7 @@ import numpy as np
 from machine import begin
 
 from photinus.checkpoint.store import Store
-from photinus.coordinator.checkpoints import cut_from, files_of, meta_of
+from photinus.coordinator.checkpoints import files_of, meta_of, snapshot_from
 from photinus.core.clock import Steps
 from photinus.core.parameters import Vector
 from photinus.engine.base import ArrayData, RunSpec
@@ -102,7 +102,7 @@ def read_again(cut: RunSnapshot) -> RunSnapshot:
         store.save(cut.name, meta_of(cut, "p"), files_of(cut))
         found = store.latest()
         assert found is not None
-        return cut_from(found, "p")
+        return snapshot_from(found, "p")
 
 
 def killed_twice(way: StrategySpec, seed: int, share: str) -> Vector:

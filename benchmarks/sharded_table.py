@@ -38,7 +38,7 @@ from photinus.engine.local.engine import LocalEngine
 from photinus.report.ledger import audit
 from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
-from photinus.run.train import train_draft
+from photinus.run.train import train_lazy
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging
 from photinus.testing import Faults
@@ -212,7 +212,7 @@ def run(asked):
         watch = Watch(folder)
         watch.start()
         began = time.monotonic()
-        outcome = train_draft(
+        outcome = train_lazy(
             draft,
             ArrayData(rows.view(np.uint8)),  # bytes: as a DataFrame has them
             folder=f"{folder}/run",

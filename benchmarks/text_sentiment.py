@@ -30,7 +30,7 @@ from photinus.cli.train import strategy_of
 from photinus.core.errors import NotReadyError
 from photinus.core.events import Event, PhaseEnded, RoundClosed, WorkerLost
 from photinus.core.pretrained import pretrained_folder
-from photinus.core.threads import threads_held
+from photinus.core.threads import limit_threads
 from photinus.data.films import film_sentences
 from photinus.engine.base import Engine
 from photinus.engine.local.engine import LocalEngine
@@ -135,7 +135,7 @@ def main() -> None:
         for name, found in errors.items():
             began = monotonic()
             if name == "plain":
-                with threads_held(1):
+                with limit_threads(1):
                     wrong = plain(data, asked.epochs, seed, asked.base)
             else:
                 wrong, share = ours(data, replace(job, seed=seed), engine)

@@ -39,7 +39,7 @@ from photinus.core.errors import UsageError
 from photinus.core.events import RoundClosed
 from photinus.data.base import Batch
 from photinus.embeddings.blocks import blocks, tokens_in_block, words_in_round
-from photinus.embeddings.neighbours import NeighbourIndex, exact, index_of
+from photinus.embeddings.neighbours import NeighbourIndex, build_index, exact
 from photinus.embeddings.subwords import Ngrams
 from photinus.embeddings.vectors import WordVectors
 from photinus.embeddings.word2vec import RowDescent, Word2VecStage
@@ -47,7 +47,7 @@ from photinus.engine.base import ArrayData
 from photinus.engine.local.engine import LocalEngine
 from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
-from photinus.run.train import train_draft
+from photinus.run.train import train_lazy
 from photinus.strategies.codecs import CODECS
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging
@@ -214,7 +214,7 @@ def trained(text, asked, workers, *, is_plain=False, codec="", seed=0, **setting
     events, began, spent = [], time.monotonic(), used()
     with tempfile.TemporaryDirectory() as folder:
         rows = ArrayData(rows_of(sentences, index, length))
-        outcome = train_draft(
+        outcome = train_lazy(
             draft, rows, folder=f"{folder}/run", engine=LocalEngine(), callbacks=[events.append]
         )
         inputs = outcome.trained.model().parameters.view("inputs").copy()
@@ -246,7 +246,7 @@ def neighbours(vectors, asked=2000):
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     aims = vectors[np.random.default_rng(0).permutation(len(vectors))[:asked]]
     marks = [time.process_time()]
-    index = NeighbourIndex(index_of(vectors))
+    index = NeighbourIndex(build_index(vectors))
     marks.append(time.process_time())
     near, _ = index.nearest(aims, 10)
     marks.append(time.process_time())

@@ -5,7 +5,7 @@ import pytest
 
 from photinus.checkpoint.export import save_model
 from photinus.checkpoint.files import to_safetensors
-from photinus.checkpoint.initial_parameters import load_start
+from photinus.checkpoint.initial_parameters import load_initial_tensors
 from photinus.core.errors import CheckpointError, UsageError
 
 TENSORS = {"weight": np.arange(6, dtype="f4").reshape(2, 3), "bias": np.ones(2)}
@@ -31,7 +31,7 @@ def test_a_run_a_saved_model_and_one_of_the_estimators_are_starts(tmp_path):
     theirs = spark_ml(tmp_path / "theirs", to_safetensors(TENSORS))
     for start in (run, own, own / "model.safetensors", theirs, f"file://{theirs}"):
         for is_mapped in (False, True):
-            found = load_start(start, is_mapped=is_mapped)
+            found = load_initial_tensors(start, is_mapped=is_mapped)
             assert set(found) == set(TENSORS)
             assert all(np.array_equal(found[name], TENSORS[name]) for name in TENSORS)
 
@@ -39,7 +39,7 @@ def test_a_run_a_saved_model_and_one_of_the_estimators_are_starts(tmp_path):
 def test_a_run_without_a_model_is_told_from_one_that_is_done(tmp_path):
     (tmp_path / "job.json").touch()
     with pytest.raises(UsageError, match="holds no model yet; photinus train --resume"):
-        load_start(tmp_path)
+        load_initial_tensors(tmp_path)
 
 
 def test_a_folder_of_spark_that_holds_no_network_is_refused(tmp_path):
@@ -47,7 +47,7 @@ def test_a_folder_of_spark_that_holds_no_network_is_refused(tmp_path):
     (tmp_path / "words" / "data").mkdir()
     pq.write_table(pa.table({"word": ["a"]}), tmp_path / "words" / "data" / "a.parquet")
     with pytest.raises(UsageError, match="holds no network's weights"):
-        load_start(tmp_path / "words")
+        load_initial_tensors(tmp_path / "words")
     cut = spark_ml(tmp_path / "cut", to_safetensors(TENSORS)[:-9])
     with pytest.raises(CheckpointError, match="no safetensors file"):
-        load_start(cut)
+        load_initial_tensors(cut)

@@ -5,7 +5,7 @@ import platform
 import pytest
 
 from photinus.cli.main import main
-from photinus.engine.spark.executor_devices import seen_by_tasks
+from photinus.engine.spark.executor_devices import visible_devices
 
 
 def test_this_machines_devices_are_listed_with_memory_speed_and_driver(capsys, monkeypatch):
@@ -21,7 +21,7 @@ def test_this_machines_devices_are_listed_with_memory_speed_and_driver(capsys, m
 @pytest.mark.slow
 @pytest.mark.spark
 def test_the_tasks_of_a_session_tell_what_they_see(spark, nothing_left):
-    first, *others = seen_by_tasks(spark, 2)
+    first, *others = visible_devices(spark, 2)
     assert (first.host, first.resource, first.device.name) == (platform.node(), "", "cpu")
     assert first.gflops > 0
     assert all(one.device.name.startswith("opencl:") for one in others)

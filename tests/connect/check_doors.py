@@ -133,10 +133,10 @@ def test_iterate_says_the_same(digits):
 
 
 def test_doctor_says_what_it_can(connected, tmp_path, monkeypatch):
-    from photinus.engine.spark.diagnostics import looked_at
+    from photinus.engine.spark.diagnostics import diagnose
 
     monkeypatch.chdir(tmp_path)
-    found = {finding.name: finding for finding in looked_at(connected, 2)}
+    found = {finding.name: finding for finding in diagnose(connected, 2)}
     assert found["way"].state == "ok", found["way"]
     assert not [name for name, finding in found.items() if finding.is_needed], found
     assert "Spark Connect" in found["Spark"].found

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from photinus.checkpoint.store import Store
-from photinus.coordinator.checkpoints import cut_from, files_of, meta_of
+from photinus.coordinator.checkpoints import files_of, meta_of, snapshot_from
 from photinus.core.errors import CheckpointError
 from photinus.strategies.base import Message
 from photinus.training.snapshots import RunSnapshot
@@ -39,7 +39,7 @@ def a_cut():
 def test_a_cut_comes_back_from_a_checkpoint_as_it_was(tmp_path):
     cut, store = a_cut(), Store(tmp_path)
     store.save(cut.name, meta_of(cut, "job"), files_of(cut))
-    back = cut_from(store.load(cut.name), "job")
+    back = snapshot_from(store.load(cut.name), "job")
     assert (back.phase, back.version, back.applied, back.budget) == (1, 7, 700, 900)
     assert (back.positions, back.rows) == (cut.positions, cut.rows)
     assert (back.reached, back.lost) == (cut.reached, cut.lost)
@@ -59,7 +59,7 @@ def test_a_table_among_the_workers_has_a_file_for_each_shard(tmp_path):
     assert files["shard-00001"] is shards[1]
     assert "vector" not in files["agreed"]
     store.save(cut.name, meta_of(cut, "job"), files)
-    back = cut_from(store.load(cut.name), "job")
+    back = snapshot_from(store.load(cut.name), "job")
     assert [s["vector"].tolist() for s in back.shards.values()] == [[0, 1, 4, 5], [2, 3]]
     assert not back.shards[0]["vector"].flags.writeable
     assert (back.row_size, back.point.floats.tolist()) == (2, [0.5])
@@ -69,7 +69,7 @@ def test_a_checkpoint_from_before_rows_were_counted_by_fragment_is_read(tmp_path
     cut, store = a_cut(), Store(tmp_path)
     older = {n: v for n, v in meta_of(cut, "job").items() if n not in ("reached", "lost")}
     store.save(cut.name, older, files_of(cut))
-    back = cut_from(store.load(cut.name), "job")
+    back = snapshot_from(store.load(cut.name), "job")
     assert (back.positions, back.reached, back.lost) == (cut.positions, {}, {})
 
 
@@ -77,4 +77,4 @@ def test_a_checkpoint_of_another_job_is_refused_by_name(tmp_path):
     cut, store = a_cut(), Store(tmp_path)
     store.save(cut.name, meta_of(cut, "job"), files_of(cut))
     with pytest.raises(CheckpointError, match="belongs to another job"):
-        cut_from(store.load(cut.name), "another")
+        snapshot_from(store.load(cut.name), "another")

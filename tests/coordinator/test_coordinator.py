@@ -323,7 +323,7 @@ def test_programs_have_limits_and_words():
 def test_who_shall_leave_does_so_after_its_next_push_and_another_goes_on_behind_it():
     said = Said()
     said.all_come()
-    said.coordinator.leases.seats[0].leaver = "a0"
+    said.coordinator.leases.seats[0].leaving_attempt = "a0"
     said.push(0)
     _, out = said.push(1)
     assert [f.kind for f in out] == ["agreed", "agreed"], "its push is in the round"

@@ -5,7 +5,7 @@ import pytest
 
 from photinus import CustomStrategy, averaging, diloco
 from photinus.coordinator.callbacks import Callbacks
-from photinus.coordinator.loop_coordinator import LoopCoordinator, start_of
+from photinus.coordinator.loop_coordinator import LoopCoordinator, start_frame
 from photinus.core.errors import UsageError
 from photinus.core.parameters import TRAINED, Layout, Parameters
 from photinus.protocol.messages import Seat
@@ -26,7 +26,7 @@ def hello(slot, **about):
 def start(value=1.0, **about):
     parameters = Parameters(Layout.of([("w", (2, 2), TRAINED)]))
     parameters.trained[:] = value
-    return start_of(Seat(RUN, 1, 0, 0), parameters, told(**about))
+    return start_frame(Seat(RUN, 1, 0, 0), parameters, told(**about))
 
 
 @pytest.fixture

@@ -8,7 +8,13 @@ import pytest
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.leases import RETURN_SECONDS
 from photinus.coordinator.server import Service
-from photinus.coordinator.task_server import FAILURES, TaskServer, UnitWork, WorkUnits, unit_life
+from photinus.coordinator.task_server import (
+    FAILURES,
+    TaskServer,
+    UnitWork,
+    WorkUnits,
+    unit_requests,
+)
 from photinus.core.errors import LinkLostError, RunFailedError
 from photinus.protocol.messages import Seat
 from photinus.protocol.serialization import packed, unpacked
@@ -321,7 +327,7 @@ def test_a_unit_that_was_not_there_before_ends_the_work(scene):
 def lived(play, slot, work, attempt="", **fields):
     """One worker's life over a link in memory."""
     worker = Worker(
-        unit_life(UnitWork(work), can_repeat=fields.pop("can_repeat", True)),
+        unit_requests(UnitWork(work), can_repeat=fields.pop("can_repeat", True)),
         play.service.listener.link,
         Seat(bytes(16), 1, 0, slot),
         about={"attempt": attempt or f"first-{slot}"},

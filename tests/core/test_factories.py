@@ -10,18 +10,18 @@ from pathlib import Path  # noqa: F401 - a name in this module
 import pytest
 
 from photinus.core.errors import UsageError
-from photinus.core.factories import code_named, code_names, imported
+from photinus.core.factories import code_names, import_named, resolve_user_code
 
 
 def test_a_name_becomes_the_object_that_it_names():
-    assert imported("math:sqrt", "loss") is math.sqrt
+    assert import_named("math:sqrt", "loss") is math.sqrt
 
 
 def test_a_file_that_fails_while_it_is_imported_is_told_of(tmp_path, monkeypatch):
     (tmp_path / "breaks.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UsageError, match=r"'breaks:net' cannot be imported; got ZeroDivision"):
-        imported("breaks:net", "module")
+        import_named("breaks:net", "module")
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_file_that_fails_while_it_is_imported_is_told_of(tmp_path, monkeypatch
 )
 def test_what_is_no_name_of_a_callable_is_one_clear_sentence(path, said):
     with pytest.raises(UsageError) as raised:
-        imported(path, "loss")
+        import_named(path, "loss")
     assert str(raised.value).startswith(said)
 
 
@@ -63,7 +63,7 @@ getoutput = subprocess.getoutput
 
 @pytest.mark.parametrize("name", ["own", "bound", "Made", "made"])
 def test_ones_own_function_a_subclass_and_an_instance_may_be_named(name):
-    assert code_named(f"{OWN}:{name}", "module", Base) is globals()[name]
+    assert resolve_user_code(f"{OWN}:{name}", "module", Base) is globals()[name]
 
 
 @pytest.mark.parametrize(
@@ -85,19 +85,21 @@ def test_ones_own_function_a_subclass_and_an_instance_may_be_named(name):
 )
 def test_what_is_not_the_users_own_is_refused_and_not_called(path, said):
     with pytest.raises(UsageError, match=re.escape(said)):
-        code_named(path, "module", Base)
+        resolve_user_code(path, "module", Base)
 
 
 def test_nothing_of_pythons_library_is_even_imported():
     """`antigravity` opens a browser when it is imported."""
     assert "antigravity" not in sys.modules
     with pytest.raises(UsageError):
-        code_named("antigravity:fly", "module")
+        resolve_user_code("antigravity:fly", "module")
     assert "antigravity" not in sys.modules
 
 
 def test_functions_of_arrays_may_be_a_loss():
-    assert code_named("torch.nn.functional:smooth_l1_loss", "loss").__name__ == "smooth_l1_loss"
+    assert (
+        resolve_user_code("torch.nn.functional:smooth_l1_loss", "loss").__name__ == "smooth_l1_loss"
+    )
 
 
 def test_names_of_code_are_found_wherever_they_stand():
@@ -114,8 +116,8 @@ def test_names_of_code_are_found_wherever_they_stand():
 
 
 def test_every_name_that_may_be_called_is_found():
-    """What `code_names` does not see, `code_named` takes no name of."""
+    """What `code_names` does not see, `resolve_user_code` takes no name of."""
     for path in ("a b:c", "a:b c", " a:b", "a:b ", "a..b:c", ".a:b", "a.:b", "a:b:c", "1a:b"):
         assert code_names([path]) == []
         with pytest.raises(UsageError, match=r"is named package\.module:name"):
-            code_named(path, "module")
+            resolve_user_code(path, "module")

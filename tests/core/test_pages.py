@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import NotReadyError
-from photinus.core.pages import Pages, give_back, map_of, read_at_random
+from photinus.core.pages import Pages, map_of, read_at_random, release_pages
 from photinus.core.parameters import TRAINED, Layout, Parameters
 
 SIZE = 1 << 24
@@ -70,15 +70,15 @@ def test_what_is_given_back_takes_neither_memory_nor_disk(tmp_path, monkeypatch)
         rows[:] = 1
         rows.flush()
         assert os.fstat(file.fileno()).st_blocks
-        give_back(rows[7:])
+        release_pages(rows[7:])
         assert not os.fstat(file.fileno()).st_blocks
         assert not rows.any()
     held = np.ones(3)
-    give_back(held)
+    release_pages(held)
     assert held.all(), "memory of the C library stays"
     pages = Pages(3, "float32")
     pages.vector[:] = 1
-    give_back(pages.vector)
+    release_pages(pages.vector)
     assert pages.vector.all(), "as does memory that no file is behind"
 
 

@@ -11,7 +11,7 @@ from photinus.core.threads import (
     ENVIRONMENT,
     choose_kernels,
     environment,
-    threads_held,
+    limit_threads,
     use_threads,
 )
 
@@ -47,21 +47,21 @@ def assert_held(threads):
 def test_every_library_is_held_and_the_callers_settings_come_back():
     before = found()
     assert set(before[0].values()) == {3}
-    with threads_held(2):
+    with limit_threads(2):
         assert_held(2)
     assert found() == before
 
 
 def test_an_error_gives_the_settings_back():
     before = found()
-    with pytest.raises(KeyError), threads_held(1):
+    with pytest.raises(KeyError), limit_threads(1):
         raise KeyError
     assert found() == before
 
 
 def test_of_several_at_once_the_latest_decides_whichever_ends_first():
     before = found()
-    first, second = threads_held(1), threads_held(2)
+    first, second = limit_threads(1), limit_threads(2)
     first.__enter__()
     second.__enter__()
     assert_held(2)
@@ -94,7 +94,7 @@ class Calls(TorchDispatchMode):
 def test_mkl_chooses_its_kernels_in_one_thread_before_several_compute():
     choose_kernels.cache_clear()
     calls = Calls()
-    with calls, threads_held(2):
+    with calls, limit_threads(2):
         pass
     for name in ("sqrt", "exp", "log", "tanh", "erf"):
         for number in (torch.float32, torch.float64):

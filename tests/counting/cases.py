@@ -240,9 +240,9 @@ class Trial:
             result = engine.run(self.assignment(book, **fields))
         finally:
             book.close()
-        return self.judged(result.vectors[-1])
+        return self.evaluation_sums(result.vectors[-1])
 
-    def judged(self, model: np.ndarray) -> Verdict:
+    def evaluation_sums(self, model: np.ndarray) -> Verdict:
         """Counts how often each row is in a model."""
         strategy = self.strategy
         if strategy.payload == "elastic":

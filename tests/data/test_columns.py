@@ -11,7 +11,7 @@ from photinus.core.errors import DataError, UsageError
 from photinus.data import columns as columns_module
 from photinus.data.arrow import ColumnSpec, arrays
 from photinus.data.checks import RowChecker, RowChecks
-from photinus.data.columns import InputSpec, inputs_from, renamed
+from photinus.data.columns import InputSpec, inputs_from, rename_columns
 from photinus.data.inputs import Ragged
 
 VECTOR = pa.struct(
@@ -33,7 +33,7 @@ def read(column, *, encoder=None, checker=None):
     return arrays(batch, ColumnSpec(features=("x",), inputs=spec), checker).features
 
 
-def handed(column, **how):
+def to_train_rows(column, **how):
     inputs = read(column, **how)
     return inputs.batch(np.arange(len(inputs)))
 
@@ -42,7 +42,7 @@ def handed(column, **how):
 def encoders(monkeypatch):
     def use(function):
         columns_module._encoder.cache_clear()
-        monkeypatch.setattr(columns_module, "code_named", lambda name, kind: function)
+        monkeypatch.setattr(columns_module, "resolve_user_code", lambda name, kind: function)
         return f"mine:{function.__name__}"
 
     yield use
@@ -53,8 +53,8 @@ def encoders(monkeypatch):
 def test_whole_numbers_become_int64_and_are_stored_as_they_are(kind):
     column = pa.array([7, 1, 2], kind)[1:]
     assert read(column).columns["x"].dtype == kind.to_pandas_dtype()
-    assert handed(column)["x"].dtype == np.int64
-    assert handed(column)["x"].tolist() == [1, 2]
+    assert to_train_rows(column)["x"].dtype == np.int64
+    assert to_train_rows(column)["x"].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -75,18 +75,18 @@ def test_whole_numbers_become_int64_and_are_stored_as_they_are(kind):
 )
 def test_numbers_arrays_and_vectors_become_float32(column, expected):
     for some in (column, pa.concat_arrays([column, column])[2:]):
-        batch = handed(some)
+        batch = to_train_rows(some)
         assert batch["x"].dtype == np.float32
         assert batch["x"].tolist() == expected
 
 
 def test_bytes_stay_bytes_and_truth_values_truth():
     for kind in (pa.binary(), pa.large_binary(), pa.binary(2)):
-        batch = handed(pa.array([b"zz", b"ab", b"cd"], kind)[1:])
+        batch = to_train_rows(pa.array([b"zz", b"ab", b"cd"], kind)[1:])
         assert batch["x"].dtype == np.uint8
         assert batch["x"].tolist() == [[97, 98], [99, 100]]
-    assert handed(pa.array([True, False]))["x"].tolist() == [True, False]
-    assert handed(pa.array([b"a", b"bcd"]))["x_mask"].sum() == 4
+    assert to_train_rows(pa.array([True, False]))["x"].tolist() == [True, False]
+    assert to_train_rows(pa.array([b"a", b"bcd"]))["x_mask"].sum() == 4
 
 
 def test_a_vector_is_stored_as_the_first_ones_were():
@@ -107,7 +107,7 @@ def png(size=(2, 3)):
 
 
 def test_encoded_images_are_decoded():
-    batch = handed(pa.array([png(), png()]), encoder="image")
+    batch = to_train_rows(pa.array([png(), png()]), encoder="image")
     assert batch["x"].shape == (2, 3, 2, 3)
     assert batch["x"].dtype == np.uint8
     assert batch["x"][0, 0, 0].tolist() == [9, 8, 7]
@@ -156,11 +156,11 @@ def test_what_is_wrong_is_said_with_its_row_and_its_mend(column, encoder, said):
 def test_an_encoder_returns_an_array_a_list_or_a_dict(encoders):
     column = pa.array(["a", "bcd"])
     name = encoders(lambda texts: [[ord(c) for c in t] for t in texts])
-    assert handed(column, encoder=name)["x"].tolist() == [[97, 0, 0], [98, 99, 100]]
+    assert to_train_rows(column, encoder=name)["x"].tolist() == [[97, 0, 0], [98, 99, 100]]
     name = encoders(lambda texts: np.array([len(t) for t in texts], np.int16))
-    assert handed(column, encoder=name)["x"].tolist() == [1, 3]
+    assert to_train_rows(column, encoder=name)["x"].tolist() == [1, 3]
     name = encoders(lambda texts: {"ids": [[1]] * len(texts), "n": [0.5] * len(texts)})
-    made = handed(column, encoder=name)
+    made = to_train_rows(column, encoder=name)
     assert sorted(made) == ["ids", "ids_mask", "n"]
 
 
@@ -212,5 +212,5 @@ def test_inputs_in_memory_are_read_like_columns():
 
 def test_columns_are_renamed_and_numbers_stacked():
     given = pa.RecordBatch.from_pydict({"a": [1.0, 2.0], "b": [3.0, 4.0], "c": [5, 6]})
-    made = renamed(given, {"x": ["a", "b"], "y": "c"})
+    made = rename_columns(given, {"x": ["a", "b"], "y": "c"})
     assert made.to_pydict() == {"x": [[1.0, 3.0], [2.0, 4.0]], "y": [5, 6]}

@@ -8,7 +8,7 @@ import pytest
 import photinus
 from photinus.core.addresses import filesystem
 from photinus.core.errors import DataError, NotReadyError, UsageError
-from photinus.data.image_files import image_frame, listed, load_images
+from photinus.data.image_files import image_frame, list_image_files, load_images
 from photinus.data.images import center_square
 from photinus.run.data import read_test, read_train
 from photinus.run.job import Job, Source
@@ -81,33 +81,33 @@ def test_an_image_keeps_the_middle_square_of_its_shorter_side():
 
 
 def test_a_folder_for_each_class_is_read_with_the_folders_names_as_classes(folder):
-    files = listed(str(folder), 4)
+    files = list_image_files(str(folder), 4)
     assert files.classes == CLASSES
     check(*load_images(files), [4, 5, 6])
-    assert files.names == listed(folder.as_uri(), 4).names
+    assert files.names == list_image_files(folder.as_uri(), 4).names
     kinds = [name.partition("/")[0] for name in files.names]
     assert kinds != sorted(kinds)  # partitions of them hold all classes
 
 
 def test_tar_files_are_read_with_labels_by_number_or_by_name(shards):
-    check(*load_images(listed(str(shards), 4, CLASSES)), [2, 2, 2])
+    check(*load_images(list_image_files(str(shards), 4, CLASSES)), [2, 2, 2])
 
 
 def test_a_label_that_is_no_class_is_named_with_its_shard(shards):
     with pytest.raises(DataError, match=r"label of part-1.tar/a/0 must be a number; got 'ants'"):
-        load_images(listed(str(shards), 4))
+        load_images(list_image_files(str(shards), 4))
     with pytest.raises(DataError, match=r"part-.*must be one of 2 classes; got"):
-        load_images(listed(str(shards), 4, CLASSES[:2]))
+        load_images(list_image_files(str(shards), 4, CLASSES[:2]))
 
 
 def test_an_image_without_a_label_and_a_damaged_shard_are_named(tmp_path):
     shard(tmp_path / "one.tar", [("7.jpg", png((0, 0, 0)))])
     with pytest.raises(DataError, match=r"one\.tar/7 has no label; add a file of its name"):
-        load_images(listed(str(tmp_path), 4))
+        load_images(list_image_files(str(tmp_path), 4))
     content = (tmp_path / "one.tar").read_bytes()
     (tmp_path / "one.tar").write_bytes(content[:600])
     with pytest.raises(DataError, match=r"one\.tar is damaged; got"):
-        load_images(listed(str(tmp_path), 4))
+        load_images(list_image_files(str(tmp_path), 4))
 
 
 def test_damaged_images_are_counted_and_capped(folder, caplog):
@@ -115,9 +115,9 @@ def test_damaged_images_are_counted_and_capped(folder, caplog):
     (folder / "wasps" / "5.PNG").write_bytes(b"")
     said = r"2 of 15 images of .* cannot be read, more than the share most_corrupt=0.1; got ants/2"
     with pytest.raises(DataError, match=said):
-        load_images(listed(str(folder), 4), 0.1)
+        load_images(list_image_files(str(folder), 4), 0.1)
     with caplog.at_level(logging.WARNING, "photinus"):
-        check(*load_images(listed(str(folder), 4), 0.15), [3, 5, 5])
+        check(*load_images(list_image_files(str(folder), 4), 0.15), [3, 5, 5])
     assert "2 of 15 images" in caplog.text
     assert "and are left out; got ants/2.PNG: the image cannot be decoded" in caplog.text
 
@@ -125,11 +125,11 @@ def test_damaged_images_are_counted_and_capped(folder, caplog):
 def test_what_holds_no_images_is_refused(tmp_path, folder):
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty holds no images; name a folder with a folder of"):
-        listed(str(tmp_path / "empty"), 4)
+        list_image_files(str(tmp_path / "empty"), 4)
     with pytest.raises(DataError, match=r"nowhere/? cannot be read; got No such file"):
-        listed(str(tmp_path / "nowhere"), 4)
+        list_image_files(str(tmp_path / "nowhere"), 4)
     with pytest.raises(DataError, match="the folder 'wasps' is no class; got ants, black bees"):
-        listed(str(folder), 4, CLASSES[:2])
+        list_image_files(str(folder), 4, CLASSES[:2])
 
 
 def test_images_elsewhere_are_read_through_fsspec(folder):
@@ -138,9 +138,9 @@ def test_images_elsewhere_are_read_through_fsspec(folder):
     for path in folder.rglob("*.PNG"):
         far.pipe_file(f"/zoo/{path.parent.name}/{path.name}", path.read_bytes())
     try:
-        check(*load_images(listed("memory://zoo", 4)), [4, 5, 6])
+        check(*load_images(list_image_files("memory://zoo", 4)), [4, 5, 6])
         with pytest.raises((DataError, NotReadyError), match="cannot be read"):
-            listed("memory://nowhere", 4)
+            list_image_files("memory://nowhere", 4)
     finally:
         far.rm("/zoo", recursive=True)
 
@@ -207,7 +207,7 @@ def test_a_job_trains_on_tar_files_that_its_tasks_read(spark, shards, tmp_path):
         lr=0.05,
     )
     job = Job(model=stage, data=source, workers=2, engine="spark")
-    test = load_images(listed(str(shards), 4))
+    test = load_images(list_image_files(str(shards), 4))
     outcome = photinus.train(job, folder=tmp_path / "run", test=test)
     assert outcome.metrics["error"] == 0
 

@@ -213,7 +213,7 @@ def test_ones_own_collate_makes_the_batch(monkeypatch):
     from photinus.data import inputs as module
 
     named = {"mine:doubled": doubled, "mine:broken": broken}
-    monkeypatch.setattr(module, "code_named", lambda name, kind: named[name])
+    monkeypatch.setattr(module, "resolve_user_code", lambda name, kind: named[name])
     inputs = Inputs({"x": ragged([[1], [2, 3]])}, 2, "mine:doubled")
     rows = Rows.of(inputs, np.array([0, 1]))
     (batch,) = PartitionFeed(rows, FeedOrder(epochs=1.0))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from photinus.data.spark import ReplicatedRows, once
+from photinus.data.spark import ReplicatedRows, run_plan_once
 
 
 class Node:
@@ -94,7 +94,7 @@ def test_rows_that_lie_where_they_are_read_or_on_one_machine_are_not(master, pla
 )
 def test_a_plan_that_would_run_twice_leaves_its_rows_on_disk(master, plan, always, disks):
     frame = Frame(master, plan)
-    with once(frame, always=always) as rows:
+    with run_plan_once(frame, always=always) as rows:
         [level] = rows.levels
         assert (level.useDisk, level.useMemory, level.replication) == (True, False, disks)
         assert not frame.is_free
@@ -104,7 +104,7 @@ def test_a_plan_that_would_run_twice_leaves_its_rows_on_disk(master, plan, alway
 @pytest.mark.parametrize("plan", [AS_THEY_LIE, KEPT_ALREADY, None])
 def test_a_plan_that_runs_once_anyway_leaves_nothing_on_disk(plan):
     frame = Frame("yarn", plan)
-    with once(frame) as rows:
+    with run_plan_once(frame) as rows:
         assert rows.levels == []
 
 

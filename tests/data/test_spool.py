@@ -38,7 +38,7 @@ def batches(size=13):
         )
 
 
-def gathered(memory, disk=0, folder=""):
+def collect_vocabulary(memory, disk=0, folder=""):
     budget = Budget(memory_bytes=memory, disk_bytes=disk, folder=str(folder))
     return gather(batches(), SPEC, RowChecker(RowChecks(classes=100)), budget)
 
@@ -49,8 +49,8 @@ def epochs_of(rows):
 
 
 def test_memory_and_spool_feed_the_same_batches(tmp_path):
-    memory = gathered(IN_MEMORY)
-    spooled = gathered(IN_MEMORY - 1, ROWS_BYTES, tmp_path)
+    memory = collect_vocabulary(IN_MEMORY)
+    spooled = collect_vocabulary(IN_MEMORY - 1, ROWS_BYTES, tmp_path)
     assert isinstance(memory, Rows)
     assert isinstance(spooled, Rows)
     assert np.array_equal(spooled.features, VALUES)
@@ -59,14 +59,14 @@ def test_memory_and_spool_feed_the_same_batches(tmp_path):
 
 
 def test_a_spool_leaves_no_name_in_its_folder(tmp_path):
-    spooled = gathered(0, ROWS_BYTES, tmp_path)
+    spooled = collect_vocabulary(0, ROWS_BYTES, tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert np.array_equal(spooled.features, VALUES)
 
 
 def test_what_fits_neither_streams_from_the_first_row(tmp_path):
     for disk in (0, ROWS_BYTES // 2, ROWS_BYTES - 1):
-        stream = gathered(0, disk, tmp_path)
+        stream = collect_vocabulary(0, disk, tmp_path)
         assert isinstance(stream, Stream)
         feed = StreamFeed(stream, FeedOrder(batch_size=9))
         given = list(feed)
@@ -157,7 +157,7 @@ def test_rows_are_mapped_where_there_is_room_left(tmp_path):
         (0, ROWS_BYTES + 1600, True),
         (IN_MEMORY, 0, False),
     ):
-        rows = gathered(memory, disk, tmp_path)
+        rows = collect_vocabulary(memory, disk, tmp_path)
         mapped = PartitionFeed(rows, FeedOrder(batch_size=8, epochs=1.0)).mapped(np.negative)
         assert isinstance(mapped, PartitionFeed if is_kept else MappedFeed)
         assert sum(b.features.sum(dtype=float) for b in mapped) == pytest.approx(-VALUES.sum())
@@ -170,7 +170,7 @@ def test_without_mremap_rows_grow_by_a_copy(monkeypatch):
 
     monkeypatch.setattr(spool.mmap, "mmap", Fixed)
     monkeypatch.setattr(spool, "_FIRST_BYTES", 1)
-    rows = gathered(IN_MEMORY)
+    rows = collect_vocabulary(IN_MEMORY)
     assert np.array_equal(rows.features, VALUES)
     assert rows.labels.tolist() == list(range(100))
 
@@ -210,7 +210,7 @@ def test_what_grew_takes_no_more_than_its_rows(monkeypatch):
             return made[-1]
 
     monkeypatch.setattr(spool.mmap, "mmap", Watched)
-    rows = gathered(IN_MEMORY)
+    rows = collect_vocabulary(IN_MEMORY)
     assert [len(pages) for pages in made] == [rows.features.nbytes, rows.labels.nbytes]
 
 
@@ -255,7 +255,7 @@ def test_an_empty_partition_has_no_rows():
 
 def test_a_folder_that_is_missing_is_named(tmp_path):
     with pytest.raises(NotReadyError, match=r"rows cannot be spooled to .*; name a folder"):
-        gathered(0, ROWS_BYTES, tmp_path / "missing")
+        collect_vocabulary(0, ROWS_BYTES, tmp_path / "missing")
 
 
 @pytest.mark.processes

@@ -14,7 +14,7 @@ from photinus.embeddings.blocks import (
 )
 from photinus.embeddings.kernel import mark
 from photinus.embeddings.reference import Rule
-from photinus.embeddings.vocabulary import chances_of
+from photinus.embeddings.vocabulary import draw_tables
 
 
 def test_words_become_numbers_and_unknown_ones_are_left_out():
@@ -49,7 +49,7 @@ def test_as_many_rows_are_read_as_is_expected(words, power):
     text = chance.choice(len(counts), (1, words), p=shares).astype(np.int32)
     inputs, outputs = np.zeros((2, len(counts)), np.bool_)
     states = np.zeros(1, np.int64)
-    mark(text, chances_of(counts, 0.0, 5), Rule(5, 5, cbow=False), states, inputs, outputs)
+    mark(text, draw_tables(counts, 0.0, 5), Rule(5, 5, cbow=False), states, inputs, outputs)
     uses, alike = np.unique(counts, return_counts=True)
     expected = rows_read(words, uses.astype(float), alike.astype(float), 5)
     assert inputs.sum() + outputs.sum() == pytest.approx(expected, rel=0.02)

@@ -12,7 +12,7 @@ from photinus.embeddings import reference
 from photinus.embeddings.draws import IGNORED
 from photinus.embeddings.kernel import descent, mark
 from photinus.embeddings.subwords import Ngrams
-from photinus.embeddings.vocabulary import NO_GRAMS, chances_of
+from photinus.embeddings.vocabulary import NO_GRAMS, draw_tables
 
 V, B, D = 60, 40, 20
 COUNTS = np.maximum(1, 2000 // np.arange(1, V + 1))
@@ -41,7 +41,7 @@ def tables(dims=D):
 @pytest.mark.parametrize("grams", [NO_GRAMS, GRAMS], ids=["words", "n-grams"])
 def test_the_kernel_takes_the_same_steps_as_the_plain_form(cbow, negatives, sentence, grams):
     fast, slow, first = tables(), tables(), tables()
-    chances, rule = chances_of(COUNTS, 1e-2, negatives, grams), reference.Rule(5, negatives, cbow)
+    chances, rule = draw_tables(COUNTS, 1e-2, negatives, grams), reference.Rule(5, negatives, cbow)
     rows, seeds = texts(sentence), np.array([5, 6, 7])
     run = descent(D, cbow, has_grams=len(grams.rows) > 0)
     told = run(rows, fast, chances, rule, 0.05, seeds)
@@ -61,7 +61,7 @@ def test_the_kernel_takes_the_same_steps_as_the_plain_form(cbow, negatives, sent
 @pytest.mark.parametrize("dims", [8, 33])
 def test_vectors_of_any_length_take_the_same_steps_by_short_and_long_instructions(dims, lanes):
     fast, slow = tables(dims), tables(dims)
-    chances, rule, row = chances_of(COUNTS, 1e-2, 5), reference.Rule(5, 5, False), texts(9)[0]
+    chances, rule, row = draw_tables(COUNTS, 1e-2, 5), reference.Rule(5, 5, False), texts(9)[0]
     descent(dims, False, lanes=lanes)(row[None], fast, chances, rule, 0.05, np.array([5]))
     reference.descend(row, slow, chances, rule, 0.05, 5)
     np.testing.assert_allclose(fast.inputs, slow.inputs, atol=1e-5)
@@ -74,7 +74,7 @@ def test_the_gradient_is_that_of_torch(cbow, grams):
     at, rule = tables(), reference.Rule(5, 5, cbow)
     drawn = [
         tuple(a.copy() for a in one)
-        for one in reference.centres(texts(9)[0], chances_of(COUNTS, 0, 5), rule, 3)
+        for one in reference.centres(texts(9)[0], draw_tables(COUNTS, 0, 5), rule, 3)
     ]
     ours = np.zeros((V + B, D), np.float32), np.zeros((V, D), np.float32)
     loss, _ = reference.add_gradient(drawn, at, ours, grams, rule)
@@ -102,7 +102,11 @@ def test_the_gradient_is_that_of_torch(cbow, grams):
 
 
 def test_the_kernel_marks_the_rows_that_the_plain_form_marks():
-    chances, rule, rows = chances_of(COUNTS, 0, 5, GRAMS), reference.Rule(5, 5, False), texts(9)[:1]
+    chances, rule, rows = (
+        draw_tables(COUNTS, 0, 5, GRAMS),
+        reference.Rule(5, 5, False),
+        texts(9)[:1],
+    )
     made = [(np.zeros(V + B, np.bool_), np.zeros(V, np.bool_)) for _ in range(2)]
     for form, marks in zip((mark, reference.mark), made, strict=True):
         form(rows[:, :12], chances, rule, np.array([3]), *marks)
@@ -117,7 +121,7 @@ def test_a_small_step_follows_the_gradient():
         before._replace(input_gain=ones, output_gain=ones),
         after._replace(input_gain=ones, output_gain=ones),
     )
-    chances, text, rate = chances_of(COUNTS, 0, 5), texts(9)[0], 1e-4
+    chances, text, rate = draw_tables(COUNTS, 0, 5), texts(9)[0], 1e-4
     wanted = np.zeros((V + B, D), np.float32), np.zeros((V, D), np.float32)
     reference.add_gradient(
         reference.centres(text, chances, rule, 3), before, wanted, NO_GRAMS, rule

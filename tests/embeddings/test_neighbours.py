@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import NotReadyError
-from photinus.embeddings.neighbours import NeighbourIndex, exact, index_of
+from photinus.embeddings.neighbours import NeighbourIndex, build_index, exact
 from photinus.embeddings.vectors import WordVectors
 
 V, D = 4000, 40
@@ -27,7 +27,7 @@ def unit(vectors):
 
 
 def test_the_index_finds_nineteen_of_twenty_nearest_neighbours(vectors):
-    rows, cosines = NeighbourIndex(index_of(vectors)).nearest(vectors[:500], 10)
+    rows, cosines = NeighbourIndex(build_index(vectors)).nearest(vectors[:500], 10)
     wanted, _ = exact(unit(vectors), vectors[:500], 10)
     recall = np.mean([len(set(a) & set(b)) for a, b in zip(rows, wanted, strict=True)]) / 10
     assert recall >= 0.95
@@ -51,7 +51,7 @@ def test_a_question_may_be_answered_by_an_index_that_is_made_once(vectors, monke
     wanted = [dict(held.most_similar(*one)) for one in asked]
     made = []
     monkeypatch.setattr(
-        "photinus.embeddings.vectors.index_of", lambda v: made.append(1) or index_of(v)
+        "photinus.embeddings.vectors.build_index", lambda v: made.append(1) or build_index(v)
     )
     found = [dict(held.most_similar(*one, approximate=True)) for one in asked]
     assert made == [1]
@@ -72,7 +72,7 @@ def test_an_index_of_few_words_has_all_but_those_of_the_question():
 
 def test_the_same_vectors_give_the_same_index():
     some = np.random.default_rng(1).standard_normal((500, 16)).astype(np.float32)
-    found = [NeighbourIndex(index_of(some)).nearest(some, 5)[0] for _ in range(2)]
+    found = [NeighbourIndex(build_index(some)).nearest(some, 5)[0] for _ in range(2)]
     np.testing.assert_array_equal(*found)
 
 
@@ -81,4 +81,4 @@ def test_missing_usearch_is_one_sentence(monkeypatch):
     with pytest.raises(
         NotReadyError, match=r'pip install "photinus\[neighbors\]", or ask for exact ones'
     ):
-        index_of(np.eye(3, dtype=np.float32))
+        build_index(np.eye(3, dtype=np.float32))

@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from photinus.core.errors import UsageError
-from photinus.core.threads import threads_held
+from photinus.core.threads import limit_threads
 from photinus.data.base import Batch
 from photinus.embeddings import reference, torch_steps
 from photinus.embeddings.subwords import Ngrams
 from photinus.embeddings.torch_steps import TorchSteps
-from photinus.embeddings.vocabulary import NO_GRAMS, chances_of
+from photinus.embeddings.vocabulary import NO_GRAMS, draw_tables
 from photinus.embeddings.word2vec import RowDescent, Word2VecStage
 from photinus.engine.base import ArrayData
 from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
-from photinus.run.train import train_draft
+from photinus.run.train import train_lazy
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging
 from photinus.training.placement import device_for, fresh
@@ -31,7 +31,7 @@ STAGE = Word2VecStage(words=V, dims=D, epochs=4.0, batch_size=4, sample=0.0, lr=
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
     """Many small operations of several threads wait for each other on a busy machine."""
-    with threads_held(1):
+    with limit_threads(1):
         yield
 
 
@@ -58,7 +58,7 @@ def tables():
 def moved(lr, together=0, rows=20):
     """Returns the largest number of both tables after six passes over a text."""
     rule, made, read = reference.Rule(5, 5, False), tables(), texts(rows)
-    chances, seeds = chances_of(counts(read), 0, 5, NO_GRAMS), np.arange(rows)
+    chances, seeds = draw_tables(counts(read), 0, 5, NO_GRAMS), np.arange(rows)
     for _ in range(6):
         TorchSteps(CPU, together).descend(read, made, chances, rule, lr, seeds)
     return np.abs(np.concatenate(made[:2])).max()
@@ -71,7 +71,7 @@ def moved(lr, together=0, rows=20):
 def test_centres_that_step_alone_take_the_steps_of_the_plain_form(cbow, negatives, grams):
     ours, theirs, first, rows = tables(), tables(), tables(), texts(3)
     chances, rule = (
-        chances_of(counts(rows), 1e-1, negatives, grams),
+        draw_tables(counts(rows), 1e-1, negatives, grams),
         reference.Rule(5, negatives, cbow),
     )
     seeds = np.array([5, 6, 7])
@@ -93,7 +93,7 @@ def test_frequent_words_stay_in_bounds_at_a_rate_at_which_large_steps_do_not():
 @pytest.mark.parametrize("grams", [NO_GRAMS, GRAMS], ids=["words", "n-grams"])
 def test_steps_are_cut_where_their_rows_would_take_much_memory(grams, monkeypatch):
     rows, rule = texts(3), reference.Rule(5, 5, True)
-    chances, seeds = chances_of(counts(rows), 0, 5, grams), np.arange(3)
+    chances, seeds = draw_tables(counts(rows), 0, 5, grams), np.arange(3)
     held = []
     for most in (1, torch_steps._MEMBERS):
         monkeypatch.setattr(torch_steps, "_MEMBERS", most)
@@ -105,7 +105,7 @@ def test_steps_are_cut_where_their_rows_would_take_much_memory(grams, monkeypatc
 
 def test_a_text_without_a_pair_moves_nothing():
     made, rows = tables(), np.array([[3, -1, 5, -1]], "<i4")
-    chances, first = chances_of(np.ones(V, np.int64), 0, 5, NO_GRAMS), tables()
+    chances, first = draw_tables(np.ones(V, np.int64), 0, 5, NO_GRAMS), tables()
     rule, seeds = reference.Rule(5, 5, False), np.array([1])
     assert TorchSteps(CPU).descend(rows, made, chances, rule, 0.1, seeds) == (0.0, 0)
     assert np.array_equal(made.inputs, first.inputs)
@@ -123,7 +123,7 @@ def trained(folder, device="cpu", **of):
     )
     draft = LazyModel(job)
     draft.model().parameters.view("counts")[:] = counts(rows)
-    return train_draft(draft, ArrayData(rows), folder=folder).vector
+    return train_lazy(draft, ArrayData(rows), folder=folder).vector
 
 
 @pytest.mark.parametrize("of", [{}, {"owners": 2, "rows": D, "codec": "fp32"}], ids=str)

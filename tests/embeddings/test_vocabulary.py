@@ -14,13 +14,13 @@ from photinus.embeddings.draws import (
     huffman_path,
     sample_sentence,
 )
-from photinus.embeddings.vocabulary import alias_table, chances_of, gains, huffman, keep_shares
+from photinus.embeddings.vocabulary import alias_table, draw_tables, gains, huffman, keep_shares
 
 COUNTS = np.array([900, 300, 100, 30, 10, 3])
 
 
 def test_negatives_are_drawn_in_proportion_to_their_counts_to_the_power_of_three_quarters():
-    chances, state, hits = chances_of(COUNTS, 0, 1), 11, np.zeros(6)
+    chances, state, hits = draw_tables(COUNTS, 0, 1), 11, np.zeros(6)
     outputs, labels = np.zeros(2, np.int64), np.zeros(2)
     for _ in range(20_000):
         state = draw_negatives(0, chances.accept, chances.alias, state, outputs, labels)
@@ -117,4 +117,4 @@ def test_a_row_of_n_grams_has_the_gain_of_all_its_words_together():
 
 def test_missing_counts_are_refused():
     with pytest.raises(DataError, match="need the count of every word"):
-        chances_of(np.zeros(4, np.int64), 0, 5)
+        draw_tables(np.zeros(4, np.int64), 0, 5)

@@ -23,7 +23,7 @@ from photinus.models.base import Model
 from photinus.run.evaluate import LazyModel, first_parameters, load_trained
 from photinus.run.job import Job
 from photinus.run.remote_resume import saved_job
-from photinus.run.train import resume, train, train_draft
+from photinus.run.train import resume, train, train_lazy
 from photinus.strategies.outer import RowAdagrad, RowAdam, Sgd
 from photinus.strategies.recipes import all_reduce, averaging, downpour, elastic, gossip, publish
 from photinus.testing import Faults, check_model
@@ -100,7 +100,7 @@ def test_topics_are_told_apart_as_well_as_by_gensim(cbow, negatives, tmp_path):
     wanted = apart(np.stack([theirs.wv[str(word)] for word in range(V)]))
     stage = replace(STAGE, cbow=cbow, negatives=negatives, epochs=10.0, batch_size=2)
     job = Job(model=stage, workers=1, engine="simulate", strategy=publish())
-    made = train_draft(draft(job, texts), ArrayData(texts), folder=tmp_path / "run")
+    made = train_lazy(draft(job, texts), ArrayData(texts), folder=tmp_path / "run")
     assert wanted > 0.3
     assert apart(made.model().weight.detach().numpy()) > wanted - 0.1
 
@@ -120,7 +120,7 @@ def test_every_strategy_over_parameters_tells_two_topics_apart(strategy, tmp_pat
     texts = pairs_of_words()
     stage = replace(STAGE, epochs=16.0, workers=3, round_words=1500.0)
     job = Job(model=stage, workers=3, engine="simulate", strategy=strategy)
-    outcome = train_draft(draft(job, texts), ArrayData(texts), folder=tmp_path / "run")
+    outcome = train_lazy(draft(job, texts), ArrayData(texts), folder=tmp_path / "run")
     assert apart(outcome.model().weight.detach().numpy()) > 0.3
     again, _ = load_trained(tmp_path / "run" / "model")
     assert np.array_equal(again.vector, outcome.vector)
@@ -132,7 +132,7 @@ def test_the_kernel_and_the_plain_form_train_the_same_job_to_the_same_numbers(tm
     vectors = []
     for kernel in ("numba", "numpy"):
         job = Job(model=replace(STAGE, epochs=1.0, kernel=kernel), workers=1, engine="simulate")
-        made = train_draft(draft(job, texts), ArrayData(texts), folder=tmp_path / kernel)
+        made = train_lazy(draft(job, texts), ArrayData(texts), folder=tmp_path / kernel)
         vectors.append(made.vector)
     np.testing.assert_allclose(*vectors, atol=1e-4)
 
@@ -141,7 +141,7 @@ def test_the_kernel_and_the_plain_form_train_the_same_job_to_the_same_numbers(tm
 def test_two_processes_train_word_vectors(tmp_path):
     texts = pairs_of_words()
     job = Job(model=replace(STAGE, workers=2, epochs=12.0), workers=2, engine="local")
-    outcome = train_draft(draft(job, texts), ArrayData(texts), folder=tmp_path / "run")
+    outcome = train_lazy(draft(job, texts), ArrayData(texts), folder=tmp_path / "run")
     assert apart(outcome.model().weight.detach().numpy()) > 0.3
 
 
@@ -149,9 +149,9 @@ def test_two_processes_train_word_vectors(tmp_path):
 def test_one_worker_trains_the_same_under_any_strategy(strategy, tmp_path):
     texts, stage = pairs_of_words(12), replace(STAGE, epochs=2.0)
     job = Job(model=stage, workers=1, engine="simulate", strategy=strategy)
-    made = train_draft(draft(job, texts), ArrayData(texts), folder=tmp_path / "run")
+    made = train_lazy(draft(job, texts), ArrayData(texts), folder=tmp_path / "run")
     plain = Job(model=stage, workers=1, engine="simulate", strategy=publish())
-    other = train_draft(draft(plain, texts), ArrayData(texts), folder=tmp_path / "other")
+    other = train_lazy(draft(plain, texts), ArrayData(texts), folder=tmp_path / "other")
     assert np.array_equal(made.vector, other.vector)
 
 
@@ -205,7 +205,7 @@ def among(
     texts = pairs_of_words()
     engine = SimulatedEngine(SimulatedCluster(faults=faults or Faults()))
     made, data = draft(job, texts), ArrayData(texts)
-    return train_draft(made, data, folder=folder, engine=engine, callbacks=list(heard))
+    return train_lazy(made, data, folder=folder, engine=engine, callbacks=list(heard))
 
 
 def vectors_of(outcome):

@@ -20,7 +20,7 @@ from photinus.engine.cpu_share import (
     check_processors,
     check_share,
     paced,
-    shares_told,
+    share_report_lines,
 )
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.local.engine import LocalEngine
@@ -157,9 +157,9 @@ def test_a_share_that_threads_or_processors_cannot_use_is_refused(monkeypatch):
 
 def test_shares_that_this_machine_does_not_have_are_told(monkeypatch):
     monkeypatch.setattr(cpu_share, "processors", lambda: 2)
-    assert len(shares_told(0.5, 4, is_here=True)) == 1
-    assert len(shares_told(0.75, 4, is_here=False)) == 1
-    assert shares_told(0.75, 4, is_here=True)[1] == (
+    assert len(share_report_lines(0.5, 4, is_here=True)) == 1
+    assert len(share_report_lines(0.75, 4, is_here=False)) == 1
+    assert share_report_lines(0.75, 4, is_here=True)[1] == (
         "the workers' shares are more than the processors here; got 4 · 0.75, and 2; "
         "each gets less than its share"
     )

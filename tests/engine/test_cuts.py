@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from photinus.coordinator.checkpoints import cut_from, files_of, meta_of
+from photinus.coordinator.checkpoints import files_of, meta_of, snapshot_from
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.strategies.outer import Nesterov
@@ -105,7 +105,7 @@ def test_a_resumed_run_goes_on_with_what_its_codec_left_out(field, strategy):
     cut = whole.tape.cuts[len(whole.tape.cuts) // 2]
     assert all("agreement.left" in held for held in cut.inner.values())
     assert strategy.recipe == "all_reduce" or cut.point.left.any()
-    cut = cut_from(twin(cut), "")
+    cut = snapshot_from(twin(cut), "")
     resumed = field.play(strategy, epochs=6, callbacks={"term": 2}, cut=cut).run()
     assert (resumed.vector == whole.vector).all()
     bare = type(cut)(**fields(cut) | {"inner": {}})

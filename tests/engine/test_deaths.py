@@ -261,11 +261,11 @@ def test_a_worker_that_is_told_to_leave_loses_nothing(field, name):
     simulation, seats = played.simulation, played.simulation.coordinator.leases.seats
 
     def leave():
-        seats[1].leaver = seats[1].attempt
+        seats[1].leaving_attempt = seats[1].attempt
         look()
 
     def look():
-        if seats[1].is_live and seats[1].attempt == seats[1].leaver:
+        if seats[1].is_live and seats[1].attempt == seats[1].leaving_attempt:
             return simulation.at(0.001, look)
         return simulation.seat(1)
 
@@ -273,6 +273,6 @@ def test_a_worker_that_is_told_to_leave_loses_nothing(field, name):
     played.run()
     applied = played.tape.assert_exact()
     assert seats[1].lease >= 2
-    assert seats[1].attempt != seats[1].leaver
+    assert seats[1].attempt != seats[1].leaving_attempt
     assert played.tape.examples(applied) >= 6 * 480
     assert played.tape.of("WorkerLost") == []

@@ -21,7 +21,7 @@ from photinus.data.checks import RowChecks
 from photinus.devices.discovery import check_memory, found, ready
 from photinus.embeddings import reference
 from photinus.embeddings.torch_steps import TorchSteps
-from photinus.embeddings.vocabulary import NO_GRAMS, chances_of
+from photinus.embeddings.vocabulary import NO_GRAMS, draw_tables
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.dbn import DBN, FineTuning
@@ -344,7 +344,7 @@ def test_word_vectors_on_a_card_are_the_processors(together, cbow):
     rng = np.random.default_rng(0)
     rows = np.pad(rng.integers(0, 60, (6, 90)), ((0, 0), (0, 1)), constant_values=-1)
     rows, first = rows.astype("<i4"), 0.3 * rng.standard_normal((120, 20)).astype(np.float32)
-    chances = chances_of(np.bincount(rows[rows >= 0], minlength=60), 0, 5, NO_GRAMS)
+    chances = draw_tables(np.bincount(rows[rows >= 0], minlength=60), 0, 5, NO_GRAMS)
     made = []
     for device in ("cpu", ready(CARDS[0])):
         table, gains = first.copy(), np.ones(120, np.float32)

@@ -12,8 +12,8 @@ def test_the_garbage_round_after_a_task_spares_the_loaded_library(spark):
     def counts(_):
         return gc.get_freeze_count(), len(gc.get_objects())
 
-    spared, looked_at = spark.sparkContext.parallelize([0], 1).map(counts).first()
-    assert spared > 2 * looked_at
+    spared, diagnose = spark.sparkContext.parallelize([0], 1).map(counts).first()
+    assert spared > 2 * diagnose
 
 
 def test_a_fork_has_the_library_before_its_first_line(spark):

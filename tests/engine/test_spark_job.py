@@ -15,8 +15,8 @@ from photinus.engine.spark.job import (
     check_size,
     cure_of,
     is_lost,
-    queried,
     raise_task_error,
+    run_query,
     wait_for_end,
 )
 from photinus.engine.spark.slots import StarvationWatch
@@ -190,7 +190,7 @@ def test_a_query_whose_tasks_fail_again_and_again_is_ended(monkeypatch):
     job = Job(script, failed=4, lives=True)
     monkeypatch.setattr("photinus.engine.spark.job.SparkJob", lambda *_: job)
     with pytest.raises(DataError, match=r"^the rows cannot be read; got ModuleNotFoundError"):
-        queried(session, lambda: 1)
+        run_query(session, lambda: 1)
     assert script == ["start", "cancel"]
 
 
@@ -274,18 +274,18 @@ def test_processes_that_are_killed_while_they_read_rows_cost_retries_and_no_blam
 ):
     """Three of each of four tasks: Spark's retries; five: more than Spark gives, so once more."""
     rows = spark.range(4000, numPartitions=4).mapInArrow(dying(times), "id long")
-    assert queried(spark, rows.count) == 4000
+    assert run_query(spark, rows.count) == 4000
 
 
 @pytest.mark.spark
 def test_processes_that_are_killed_for_ever_end_a_query_with_what_to_do(spark, dying):
     rows = spark.range(100, numPartitions=1).mapInArrow(dying(1000), "id long")
     with pytest.raises(NotReadyError, match=r"were lost again and again; .*memory ran out"):
-        queried(spark, rows.count)
+        run_query(spark, rows.count)
 
 
 def test_a_query_of_connect_is_just_asked():
-    assert queried(SimpleNamespace(), lambda: 3) == 3
+    assert run_query(SimpleNamespace(), lambda: 3) == 3
 
 
 @pytest.mark.spark
@@ -295,9 +295,9 @@ def test_a_row_that_is_refused_where_it_is_read_ends_the_query(spark, nothing_le
         yield from batches
 
     rows = spark.range(8, numPartitions=2)
-    assert queried(spark, rows.count) == 8
+    assert run_query(spark, rows.count) == 8
     with pytest.raises(DataError, match=r"^a\.bin record 2: a label must lie in 0\.\.9; got 10$"):
-        queried(spark, rows.mapInArrow(refuse, "id long").count)
+        run_query(spark, rows.mapInArrow(refuse, "id long").count)
 
 
 def test_after_ctrl_c_the_workers_are_still_there_when_it_is_told():

@@ -9,14 +9,20 @@ import numpy as np
 import pytest
 
 from photinus.coordinator.callbacks import Callbacks
-from photinus.coordinator.task_server import FAILURES, TaskServer, UnitWork, WorkUnits, unit_life
+from photinus.coordinator.task_server import (
+    FAILURES,
+    TaskServer,
+    UnitWork,
+    WorkUnits,
+    unit_requests,
+)
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError
 from photinus.engine.driver_session import ListeningService
 from photinus.engine.spark.task_runner import (
     Parts,
-    coded,
     loaded,
     parts_of_frame,
+    pickle_function,
     run_units,
 )
 from photinus.protocol.serialization import packed, unpacked
@@ -46,7 +52,7 @@ def task(service, unit, work, errors):
     """One attempt after the other, as Spark would start them, until one returns."""
     for attempt in range(2 * FAILURES):
         try:
-            begin = lambda: unit_life(UnitWork(work(unit)), can_repeat=False)  # noqa: E731
+            begin = lambda: unit_requests(UnitWork(work(unit)), can_repeat=False)  # noqa: E731
             return service.call().run_worker(unit, f"{unit}-{attempt}", begin)
         except Exception as error:
             errors.append(error)
@@ -83,13 +89,13 @@ def test_a_failing_attempt_is_raised_for_spark_and_followed_by_another():
     tries = []
 
     def work(unit):
-        def once(state):
+        def run_plan_once(state):
             tries.append(unit)
             if tries.count(1) < FAILURES and unit == 1:
                 raise ValueError(f"bad row, try {tries.count(1)}")
             return packed(np.eye(3)[unit])
 
-        return once
+        return run_plan_once
 
     rule = Sum()
     errors = run_all(owned(rule), work)
@@ -103,11 +109,11 @@ def test_a_failure_that_comes_again_is_told_with_its_place_and_the_user_s_own_tr
     tries = []
 
     def work(unit):
-        def once(state):
+        def run_plan_once(state):
             tries.append(unit)
             return 1 / 0
 
-        return once
+        return run_plan_once
 
     owner = owned(Sum())
     run_all(owner, work)
@@ -163,6 +169,6 @@ def test_a_frame_of_connect_is_refused():
 
 def test_functions_travel_and_what_cannot_be_loaded_is_named():
     three = 3
-    assert loaded(coded(lambda x: x + three), "gradient")(4) == 7
+    assert loaded(pickle_function(lambda x: x + three), "gradient")(4) == 7
     with pytest.raises(NotReadyError, match=r"^gradient cannot be loaded on a worker; got "):
         loaded(b"nothing", "gradient")

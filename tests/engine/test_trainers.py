@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from photinus import Steps, agree, averaging, launch
-from photinus.core.threads import threads_held
+from photinus.core.threads import limit_threads
 
 pytestmark = [
     pytest.mark.processes,
@@ -152,7 +152,7 @@ def test_one_worker_is_the_plain_trainer_bit_for_bit(name):
     for package in (name, *needed):
         pytest.importorskip(package, reason=f"{package} is not installed")
     found = launch(run, workers=1, data=ROWS, engine="local", strategy=OFTEN)
-    with threads_held(1):
+    with limit_threads(1):
         plain = run(ROWS, callbacks=lambda model: []).state_dict()
     assert found
     assert all(torch.equal(tensor, plain[name]) for name, tensor in found.items())
@@ -175,7 +175,7 @@ def test_one_worker_on_spark_is_the_plain_lightning_trainer_bit_for_bit(spark, b
     pytest.importorskip("lightning", reason="lightning is not installed")
     frame = spark.createDataFrame(ROWS, "x array<float>, labels float").coalesce(1)
     found = launch(lightning_run, workers=1, data=frame, strategy=OFTEN)
-    with threads_held(1):
+    with limit_threads(1):
         plain = lightning_run(ROWS, callbacks=lambda model: []).state_dict()
     assert found
     assert all(torch.equal(tensor, plain[name]) for name, tensor in found.items())

@@ -14,7 +14,7 @@ from photinus.engine import worker_bootstrap
 from photinus.engine.base import part_of
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.engine.worker_bootstrap import told_error
+from photinus.engine.worker_bootstrap import reported_error
 from photinus.strategies.recipes import publish
 from photinus.transport.serve import TcpListener
 from photinus.transport.tcp import parse_address
@@ -179,9 +179,9 @@ def test_a_hall_without_a_result_says_so(tiny):
 
 
 def test_only_errors_of_ours_are_made_from_a_name():
-    assert type(told_error("a", "DataError")) is DataError
+    assert type(reported_error("a", "DataError")) is DataError
     for name in ("", "SystemExit", "message", "Exception"):
-        assert type(told_error("a", name)) is RunFailedError
+        assert type(reported_error("a", name)) is RunFailedError
 
 
 def test_a_worker_gives_its_driver_up_soon_enough_to_be_gone_in_time(tiny, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from photinus import Job, ModuleStage, TorchClassifier, by_value, train
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.events import RoundClosed
-from photinus.core.factories import code_named
+from photinus.core.factories import resolve_user_code
 from photinus.engine.spark.engine import SparkEngine
 from photinus.engine.spark.sent_code import check_sent
 from photinus.strategies.recipes import from_plain
@@ -146,4 +146,4 @@ def test_what_can_be_imported_is_not_sent_by_value():
 
 def test_a_name_of_another_program_says_where_the_function_belongs():
     with pytest.raises(UsageError, match="was defined in another program; define it in a file"):
-        code_named("__main__:net_1234", "module")
+        resolve_user_code("__main__:net_1234", "module")

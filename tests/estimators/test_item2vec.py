@@ -77,12 +77,12 @@ def test_the_order_of_a_basket_and_what_is_in_it_twice_decide_nothing(spark, kin
 
 def test_with_no_window_every_pair_of_a_basket_is_learnt_from():
     from photinus.embeddings import reference
-    from photinus.embeddings.vocabulary import chances_of
+    from photinus.embeddings.vocabulary import draw_tables
 
     job = Item2Vec()._job(np.full(40, 25), 1)
     rule = reference.Rule(job.model.window, 1, False)
     basket = np.append(np.arange(40, dtype=np.int32), -1)
-    drawn = reference.centres(basket, chances_of(np.ones(40), job.model.sample, 1), rule, 7)
+    drawn = reference.centres(basket, draw_tables(np.ones(40), job.model.sample, 1), rule, 7)
     assert [len(context) for context, _, _ in drawn] == [39] * 40
     assert Item2Vec(windowSize=3)._job(np.full(40, 25), 1).model.window == 3
 

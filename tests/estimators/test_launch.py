@@ -20,7 +20,7 @@ from photinus import (
     streaming,
 )
 from photinus.core.errors import NotReadyError, PhotinusError, RunFailedError, UsageError
-from photinus.core.threads import threads_held
+from photinus.core.threads import limit_threads
 from photinus.strategies.outer import Sgd
 
 ROWS = [
@@ -68,7 +68,7 @@ def same_bits(found, model):
 
 
 def plain():
-    with threads_held(1):
+    with limit_threads(1):
         return loop(ROWS, agreed_by=None)
 
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from photinus.core.threads import threads_held
+from photinus.core.threads import limit_threads
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread():
     """As a worker computes; threads that wait for each other are slow on a busy machine."""
-    with threads_held(1):
+    with limit_threads(1):
         yield
 
 

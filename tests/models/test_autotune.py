@@ -8,7 +8,7 @@ from torch import nn
 from photinus.models import autotune as measuring
 from photinus.models.autotune import fastest
 from photinus.models.matmul import resolve
-from photinus.models.tensors import laid_out
+from photinus.models.tensors import to_memory_format
 
 pytestmark = pytest.mark.numerics
 
@@ -88,6 +88,8 @@ def test_bfloat16_is_not_taken_without_instructions_for_it():
 
 def test_only_images_have_their_channels_last():
     images, rows = torch.zeros(2, 3, 4, 4), torch.zeros(2, 5)
-    assert laid_out(images, "channels_last").is_contiguous(memory_format=torch.channels_last)
-    assert laid_out(rows, "channels_last") is rows
-    assert laid_out(images, "contiguous") is images
+    assert to_memory_format(images, "channels_last").is_contiguous(
+        memory_format=torch.channels_last
+    )
+    assert to_memory_format(rows, "channels_last") is rows
+    assert to_memory_format(images, "contiguous") is images

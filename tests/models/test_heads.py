@@ -8,8 +8,8 @@ from photinus.models.heads import (
     LABELS,
     NUMBERS,
     errors_of,
+    evaluation_sums,
     head_under,
-    judged,
     label_counts,
 )
 
@@ -36,7 +36,7 @@ def test_the_counts_of_labels_are_scikit_learns_however_the_rows_are_cut():
     outputs, labels = rng.normal(size=(61, 3)), rng.integers(0, 2, (61, 3))
     sums = {"examples": 61.0}
     for some in np.array_split(np.arange(61), 4):
-        batch = judged(LABELS, torch.tensor(outputs[some]), torch.tensor(labels[some]))
+        batch = evaluation_sums(LABELS, torch.tensor(outputs[some]), torch.tensor(labels[some]))
         sums |= {name: sums.get(name, 0.0) + n for name, n in batch.items()}
     tables = multilabel_confusion_matrix(labels, outputs > 0)  # [L, 2, 2]
     expected = [[t[1, 1], t[0, 1], t[1, 0], t[0, 0]] for t in tables]

@@ -53,7 +53,7 @@ def browser():
     ]
 
 
-def looked_at(browser, folder, page, width):
+def diagnose(browser, folder, page, width):
     """What a browser says of the page at this width; its picture lies beside it."""
     (folder / "report.html").write_text(page, encoding="utf-8")
     frame = folder / f"{width}.html"
@@ -73,7 +73,7 @@ def looked_at(browser, folder, page, width):
 def test_on_a_phone_and_on_a_desktop_no_word_breaks_and_nothing_is_cut_off(
     browser, sample, tmp_path, width
 ):
-    found = looked_at(browser, tmp_path, render(sample), width)
+    found = diagnose(browser, tmp_path, render(sample), width)
     assert found["broken"] == []
     assert found["width"] <= width
     assert found["unseen"] == 0
@@ -86,6 +86,6 @@ def test_the_check_finds_words_that_break_and_a_page_that_is_too_wide(browser, s
     worse = "</style><style>* { overflow-wrap: anywhere; } .stacks td { display: table-cell }"
     worse += ".stacks tr { display: table-row } h1 { width: 900px }</style>"
     page = re.sub(r"<meta http-equiv[^>]*>", "", render(sample)).replace("</style>", worse, 1)
-    found = looked_at(browser, tmp_path, page, 390)
+    found = diagnose(browser, tmp_path, page, 390)
     assert "fine-tuning" in " ".join(found["broken"]) or len(found["broken"]) > 5
     assert found["width"] > 390

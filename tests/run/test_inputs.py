@@ -12,7 +12,7 @@ from torch import nn
 
 from photinus.core.errors import DataError, UsageError
 from photinus.core.events import RoundClosed
-from photinus.core.factories import code_named
+from photinus.core.factories import resolve_user_code
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.columns import inputs_from
 from photinus.data.rows import Rows
@@ -184,7 +184,7 @@ def test_the_code_of_encoders_and_collates_is_the_users_own():
     made = inputs_from({"x": [[1]]}, replace(source.named, encoders={}, collate="os:listdir"))
     with pytest.raises(UsageError, match="a collate must be the user's own code"):
         made.batch(np.array([0]))
-    assert code_named("torch.nn:Linear", "module", nn.Module) is torch.nn.Linear
+    assert resolve_user_code("torch.nn:Linear", "module", nn.Module) is torch.nn.Linear
 
 
 def test_inputs_in_memory_are_not_sent_to_a_cluster():

@@ -12,7 +12,7 @@ from photinus.strategies.outer import Sgd
 from photinus.strategies.single_worker import SingleWorker
 from photinus.strategies.sparse import to_dense
 from photinus.training.offer_accept import offer
-from photinus.training.own_loop import OwnLoop, agreed_on
+from photinus.training.own_loop import OwnLoop, strategy_pair
 
 
 def test_an_exchange_reads_and_writes_the_modules_own_memory():
@@ -56,14 +56,14 @@ def test_frozen_parameters_are_not_agreed_on():
 
 def test_a_start_by_gradients_that_nobody_asked_for_is_left_out():
     assert averaging().gradients_until == "auto"
-    assert agreed_on(averaging(), 4).gradients_until == 0.0
+    assert strategy_pair(averaging(), 4).gradients_until == 0.0
 
 
 def test_a_single_worker_keeps_its_bits():
-    assert agreed_on(diloco(every=Steps(9)), 1) == SingleWorker(every=Steps(9))
-    assert agreed_on(elastic(), 1) == SingleWorker(every=elastic().every)
+    assert strategy_pair(diloco(every=Steps(9)), 1) == SingleWorker(every=Steps(9))
+    assert strategy_pair(elastic(), 1) == SingleWorker(every=elastic().every)
 
 
 def test_as_many_owners_as_there_are_workers():
     with pytest.raises(UsageError, match="owners must be 1, or 4"):
-        agreed_on(averaging(owners=3, outer=Sgd()), 4)
+        strategy_pair(averaging(owners=3, outer=Sgd()), 4)

@@ -15,7 +15,7 @@ from photinus.core.errors import AuthenticationError, LinkLostError, NotReadyErr
 from photinus.testing import check_link
 from photinus.transport import folder
 from photinus.transport.credentials import Credentials
-from photinus.transport.filesystems import LocalFilesystem, place_of
+from photinus.transport.filesystems import LocalFilesystem, filesystem_of
 from photinus.transport.folder import SCHEME, FolderLink, FolderListener
 from photinus.transport.frames import Frame
 from photinus.transport.seal import Seal
@@ -55,7 +55,7 @@ def test_files_are_sealed_for_their_owner_alone_and_gone_once_read(echo, tmp_pat
 
 
 def test_what_lies_in_the_folder_tells_nothing(tmp_path):
-    place = place_of(str(tmp_path))
+    place = filesystem_of(str(tmp_path))
     line = folder._FileQueue(place, Seal(KEYS.worker()), "up/link-")
     line.put(Frame("push", header={"secret": "plain words"}))
     [name] = place.names("up")
@@ -101,7 +101,7 @@ def test_files_that_are_put_back_are_never_heard_again(tmp_path, monkeypatch):
     listener = FolderListener(
         str(tmp_path), KEYS, lambda p, f: heard.append(f.kind), lambda p: gone.set()
     )
-    place = place_of(listener.address.removeprefix(SCHEME))
+    place = filesystem_of(listener.address.removeprefix(SCHEME))
 
     def put_back():
         for name in [name for name in kept if name.startswith("up/")]:
@@ -153,12 +153,12 @@ def test_an_address_where_nobody_listens_is_told_at_once():
 
 def test_an_address_with_a_port_that_is_none_is_one_sentence():
     with pytest.raises(UsageError, match=r"hdfs://host:name/x is no address; got .*; write it as"):
-        place_of("hdfs://host:name/x")
+        filesystem_of("hdfs://host:name/x")
 
 
 def test_an_address_that_nothing_opens_is_one_sentence():
     with pytest.raises(NotReadyError, match="nosuch://x cannot be opened"):
-        place_of("nosuch://x")
+        filesystem_of("nosuch://x")
 
 
 def test_a_listener_that_died_is_noticed_by_its_sign(echo, monkeypatch):
@@ -188,7 +188,7 @@ def test_who_saw_a_driver_die_early_finds_the_next_one_at_once(echo, tmp_path, m
 def test_a_line_has_a_bounded_number_of_files(tmp_path, monkeypatch):
     monkeypatch.setattr(folder, "_MOST_UNREAD", 3)
     root = tmp_path / KEYS.run.hex()
-    place = place_of(str(root))
+    place = filesystem_of(str(root))
     place.make()
     seal = Seal(KEYS.worker())
     place.put("signs/000000000000", seal.close("signs/000000000000", b""))

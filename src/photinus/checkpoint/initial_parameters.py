@@ -13,7 +13,7 @@ _RUN_FILE, _SPARK_ML_FOLDERS = "job.json", ("metadata", "data")
 """Files that identify a run's folder, and a folder that an estimator's model was saved in."""
 
 
-def load_start(path: Path | str, *, is_mapped: bool = False) -> Tensors:
+def load_initial_tensors(path: Path | str, *, is_mapped: bool = False) -> Tensors:
     """Returns the arrays of a trained model by name; code that it names is not loaded.
 
     Args:

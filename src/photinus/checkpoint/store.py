@@ -26,7 +26,7 @@ _SEAL = FolderFormat(file="manifest.json", format="photinus-checkpoint", fields=
 _TEMPORARY = re.compile(r"\..+\.(tmp|old)-[0-9a-f]{12}")
 _SUFFIX = ".safetensors"
 _PIN = ".pinned"
-MAPPED = "shard-"
+MAPPED_PREFIX = "shard-"
 """Files whose names begin so are of tables that no memory holds: they are read through a map."""
 LARGE_BYTES = 4 << 30
 """Of a checkpoint with such files of so many bytes no older ones stay beside it."""
@@ -115,7 +115,7 @@ class Store:
         is_all_finite = all(_is_finite(arrays) for arrays in files.values())
         encoded = {
             checked_name(file, "file") + _SUFFIX: arrays
-            if file.startswith(MAPPED)
+            if file.startswith(MAPPED_PREFIX)
             else to_safetensors(arrays)
             for file, arrays in files.items()
         }
@@ -156,7 +156,7 @@ class Store:
         """
         folder = self.folder / checked_name(name, "checkpoint")
         try:
-            body, files = _SEAL.read(folder, MAPPED)
+            body, files = _SEAL.read(folder, MAPPED_PREFIX)
         except CheckpointError as error:
             raise CheckpointError(f"checkpoint {name}: {error}") from error
         arrays = {file.removesuffix(_SUFFIX): tensors for file, tensors in files.items()}

@@ -49,8 +49,8 @@ def _local_devices() -> tuple[VisibleDevice, ...]:
 
 
 def _executor_devices(tasks: int) -> tuple[VisibleDevice, ...]:
-    from photinus.engine.spark.executor_devices import seen_by_tasks
+    from photinus.engine.spark.executor_devices import visible_devices
     from photinus.engine.spark.session import spark_session
 
     with redirect_stderr(Path(os.devnull)):
-        return seen_by_tasks(spark_session(tasks, name="photinus devices"), tasks)
+        return visible_devices(spark_session(tasks, name="photinus devices"), tasks)

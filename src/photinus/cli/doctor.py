@@ -127,8 +127,8 @@ def _check_cluster() -> Diagnosis:
 
 def _spark_findings(workers: int) -> Iterator[Diagnosis]:
     """Yields the findings about a session and its workers."""
-    from photinus.engine.spark.diagnostics import looked_at
+    from photinus.engine.spark.diagnostics import diagnose
     from photinus.engine.spark.session import spark_session
 
     with redirect_stderr(Path(os.devnull)):
-        yield from looked_at(spark_session(workers, name="photinus doctor"), workers)
+        yield from diagnose(spark_session(workers, name="photinus doctor"), workers)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def evaluate(run: str, data: str | None, *, trust_code: bool) -> None:
     """Measure a saved model on rows that it was not trained on."""
     from photinus.cli.watch import error_text
-    from photinus.core.threads import threads_held
+    from photinus.core.threads import limit_threads
     from photinus.report.event_text import confusion_table
     from photinus.run.evaluate import load_trained, measure
     from photinus.run.remote_resume import fetched
@@ -34,7 +34,7 @@ def evaluate(run: str, data: str | None, *, trust_code: bool) -> None:
             raise UsageError(f"{run} holds no model", do="name the folder of a run or of a model")
         trained, meta = load_trained(model, trust_code=trust_code)
     rows = rows_to_measure_on(meta.get("data", {}), data)
-    with threads_held(meta.get("threads", 1)):
+    with limit_threads(meta.get("threads", 1)):
         metrics, extra = measure(trained, rows)
     click.echo(f"{len(rows.features):,} rows")
     for name, value in metrics.items():

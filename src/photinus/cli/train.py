@@ -244,11 +244,11 @@ def continue_run(
     """
     from photinus.cli.watch import watched
     from photinus.run.remote_resume import placed
-    from photinus.run.train import continued
+    from photinus.run.train import resume_run
 
     path, mirror = placed(folder)
     with watched(path, mirror.address if mirror else "", command) as callbacks:
-        outcome = continued(
+        outcome = resume_run(
             mirror or path, callbacks=callbacks, verbose=False, trust_code=trust_code, note=note
         )
     _print_result(outcome)

@@ -11,7 +11,7 @@ import numpy as np
 from photinus.checkpoint.background import Saver
 from photinus.checkpoint.files import Step, Tensors
 from photinus.checkpoint.mapped import ScratchFolder
-from photinus.checkpoint.store import MAPPED, Checkpoint, Store
+from photinus.checkpoint.store import MAPPED_PREFIX, Checkpoint, Store
 from photinus.core.errors import CheckpointError
 from photinus.core.events import CheckpointFailed, CheckpointSaved, Event, Warned
 from photinus.strategies.base import Message
@@ -72,7 +72,7 @@ class Checkpoints:
                 raise CheckpointError("no checkpoint of this run is whole", do="train anew")
             return None
         self.found = checkpoint.name
-        return cut_from(checkpoint, self._fingerprint)
+        return snapshot_from(checkpoint, self._fingerprint)
 
     def close(self) -> None:
         """Writes what waits; what was written in pages loses its other name."""
@@ -91,7 +91,7 @@ def files_of(cut: RunSnapshot) -> _Files:
     agreed_arrays = {name: value for name, value in point_arrays.items() if value is not None}
     agreed_arrays |= {f"outer.{i}": value for i, value in enumerate(point.outer)}
     files: _Files = {"agreed": agreed_arrays}
-    files |= {f"{MAPPED}{slot:05d}": shard for slot, shard in cut.shards.items()}
+    files |= {f"{MAPPED_PREFIX}{slot:05d}": shard for slot, shard in cut.shards.items()}
     if cut.history:
         files["history"] = {f"{i:03d}": vector for i, vector in enumerate(cut.history)}
     for slot, inner in cut.inner.items():
@@ -120,7 +120,7 @@ def meta_of(cut: RunSnapshot, fingerprint: str) -> dict[str, Any]:
     }
 
 
-def cut_from(checkpoint: Checkpoint, fingerprint: str) -> RunSnapshot:
+def snapshot_from(checkpoint: Checkpoint, fingerprint: str) -> RunSnapshot:
     """Returns the cut in a checkpoint.
 
     Raises:
@@ -135,7 +135,7 @@ def cut_from(checkpoint: Checkpoint, fingerprint: str) -> RunSnapshot:
         )
     agreed = files["agreed"]
     outer_count = sum(name.startswith("outer.") for name in agreed)
-    shards = [files[name] for name in sorted(files) if name.startswith(MAPPED)]
+    shards = [files[name] for name in sorted(files) if name.startswith(MAPPED_PREFIX)]
     history = files.get("history", {})
     return RunSnapshot(
         phase=int(meta["phase"]),

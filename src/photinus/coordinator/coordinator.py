@@ -152,7 +152,7 @@ class Coordinator(LeaseServer):
         seat, out = self.leases.seats[frame.slot], list[Frame]()
         if seat.is_resting or self.is_between_passes:
             return [self._reply_to(frame, "done")]
-        if seat.leaver and seat.leaver == frame.header["attempt"]:
+        if seat.leaving_attempt and seat.leaving_attempt == frame.header["attempt"]:
             return [self._reply_to(frame, "busy")]
         if seat.yields in ("ends", "ended") and not seat.is_live:
             seat.yields = "ended"

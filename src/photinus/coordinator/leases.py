@@ -90,7 +90,7 @@ class SeatState:
     strikes: int = 0
     """How many of its pushes were not finite."""
     is_quarantined: bool = False
-    leaver: str = ""
+    leaving_attempt: str = ""
     """The attempt that gives the seat up after its next push, for another of its own."""
     yields: Yields = ""
     """How far the seat is given up to another run, or taken back."""
@@ -98,7 +98,7 @@ class SeatState:
     @property
     def is_leaving(self) -> bool:
         """True while the worker that holds the seat is about to give it up."""
-        is_leaver = bool(self.leaver) and self.attempt == self.leaver
+        is_leaver = bool(self.leaving_attempt) and self.attempt == self.leaving_attempt
         return self.is_live and (is_leaver or self.is_yielding)
 
     @property

@@ -19,7 +19,7 @@ from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.recipes import RECIPES, from_plain, to_plain
 from photinus.strategies.single_worker import SingleWorker
 from photinus.strategies.spec import StrategySpec
-from photinus.training.own_loop import agreed_on, plan_of
+from photinus.training.own_loop import plan_of, strategy_pair
 from photinus.training.plan import TrainingPlan
 from photinus.transport.frames import Frame
 
@@ -32,7 +32,7 @@ _SAME_FIELDS = {
 _SAME_HINT = "give every worker the same model and strategy, and all of them steps or none"
 
 
-def start_of(seat: Seat, parameters: Parameters, header: Mapping[str, Any]) -> Frame:
+def start_frame(seat: Seat, parameters: Parameters, header: Mapping[str, Any]) -> Frame:
     """Returns the frame that worker 0 sends before its first hello: the point all start from.
 
     Args:
@@ -121,7 +121,7 @@ class LoopCoordinator(Coordinator):
         vectors = (arrays[name] for name in ("trained", "floats", "integers"))
         start = Parameters(self._layout, *vectors)
         self._header = {name: frame.header.get(name) for name in _SAME_FIELDS}
-        strategy = agreed_on(self._named_strategy(), self._workers)
+        strategy = strategy_pair(self._named_strategy(), self._workers)
         self._set_up(self._plan(strategy, start), self.callbacks, now)
         self._early_hellos = None
         return [answer, *(f for hello in early_hellos.values() for f in self.hear(hello, now))]

@@ -13,7 +13,7 @@ from photinus.core.errors import PhotinusError
 from photinus.core.events import Log, Warned
 from photinus.protocol.headers import checked
 from photinus.transport.frames import Frame
-from photinus.transport.link import Gone, Hear, Listener, Peer
+from photinus.transport.link import Listener, OnClosed, OnFrame, Peer
 
 _TICK_SECONDS = 0.1
 
@@ -32,7 +32,7 @@ class Service:
     def __init__(
         self,
         coordinator: LeaseServer,
-        listen: Callable[[Hear, Gone], Listener],
+        listen: Callable[[OnFrame, OnClosed], Listener],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._coordinator, self._now, self._reports = coordinator, now, WorkerReports()
@@ -85,7 +85,7 @@ class Service:
     def retire(self, slot: int, attempt: str) -> None:
         """Has an attempt give its seat up after its next push."""
         with self._lock:
-            self._coordinator.leases.seats[slot].leaver = attempt
+            self._coordinator.leases.seats[slot].leaving_attempt = attempt
 
     def has_left(self, slot: int, attempt: str) -> bool:
         """Returns whether this attempt does not hold the seat."""

@@ -253,7 +253,7 @@ class TaskServer(LeaseServer):
         return answer
 
 
-def unit_life(work: UnitWork, *, can_repeat: bool) -> WorkerGenerator:
+def unit_requests(work: UnitWork, *, can_repeat: bool) -> WorkerGenerator:
     """Yields a worker's requests until its unit is done.
 
     Args:

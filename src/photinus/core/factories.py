@@ -90,7 +90,7 @@ def check_importable(plain: object, what: str) -> None:
             raise UsageError(f"{what} names code that is sent by value", got=repr(name), do=do)
 
 
-def imported(path: str, kind: str) -> Callable[..., Any]:
+def import_named(path: str, kind: str) -> Callable[..., Any]:
     """Returns the callable that "package.module:name" names, whatever it is.
 
     Args:
@@ -101,7 +101,7 @@ def imported(path: str, kind: str) -> Callable[..., Any]:
         UsageError: it has another form, cannot be imported, or is not callable.
 
     Example:
-        >>> imported("torch.nn:Linear", "module").__name__
+        >>> import_named("torch.nn:Linear", "module").__name__
         'Linear'
     """
     module, colon, name = path.partition(":")
@@ -135,7 +135,7 @@ def imported(path: str, kind: str) -> Callable[..., Any]:
     return result
 
 
-def code_named(path: str, kind: str, *bases: type) -> Callable[..., Any]:
+def resolve_user_code(path: str, kind: str, *bases: type) -> Callable[..., Any]:
     """Returns what a name stands for if it is what a job may call; nothing is called to find out.
 
     That is a subclass of `bases`, one of their instances, or a function of the user's own package:
@@ -143,14 +143,14 @@ def code_named(path: str, kind: str, *bases: type) -> Callable[..., Any]:
 
     Args:
         path: "package.module:name".
-        kind: as of `imported`.
+        kind: as of `import_named`.
         bases: classes whose subclasses are taken from any package.
 
     Raises:
-        UsageError: as `imported` does; or it is something else, such as `subprocess:getoutput`.
+        UsageError: as `import_named` does; or it is something else, such as `subprocess:getoutput`.
 
     Example:
-        >>> code_named("subprocess:getoutput", "module")
+        >>> resolve_user_code("subprocess:getoutput", "module")
         Traceback (most recent call last):
         photinus.core.errors.UsageError: a module must be the user's own code; got \
 'subprocess:getoutput' of Python's library; name a function of your own package
@@ -158,7 +158,7 @@ def code_named(path: str, kind: str, *bases: type) -> Callable[..., Any]:
     check_name(path, kind)
     if path.partition(":")[0].partition(".")[0] in sys.stdlib_module_names:  # not even imported
         raise _foreign_code_error(path, kind, "Python's library")
-    code = imported(path, kind)
+    code = import_named(path, kind)
     if bases and isinstance(code, type):
         if not issubclass(code, bases):
             base_names = " or ".join(base.__name__ for base in bases)

@@ -74,7 +74,7 @@ def choose_kernels() -> None:
 
 
 @contextmanager
-def threads_held(threads: int) -> Iterator[None]:
+def limit_threads(threads: int) -> Iterator[None]:
     """Sets the threads of this process for a while, and restores them afterwards.
 
     The settings are the process's, so of several that hold it at once the latest decides, and
@@ -83,7 +83,7 @@ def threads_held(threads: int) -> Iterator[None]:
     Example:
         >>> import torch
         >>> before = torch.get_num_threads()
-        >>> with threads_held(1):
+        >>> with limit_threads(1):
         ...     torch.get_num_threads()
         1
         >>> torch.get_num_threads() == before

@@ -70,7 +70,7 @@ class ColumnSpec:
         return math.prod(self.shape)
 
 
-def unequal_rows(column: str) -> str:
+def unequal_rows_advice(column: str) -> str:
     """Returns what to do about a column whose rows have unequal lengths."""
     named = f"inputs={{'parameter of forward': '{column}'}}"
     pads = "where arrays of any length are padded, or go to a collate"
@@ -132,7 +132,7 @@ def _unequal_lengths(column: pa.Array, name: str, spec: ColumnSpec) -> Iterator[
         name,
         bad,
         lambda row: f"length {widths[row]}{unit}, expected {expected}{unit}",
-        lambda _: unequal_rows(name),
+        lambda _: unequal_rows_advice(name),
     )
 
 

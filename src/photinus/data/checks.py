@@ -106,7 +106,7 @@ def not_finite(column: str, values: Array) -> Iterator[InvalidValues]:
 
 
 def _too_large(
-    column: str, values: Array, factor: float, trained_in: Callable[[], str]
+    column: str, values: Array, factor: float, training_dtype: Callable[[], str]
 ) -> Iterator[InvalidValues]:
     """Yields numbers that are finite, and infinite in the type that is trained on."""
     is_narrow = values.dtype.itemsize <= np.dtype(np.float32).itemsize
@@ -116,7 +116,7 @@ def _too_large(
     largest = max(abs(float(values.min())), abs(float(values.max())))
     if largest <= _FLOAT32 and largest * factor <= _FLOAT32:
         return
-    dtype = np.dtype(trained_in() if factor == 1 else np.float32)
+    dtype = np.dtype(training_dtype() if factor == 1 else np.float32)
     rows = values.reshape(len(values), -1)  # [n, width]
     with np.errstate(over="ignore", invalid="ignore"):
         overflows = np.isfinite(rows) & ~np.isfinite(rows.astype(dtype) * dtype.type(factor))
@@ -155,11 +155,11 @@ class RowChecker:
         self,
         checks: RowChecks,
         partition: int = 0,
-        trained_in: Callable[[], str] = _in_float64,
+        training_dtype: Callable[[], str] = _in_float64,
     ) -> None:
         self.checks = checks
         self.partition = partition
-        self._trained_in = trained_in
+        self._trained_in = training_dtype
         self.rows_seen = 0
         self.templates: dict[str, Column] = {}
         """Input -> its column without rows: the type and the shape that its first rows had."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from photinus.core.errors import DataError, NotReadyError, PhotinusError, UsageError
-from photinus.core.factories import code_named
+from photinus.core.factories import resolve_user_code
 from photinus.core.pretrained import pretrained_folder
 from photinus.core.settings import unknown_name
 from photinus.data.base import Array
@@ -92,7 +92,7 @@ def _encoder(name: str) -> Callable[[list[Any]], Any]:
     if name in ENCODERS:
         return ENCODERS[name]
     if ":" in name:
-        return code_named(name, "function")
+        return resolve_user_code(name, "function")
     try:
         pretrained_folder(name)
     except NotReadyError as error:
@@ -111,7 +111,7 @@ def holds_text(column: str) -> DataError:
     return DataError(f"column {column} holds text", do=do)
 
 
-def renamed(batch: pa.RecordBatch, names: Mapping[str, Any]) -> pa.RecordBatch:
+def rename_columns(batch: pa.RecordBatch, names: Mapping[str, Any]) -> pa.RecordBatch:
     """Returns columns of a batch under other names.
 
     Args:

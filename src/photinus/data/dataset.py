@@ -18,7 +18,7 @@ from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.arrow import ColumnSpec
 from photinus.data.base import Batch
 from photinus.data.checks import RowChecker, RowChecks
-from photinus.data.columns import InputSpec, renamed
+from photinus.data.columns import InputSpec, rename_columns
 from photinus.data.rows import Rows
 from photinus.data.spool import Budget, gather
 
@@ -236,13 +236,13 @@ class _SparkSource:
         Raises:
             UsageError: other processes want a part.
         """
-        from photinus.data.spark import streamed
+        from photinus.data.spark import stream_batches
 
         if workers > 1:
             do = "write it as Parquet, and give batches what spark.read.parquet returns"
             got = f"process {rank} of {workers}"
             raise UsageError("the plan of a DataFrame runs for one process", got=got, do=do)
-        return 0, streamed(self.frame)
+        return 0, stream_batches(self.frame)
 
 
 _RowGroup = tuple[str, int, int]
@@ -277,7 +277,7 @@ class _ParquetSource:
             with _open_file(path) as file:
                 table = pq.ParquetFile(file).read_row_group(group, columns=columns)
             for batch in table.slice(start, stop - start).to_batches():
-                yield renamed(batch, self.names)
+                yield rename_columns(batch, self.names)
 
 
 def _row_groups(files: list[str]) -> list[_RowGroup]:

@@ -144,7 +144,7 @@ def _tar_members(shard: tarfile.TarFile) -> Iterator[tuple[str, str, bytes]]:
             yield f"{folder}{slash}{stem}", extension.lower(), content.read()
 
 
-def listed(path: str, side: int, classes: Sequence[str] = ()) -> ImageFiles:
+def list_image_files(path: str, side: int, classes: Sequence[str] = ()) -> ImageFiles:
     """Returns the image files under a path, in an order that chance decides, always the same.
 
     Args:
@@ -183,7 +183,7 @@ def load_images(files: ImageFiles, most_corrupt: float = 0.0) -> tuple[Array, Ar
     """Returns all images [n, 3 · side²], uint8, and labels [n], read by this process.
 
     Args:
-        files: as `listed` found them.
+        files: as `list_image_files` found them.
         most_corrupt: as of `image_frame`.
 
     Raises:
@@ -240,7 +240,7 @@ def image_frame(
         >>> image_frame(spark, "hdfs:///pictures", side=256).count()  # doctest: +SKIP
         50000
     """
-    files = listed(path, side, classes)
+    files = list_image_files(path, side, classes)
     default_partitions = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200")))
     partition_count = (
         min(default_partitions, len(files.names)) if partitions is None else partitions

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from photinus.core.errors import DataError, UsageError
-from photinus.core.factories import code_named
+from photinus.core.factories import resolve_user_code
 from photinus.core.masks import mask_of
 from photinus.data.base import Array
 
@@ -236,7 +236,7 @@ class Inputs:
         )
 
     def _collate(self, index: _Index) -> dict[str, Array]:
-        function: Callable[..., Any] = code_named(self.collate, "collate")
+        function: Callable[..., Any] = resolve_user_code(self.collate, "collate")
         rows = [{name: _row(column, i) for name, column in self.columns.items()} for i in index]
         try:
             batch = function(rows)

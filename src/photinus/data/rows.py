@@ -164,11 +164,11 @@ def scaled(features: Array, scale: float | None) -> Array:
     return floats
 
 
-def span_of(features: Features, scale: float | None) -> tuple[float, float] | None:
+def value_range(features: Features, scale: float | None) -> tuple[float, float] | None:
     """Returns the lowest and the highest number of the first rows, scaled; None without any.
 
     Example:
-        >>> span_of(np.array([[0, 51], [255, 102]]), 1 / 51)
+        >>> value_range(np.array([[0, 51], [255, 102]]), 1 / 51)
         (0.0, 5.0)
     """
     if isinstance(features, Inputs):

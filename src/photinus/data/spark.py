@@ -261,14 +261,14 @@ def first_rows(frame: DataFrame, spec: ColumnSpec, rows: int = 2) -> Block:
     """
     import pyarrow as pa
 
-    batches = [batch for batch in streamed(frame.limit(rows)) if batch.num_rows]
+    batches = [batch for batch in stream_batches(frame.limit(rows)) if batch.num_rows]
     if not batches:
         raise DataError("there are no rows", do="look at where the data is read")
     (batch,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
     return arrays(batch, spec, RowChecker(RowChecks()))
 
 
-def streamed(
+def stream_batches(
     frame: DataFrame,
     change: Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]] | None = None,
 ) -> Iterator[pa.RecordBatch]:
@@ -334,7 +334,7 @@ def classes_in(df: DataFrame, label: str | list[str]) -> int | None:
 
 
 @contextlib.contextmanager
-def once(frame: DataFrame, *, always: bool = False) -> Iterator[DataFrame]:
+def run_plan_once(frame: DataFrame, *, always: bool = False) -> Iterator[DataFrame]:
     """Has the plan behind some rows run once, however often they are read meanwhile.
 
     Where it moves rows between tasks, even to ask how many partitions there are runs a part of it.

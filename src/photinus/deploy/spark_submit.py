@@ -16,7 +16,7 @@ from photinus.core.addresses import is_address
 from photinus.core.errors import NotReadyError, UsageError, reason_of
 from photinus.deploy.executor_process import ENDS_EXECUTOR
 from photinus.deploy.packaging import LAUNCHER
-from photinus.transport.filesystems import check_reached
+from photinus.transport.filesystems import check_reachable
 
 _MASTER: Final = re.compile(r"yarn|spark://[^/\s]+:\d+(,[^/\s]+:\d+)*|local(\[[0-9*]+(,\d+)?\])?")
 _SECRET_NAME: Final = re.compile(r"secret|password|token|credential|access\.key|keyPassword", re.I)
@@ -172,8 +172,8 @@ def check_answered(master: str) -> None:
     *others, last = (f"spark://{host}" for host in hosts.split(","))
     for address in others:
         with contextlib.suppress(NotReadyError):
-            return check_reached(address)
-    check_reached(last)
+            return check_reachable(address)
+    check_reachable(last)
 
 
 def _settings_folder(file: str) -> Path:

@@ -16,7 +16,7 @@ _XPU_VARIABLE = "ZE_AFFINITY_MASK"
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class TaskDevice:
     """What a task may use."""
 
     resource: str = ""
@@ -32,10 +32,10 @@ class Bound:
         return self.share if self.resource in ("", _GPU) else 1.0
 
 
-_bound = Bound()
+_bound = TaskDevice()
 
 
-def bound() -> Bound:
+def bound() -> TaskDevice:
     """Returns what this process was given last."""
     return _bound
 
@@ -56,7 +56,7 @@ class TaskResources:
     amounts: Mapping[str, float] = field(default_factory=dict)
     """How much of each it asked for; below 1 it is a share of one address."""
 
-    def bind(self) -> Bound:
+    def bind(self) -> TaskDevice:
         """Keeps this process to it.
 
         CUDA reads the addresses of GPUs, numbers and names of MIG alike, once, as it starts. So
@@ -69,7 +69,7 @@ class TaskResources:
         name = _GPU if _GPU in self.addresses else min(self.addresses, default="")
         addresses = list(self.addresses.get(name, ()))
         first = addresses[0] if addresses else ""
-        _bound = Bound(name, first, min(1.0, self.amounts.get(name, 1.0)))
+        _bound = TaskDevice(name, first, min(1.0, self.amounts.get(name, 1.0)))
         if name == _GPU and addresses:
             _set_visible(",".join(addresses))
         return _bound

@@ -13,7 +13,7 @@ _CANDIDATES = 16
 """For each neighbour asked for, so many candidates are kept while an index is searched."""
 
 
-def index_of(vectors: Vector) -> bytes:
+def build_index(vectors: Vector) -> bytes:
     """Returns an index of some vectors [V, D], as bytes: a graph in which neighbours are near.
 
     Raises:
@@ -40,7 +40,7 @@ class NeighbourIndex:
     """Finds the rows nearest to some vectors, and their cosines, by an index.
 
     Args:
-        saved: as of `index_of`; it is searched where it lies, without a copy.
+        saved: as of `build_index`; it is searched where it lies, without a copy.
     """
 
     def __init__(self, saved: bytes) -> None:

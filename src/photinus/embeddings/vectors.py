@@ -13,7 +13,7 @@ import numpy as np
 from photinus.checkpoint.mapped import MappedFile, ScratchFolder, is_mapped, write_arrays
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
-from photinus.embeddings.neighbours import NeighbourIndex, index_of
+from photinus.embeddings.neighbours import NeighbourIndex, build_index
 from photinus.embeddings.subwords import Ngrams, SubwordVectors
 from photinus.embeddings.words import MappedWords
 
@@ -208,7 +208,7 @@ class WordVectors:
 
     @cached_property
     def _hnsw(self) -> NeighbourIndex:
-        return NeighbourIndex(index_of(self.vectors))
+        return NeighbourIndex(build_index(self.vectors))
 
     def _search_index(
         self, query: Vector, query_rows: list[int], count: int

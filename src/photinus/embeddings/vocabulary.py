@@ -22,7 +22,7 @@ _BLOCK = 1 << 16
 NO_GRAMS = Subwords(np.zeros(1, np.int64), np.zeros(0, np.int64))
 
 
-def chances_of(
+def draw_tables(
     counts: Vector,
     sample: float,
     negatives: int,

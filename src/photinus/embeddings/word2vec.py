@@ -20,7 +20,7 @@ from photinus.embeddings import reference
 from photinus.embeddings.draws import DrawTables, Subwords
 from photinus.embeddings.reference import Rule, Tables
 from photinus.embeddings.subwords import compose_vectors
-from photinus.embeddings.vocabulary import NO_GRAMS, chances_of, gains
+from photinus.embeddings.vocabulary import NO_GRAMS, draw_tables, gains
 from photinus.models.base import Batch, Model, Stage
 from photinus.models.optimizers import InnerOptimizer, InPlaceOptimizer
 from photinus.models.placement import CPU, torch_device
@@ -183,7 +183,7 @@ class WordTables(Model):
         """What is drawn with these counts."""
         counts, stage = self.parameters.view("counts"), self._stage
         fill = _kernel().fill_alias_table if stage.has_numba else None
-        chances = chances_of(counts, stage.sample, stage.negatives, self.grams, fill)
+        chances = draw_tables(counts, stage.sample, stage.negatives, self.grams, fill)
         release_freed_memory()
         return chances
 

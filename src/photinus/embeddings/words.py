@@ -119,7 +119,7 @@ def row_finder(words: Sequence[str]) -> Callable[[Sequence[str]], Vector]:
     return lambda queries: index.get_indexer(queries)
 
 
-def gathered(
+def collect_vocabulary(
     batches: Iterable[tuple[pa.Array, Vector]], max_in_memory: int
 ) -> tuple[Sequence[str], Vector]:
     """Returns words and their counts [V], as they come.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from photinus.coordinator.loop_coordinator import start_of
+from photinus.coordinator.loop_coordinator import start_frame
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError
 from photinus.core.settings import Limit, whole
 from photinus.engine.hooks import Hooks
@@ -19,7 +19,7 @@ from photinus.protocol.messages import Seat
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.recipes import to_plain
 from photinus.strategies.spec import StrategySpec
-from photinus.training.own_loop import OwnLoop, agreed_on, part_of_loop, plan_of
+from photinus.training.own_loop import OwnLoop, loop_data, plan_of, strategy_pair
 from photinus.training.worker_loop import live
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Agreed:
         strategy: StrategySpec | CustomStrategy,
         steps: int | None,
     ) -> None:
-        pair = agreed_on(strategy, here.loop.workers)
+        pair = strategy_pair(strategy, here.loop.workers)
         rendezvous, seat = (
             here.loop.rendezvous,
             Seat(here.loop.rendezvous.key.run, here.loop.rendezvous.term, 0, here.slot),
@@ -174,8 +174,8 @@ class Agreed:
             "is_counted": steps is not None,
         }
         if here.slot == 0:
-            rendezvous.send(start_of(seat, self._loop.parameters, hello_fields))
-        part = part_of_loop(self._loop, steps)
+            rendezvous.send(start_frame(seat, self._loop.parameters, hello_fields))
+        part = loop_data(self._loop, steps)
         self._worker = here.open_worker(live(plan, here.slot, part), hello_fields)
         self._is_open = self._worker.pump()
         if not self._is_open:

@@ -20,7 +20,7 @@ from photinus.data.base import Array, Block, Features
 from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.inputs import Inputs
 from photinus.data.label_skew import label_counts
-from photinus.data.rows import Rows, span_of
+from photinus.data.rows import Rows, value_range
 from photinus.data.shared import SharedFeed
 from photinus.engine.seat_sharing import Urgency
 from photinus.training.plan import TrainingPlan
@@ -80,7 +80,7 @@ class ArrayData:
         Raises:
             DataError: a row is wrong, by its number in `features`.
         """
-        checker = RowChecker(self.checks, trained_in=lambda: trained_in(plan))
+        checker = RowChecker(self.checks, training_dtype=lambda: training_dtype(plan))
         checker.open(len(self.features))
         rows = checker.checked(Block(self.features, self.labels, self.weights), scale=self.scale)
         return ArrayData(rows.features, rows.labels, self.scale, self.checks, rows.weights)
@@ -125,7 +125,7 @@ def native(rows: Array) -> Array:
     return rows.astype(rows.dtype.newbyteorder("="), copy=False)
 
 
-def trained_in(plan: TrainingPlan) -> str:
+def training_dtype(plan: TrainingPlan) -> str:
     """Returns the type of the numbers that a plan trains on: float32 or float64."""
     return plan.phases[0].stage.blank((), plan.seed).parameters.layout.dtype
 
@@ -142,7 +142,7 @@ def part_of(rows: Rows, plan: TrainingPlan) -> WorkerData:
         rows, validation_rows = rows.parted(plan.validation)
         return replace(part_of(rows, replace(plan, validation=0.0)), held=validation_rows)
     should_measure_span = plan.phases[0].stage.reads_probabilities
-    span = span_of(rows.features, rows.scale) if should_measure_span else None
+    span = value_range(rows.features, rows.scale) if should_measure_span else None
     if not plan.is_shared:
         labels = label_counts(rows.labels)
         return WorkerData(

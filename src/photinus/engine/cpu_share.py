@@ -126,7 +126,7 @@ def check_processors(share: float, slot: int) -> None:
         raise NotReadyError(wrong, got=got, do=f"set cpu_share to at most {available}")
 
 
-def shares_told(share: float, workers: int, *, is_here: bool) -> list[str]:
+def share_report_lines(share: float, workers: int, *, is_here: bool) -> list[str]:
     """Returns what a run reports at its start about the shares of its workers.
 
     Args:
@@ -135,7 +135,7 @@ def shares_told(share: float, workers: int, *, is_here: bool) -> list[str]:
         is_here: they are processes of this machine.
 
     Example:
-        >>> shares_told(0.5, 4, is_here=False)
+        >>> share_report_lines(0.5, 4, is_here=False)
         ['cpu_share=0.5: measured by each worker, which waits between its batches']
     """
     lines = [f"cpu_share={share:g}: measured by each worker, which waits between its batches"]

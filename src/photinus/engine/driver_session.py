@@ -17,11 +17,11 @@ from photinus.core.events import Event, Warned
 from photinus.core.file_limit import allow_descriptors
 from photinus.engine.base import BACKENDS, SOCKETS, RunSpec
 from photinus.engine.hooks import Hooks
-from photinus.engine.worker_bootstrap import Rendezvous, WorkerBootstrap, told_error
+from photinus.engine.worker_bootstrap import Rendezvous, WorkerBootstrap, reported_error
 from photinus.training.plan import WorkerLimits
 from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.folder import FolderListener
-from photinus.transport.link import Gone, Hear, Listener
+from photinus.transport.link import Listener, OnClosed, OnFrame
 from photinus.transport.refusals import refused
 from photinus.transport.serve import TcpListener
 
@@ -71,7 +71,7 @@ class ListeningService(Service):
             self.stop(str(error) or type(error).__name__)
         self.close()
 
-    def _listen(self, on_frame: Hear, on_closed: Gone) -> Listener:
+    def _listen(self, on_frame: OnFrame, on_closed: OnClosed) -> Listener:
         if self._road not in (SOCKETS, *BACKENDS):
             return FolderListener(self._road, self._keys, on_frame, on_closed, self._warn_refused)
         return TcpListener(
@@ -219,6 +219,6 @@ class DriverSession(ListeningService):
             if self.interrupt is not None:
                 raise self.interrupt
             if coordinator.failure:
-                raise told_error(coordinator.failure, coordinator.failure_kind)
+                raise reported_error(coordinator.failure, coordinator.failure_kind)
             raise RunFailedError("the run ended before its phases were over")
         return coordinator.result

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Self
 
 from photinus.core.errors import LinkLostError, UsageError
-from photinus.transport.filesystems import place_of
+from photinus.transport.filesystems import filesystem_of
 
 _DIRECTORY = "jobs"
 _SIGN_SECONDS = 2.0
@@ -108,7 +108,7 @@ class FolderClaims:
     _closed: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
-        self._filesystem = place_of(self.address)
+        self._filesystem = filesystem_of(self.address)
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(

@@ -19,7 +19,7 @@ from photinus.core import errors
 from photinus.core.errors import LinkError, LinkLostError, PhotinusError, RunFailedError
 from photinus.core.file_limit import allow_descriptors
 from photinus.core.malloc import keep_freed_memory, release_freed_memory
-from photinus.core.threads import threads_held
+from photinus.core.threads import limit_threads
 from photinus.devices.discovery import ready
 from photinus.devices.resources import TaskResources
 from photinus.engine.cpu_share import CpuShare, check_processors, paced
@@ -36,7 +36,7 @@ from photinus.transport.credentials import WorkerKey
 from photinus.transport.folder import SCHEME, FolderLink, FolderListener
 from photinus.transport.frames import Frame
 from photinus.transport.heartbeat import HeartbeatSender
-from photinus.transport.link import Gone, Hear, Link, Listener
+from photinus.transport.link import Link, Listener, OnClosed, OnFrame
 from photinus.transport.mesh import Mesh
 from photinus.transport.rate_limit import RateLimit
 from photinus.transport.refusals import refused
@@ -132,7 +132,7 @@ class Rendezvous:
         allow_descriptors(SPARE_DESCRIPTORS, f"worker {slot}")
         seat, attempt = Seat(self.key.run, self.term, 0, slot), attempt or uuid.uuid4().hex
         heartbeat = HeartbeatSender(self._open_quick_link, _heartbeat(seat, attempt), BEAT_SECONDS)
-        with threads_held(self.limits.threads), heartbeat, LogLines() as lines:
+        with limit_threads(self.limits.threads), heartbeat, LogLines() as lines:
             seated = _SeatedWorker(seat, attempt, heartbeat, lines)
             try:
                 if self.limits.cpu_share is not None:
@@ -245,7 +245,7 @@ class Rendezvous:
     def _make_mesh(self, link: Link) -> Mesh:
         """Listens to other workers at the address at which the coordinator sees this one."""
 
-        def listen(on_frame: Hear, on_closed: Gone) -> Listener:
+        def listen(on_frame: OnFrame, on_closed: OnClosed) -> Listener:
             if isinstance(link, TcpLink):
                 limits = Limits(pace=self.hooks.pace)
                 return TcpListener(
@@ -332,7 +332,7 @@ class WorkerBootstrap:
         rendezvous.run_worker(slot, attempt, make_generator, hello_fields)
 
 
-def told_error(text: str, kind: str) -> PhotinusError:
+def reported_error(text: str, kind: str) -> PhotinusError:
     """Returns the error that a worker reported, in its own class."""
     return (errors.class_of(kind) or RunFailedError)(text)
 

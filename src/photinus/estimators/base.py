@@ -15,10 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from photinus.core.errors import DataError, UsageError
 from photinus.core.settings import to_dict
 from photinus.data.checks import RowChecks
-from photinus.data.spark import as_frame, once, selected
+from photinus.data.spark import as_frame, run_plan_once, selected
 from photinus.engine.spark.engine import FrameData, check_slots, free_slots
 from photinus.engine.spark.executor_python import check_python
-from photinus.engine.spark.job import queried
+from photinus.engine.spark.job import run_query
 from photinus.engine.spark.session import is_connect
 from photinus.estimators.inputs import spec_and_example
 from photinus.estimators.model import NetworkModel
@@ -99,9 +99,9 @@ class NetworkEstimator(TrainingEstimator):
         with (
             self._reserve_seats(spark, workers),
             self._run_folder() as folder,
-            once(frame, always=known_outputs is None) as rows,
+            run_plan_once(frame, always=known_outputs is None) as rows,
         ):
-            spec, example = queried(spark, lambda: spec_and_example(rows, spec, job.data.scale))
+            spec, example = run_query(spark, lambda: spec_and_example(rows, spec, job.data.scale))
             plan = self._plan(SelectedRows(rows, spec, example), workers, known_outputs)
             data = FrameData(
                 frame=rows,
@@ -217,7 +217,7 @@ def count_classes(frame: DataFrame, label: str) -> int:
         F.min(F.when(is_bad, y)),
         F.max(y),
     )
-    row: Any = queried(frame.sparkSession, query.first)
+    row: Any = run_query(frame.sparkSession, query.first)
     bad_count, first_bad, largest = row
     if bad_count:
         raise DataError(

@@ -20,10 +20,10 @@ from photinus.core.settings import one_of, whole
 from photinus.engine.spark.task_runner import (
     Parts,
     Work,
-    coded,
     loaded,
     parts_of_frame,
     parts_of_rdd,
+    pickle_function,
     run_units,
 )
 from photinus.estimators.serialization import changed_attribute, rebuild_object, split_object
@@ -186,7 +186,7 @@ class DeepDist:
         partitions, start_seconds = _partitions_of(data), time.monotonic()
         model_server = _ModelServer(self.model, descent)
         broadcast = partitions.context.broadcast(
-            (secrets.token_bytes(16), coded(gradient), model_server.outline)
+            (secrets.token_bytes(16), pickle_function(gradient), model_server.outline)
         )
         counts, refused, bytes_received, bytes_sent = dict[str, int](), list[int](), 0, 0
         try:

@@ -13,11 +13,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError
 from photinus.core.parameters import Vector
-from photinus.data.spark import streamed
+from photinus.data.spark import stream_batches
 from photinus.embeddings.edge_files import sorted_graph
 from photinus.embeddings.walks import Graph
-from photinus.embeddings.words import MappedWords, gathered
-from photinus.engine.spark.job import queried
+from photinus.embeddings.words import MappedWords, collect_vocabulary
+from photinus.engine.spark.job import run_query
 from photinus.estimators.sentences import merge_batches, number_words
 
 if TYPE_CHECKING:
@@ -42,17 +42,17 @@ def build_graph(
         edges.select(F.explode(F.array("src", "dst")).alias("word")).groupBy("word").count()
     )
     sorted_nodes = degree_rows.orderBy(F.desc(F.col("word").isNull()), F.desc("count"), "word")
-    names, degrees = queried(
-        spark, lambda: gathered(_names_and_degrees(sorted_nodes), names_in_memory)
+    names, degrees = run_query(
+        spark, lambda: collect_vocabulary(_names_and_degrees(sorted_nodes), names_in_memory)
     )
     if not len(names):
         raise DataError("the graph has no edges", do="look at where they are read")
     if isinstance(names, MappedWords):
-        batches = streamed(_number_by_join(edges, number_words(degree_rows, degrees)))
+        batches = stream_batches(_number_by_join(edges, number_words(degree_rows, degrees)))
     else:
-        batches = streamed(edges, partial(_number_by_lookup, names))
+        batches = stream_batches(edges, partial(_number_by_lookup, names))
     edge_arrays = _edge_arrays(batches, int(degrees.sum()) // 2)
-    graph: Graph = queried(
+    graph: Graph = run_query(
         spark, lambda: sorted_graph(len(names), edge_arrays, is_directed=is_directed)
     )
     return names, graph
@@ -64,7 +64,7 @@ def _names_and_degrees(sorted_nodes: DataFrame) -> Iterator[tuple[pa.Array, Vect
     Raises:
         DataError: the first one is null.
     """
-    for batch in streamed(sorted_nodes):
+    for batch in stream_batches(sorted_nodes):
         if batch.column(0).null_count:
             do = "filter such edges"
             raise DataError("an edge has no source or no target", got="null", do=do)

@@ -18,7 +18,7 @@ from photinus.data.base import Array
 from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import InputSpec, inputs_of
 from photinus.data.spark import first_rows, input_column, selected, shape_of
-from photinus.engine.spark.job import queried
+from photinus.engine.spark.job import run_query
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -57,14 +57,14 @@ def is_ragged(rows: DataFrame, spec: ColumnSpec) -> bool:
         return False
     size = F.size(f"`{spec.features[0]}`")
     sizes = rows.where(size >= 0).limit(_COMPARED_ROWS).agg(F.min(size), F.max(size))
-    shortest, longest = queried(rows.sparkSession, sizes.collect)[0]
+    shortest, longest = run_query(rows.sparkSession, sizes.collect)[0]
     return bool(shortest != longest)
 
 
 def first_length(rows: DataFrame, column: str) -> int:
     """Returns how long the first array of a column is; runs a Spark job."""
     size = F.size(f"`{column}`")
-    first_row = queried(rows.sparkSession, rows.where(size >= 0).select(size).first)
+    first_row = run_query(rows.sparkSession, rows.where(size >= 0).select(size).first)
     if first_row is None:
         raise DataError(f"column {column}: there are no rows, or nulls only")
     return int(first_row[0])

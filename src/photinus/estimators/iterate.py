@@ -21,13 +21,13 @@ from photinus.data.rows import Rows, scaled
 from photinus.data.spark import columns, partitioned
 from photinus.data.spool import Budget, gather
 from photinus.engine.spark.engine import check_slots, slots_of
-from photinus.engine.spark.job import queried
+from photinus.engine.spark.job import run_query
 from photinus.engine.spark.task_runner import (
     Work,
     check_classic,
-    coded,
     loaded,
     parts_of_frame,
+    pickle_function,
     run_units,
 )
 from photinus.protocol.serialization import packed, unpacked
@@ -114,7 +114,7 @@ def iterate(
     check_classic(spark)
     count = workers if workers is not None else 1
     check_slots(spark, count)
-    frame, spec = queried(df.sparkSession, lambda: columns(df, features, label))
+    frame, spec = run_query(df.sparkSession, lambda: columns(df, features, label))
     if workers is None:
         slots = slots_of(spark)
         count = df.rdd.getNumPartitions()
@@ -122,7 +122,7 @@ def iterate(
     partitions = parts_of_frame(partitioned(frame, count))
     iteration, run_id = _Iteration(start, combine, update, rounds), secrets.token_bytes(16)
     with ExitStack() as stack:
-        broadcast = spark.sparkContext.broadcast(coded(compute))
+        broadcast = spark.sparkContext.broadcast(pickle_function(compute))
         stack.callback(broadcast.destroy)
         server_callbacks = Callbacks(run=run_id, emit=emit_to(callbacks))
         if folder is not None:

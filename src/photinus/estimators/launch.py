@@ -16,14 +16,14 @@ from photinus.core.errors import UsageError
 from photinus.core.events import Event, Warned
 from photinus.core.settings import one_of, validate, whole
 from photinus.engine.agree import Loop
-from photinus.engine.cpu_share import check_share, shares_told
+from photinus.engine.cpu_share import check_share, share_report_lines
 from photinus.engine.driver_session import ListeningService
 from photinus.engine.local.launch import launch_here
-from photinus.engine.worker_bootstrap import told_error
+from photinus.engine.worker_bootstrap import reported_error
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.recipes import averaging
 from photinus.strategies.spec import StrategySpec
-from photinus.training.own_loop import agreed_on, plan_of
+from photinus.training.own_loop import plan_of, strategy_pair
 from photinus.training.plan import WorkerLimits
 
 if TYPE_CHECKING:
@@ -90,12 +90,12 @@ def launch(
         validate(settings, of="launch")
     check_share(cpu_share, threads)
     _check_callable(function, () if data is None else (data,))
-    strategies = agreed_on(strategy, workers)
+    strategies = strategy_pair(strategy, workers)
     has_peers = plan_of(strategies, workers, is_counted=False).has_peers
     coordinator_callbacks = Callbacks(run=secrets.token_bytes(16), emit=emit_to(callbacks))
     coordinator = LoopCoordinator(workers, strategy, coordinator_callbacks)
     if cpu_share is not None:
-        for warning in shares_told(cpu_share, workers, is_here=engine == "local"):
+        for warning in share_report_lines(cpu_share, workers, is_here=engine == "local"):
             coordinator_callbacks.emit(Warned(text=warning))
 
     def make_loop(service: ListeningService) -> Loop:
@@ -109,7 +109,7 @@ def launch(
         session = spark or _session(data, workers)
         launch_on_spark(function, _frame(data), session, coordinator, security, make_loop)
     if coordinator.failure:
-        raise told_error(coordinator.failure, coordinator.failure_kind)
+        raise reported_error(coordinator.failure, coordinator.failure_kind)
     parameters = coordinator.trained()
     return {name: torch.from_numpy(tensor) for name, tensor in parameters.tensors().items()}
 

@@ -24,7 +24,7 @@ from photinus.core.settings import from_dict, unknown_name
 from photinus.core.threads import use_threads
 from photinus.data.checks import RowChecks
 from photinus.data.spark import one_column, selected
-from photinus.engine.spark.job import queried
+from photinus.engine.spark.job import run_query
 from photinus.engine.spark.session import application_of
 from photinus.estimators.inputs import input_columns
 from photinus.estimators.network import Network, predictor
@@ -125,7 +125,7 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
         classes = self.network.classes if self.network.head == CLASSES else None
         checks = RowChecks(classes=classes)
         task = measurer(self.network.on(spark), _threads(spark), spec, checks, metrics)
-        rows: Any = queried(spark, frame.mapInArrow(task, "sums string").collect)
+        rows: Any = run_query(spark, frame.mapInArrow(task, "sums string").collect)
         settings: Any = from_dict(MODELS[self.network.kind], self.network.settings)
         return Evaluation.of(settings, [row["sums"] for row in rows], metrics)
 

@@ -10,9 +10,9 @@ from pyspark.ml.regression import Regressor
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError, PhotinusError, UsageError
-from photinus.core.factories import code_named
+from photinus.core.factories import resolve_user_code
 from photinus.core.settings import unknown_column
-from photinus.data.arrow import unequal_rows
+from photinus.data.arrow import unequal_rows_advice
 from photinus.data.base import Array, Batch
 from photinus.data.spark import classes_in
 from photinus.estimators.base import NetworkClassifier, NetworkEstimator, Plan, SelectedRows
@@ -102,7 +102,9 @@ class _ModuleEstimator(NetworkEstimator):
         sizes: dict[str, Any] = {}
         if "auto" in choices and not isinstance(example, Mapping):
             network_input = (
-                np.asarray(code_named(reads, "function")(example, None)) if reads else example
+                np.asarray(resolve_user_code(reads, "function")(example, None))
+                if reads
+                else example
             )
             sizes["example"] = list(network_input.shape[1:])
         draft = LazyModel(self._job(sizes, workers).resolved())
@@ -123,7 +125,7 @@ class _ModuleEstimator(NetworkEstimator):
         do = "compare the columns with what its forward takes"
         if is_ragged(rows.frame, spec):
             description += f", and other rows of {spec.features[0]} have other lengths"
-            do = unequal_rows(spec.features[0])
+            do = unequal_rows_advice(spec.features[0])
         elif (
             not has_named_inputs
             and isinstance(error, RuntimeError)

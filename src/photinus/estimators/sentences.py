@@ -21,10 +21,10 @@ from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 from photinus.core.errors import DataError, UsageError, reason_of
 from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_column
-from photinus.data.spark import streamed
+from photinus.data.spark import stream_batches
 from photinus.embeddings.blocks import blocks, encoded, separated
-from photinus.embeddings.words import MappedWords, gathered
-from photinus.engine.spark.job import queried
+from photinus.embeddings.words import MappedWords, collect_vocabulary
+from photinus.engine.spark.job import run_query
 from photinus.engine.spark.session import spark_session
 
 _WORDS_COLUMN, _TOKENS_COLUMN = "words", "tokens"
@@ -55,7 +55,7 @@ def sentences_of(dataset: Any, column: str, workers: int) -> DataFrame:  # noqa:
         return _lines_of(spark_session(max(1, workers)), str(dataset))
     if hasattr(dataset, "mapPartitions") and not hasattr(dataset, "schema"):
         spark = spark_session(max(1, workers))
-        first_rows: Any = queried(spark, partial(dataset.take, 1))
+        first_rows: Any = run_query(spark, partial(dataset.take, 1))
         if first_rows and not isinstance(first_rows[0], (str, list, tuple, np.ndarray)):
             do = "map it to texts, or to lists of words"
             raise UsageError("the RDD holds no sentences", got=type(first_rows[0]).__name__, do=do)
@@ -208,11 +208,11 @@ def counted(
     damaged = list[int]()
     limited = sorted_words.limit(max_words + 1) if max_words else sorted_words
     batches = _without_damaged_lines(limited, max_words or sys.maxsize, damaged)
-    vocabulary, counts = queried(spark, lambda: gathered(batches, words_in_memory))
+    vocabulary, counts = run_query(spark, lambda: collect_vocabulary(batches, words_in_memory))
     _check_damaged_lines(sum(damaged), int(counts.sum()))
     if len(vocabulary) < 2:
         totals = words.where(~is_damaged).agg(F.count("*"), F.max("count"))
-        row: Any = queried(spark, totals.first)
+        row: Any = run_query(spark, totals.first)
         got = f"{row[0]} different words, the most frequent {row[1] or 0} times"
         do = "set minCount lower, or look at inputCol" + (
             " and vocabulary" if allowed_words else ""
@@ -234,7 +234,7 @@ def _without_damaged_lines(
         damaged: gets the count of such lines, if there are any.
     """
     total = 0
-    for batch in streamed(sorted_words):
+    for batch in stream_batches(sorted_words):
         words, counts = batch.column(0), batch.column(1).to_numpy()
         if not total and len(words) and words[0].as_py() == _DAMAGED_LINE:
             damaged.append(int(counts[0]))

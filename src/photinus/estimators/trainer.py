@@ -16,14 +16,14 @@ from pyspark.ml.param.shared import HasSeed
 from pyspark.ml.util import MLReadable, MLWritable
 
 from photinus.core.errors import UsageError
-from photinus.engine.spark.engine import FrameData, SparkEngine, seats_asked_for
+from photinus.engine.spark.engine import FrameData, SparkEngine, claim_seats
 from photinus.estimators.model import KeywordParams
 from photinus.estimators.param_table import ParamRow
 from photinus.estimators.persistence import ParamsReader, ParamsWriter
 from photinus.estimators.summary import TrainingSummary
 from photinus.report.journal import read
 from photinus.run.job import Job
-from photinus.run.train import train_draft
+from photinus.run.train import train_lazy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,7 +97,7 @@ class TrainingEstimator(KeywordParams, Estimator[Any], HasSeed, MLWritable, MLRe
     ) -> tuple[Outcome, TrainingSummary]:
         """Trains on the session's tasks, in a run folder that `_run_folder` gave."""
         is_kept = bool(self.getOrDefault("runDir"))
-        outcome = train_draft(
+        outcome = train_lazy(
             draft,
             data,
             folder=folder,
@@ -112,7 +112,7 @@ class TrainingEstimator(KeywordParams, Estimator[Any], HasSeed, MLWritable, MLRe
     def _reserve_seats(self, spark: SparkSession, workers: int) -> AbstractContextManager[None]:
         """Asks for the seats of a fit, before its first query."""
         weight = self.getOrDefault("weight") if self.isDefined("weight") else None
-        return seats_asked_for(spark, workers, self.getOrDefault("priority"), weight)
+        return claim_seats(spark, workers, self.getOrDefault("priority"), weight)
 
     @contextmanager
     def _run_folder(self) -> Iterator[Path]:

@@ -23,7 +23,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 from photinus.checkpoint.mapped import MappedFile, is_mapped, write_arrays
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
-from photinus.embeddings.neighbours import index_of
+from photinus.embeddings.neighbours import build_index
 from photinus.embeddings.subwords import Ngrams, SubwordVectors
 from photinus.embeddings.vectors import Analogies, Similarity, WordVectors
 from photinus.embeddings.words import MappedWords, row_finder
@@ -198,7 +198,7 @@ class VectorsModel(KeywordParams, Model, HasInputCol, HasOutputCol, MLWritable, 
 
     def _send_index(self, spark: SparkSession) -> _Loader:
         # no lazy attribute: where Spark looks for Params, it reads all attributes
-        return send(spark, index_of(self.vectors.vectors))
+        return send(spark, build_index(self.vectors.vectors))
 
     def most_similar(
         self,

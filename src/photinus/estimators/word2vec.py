@@ -18,14 +18,14 @@ from pyspark.sql.functions import size
 from photinus.core.clock import Steps
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
-from photinus.data.spark import once
+from photinus.data.spark import run_plan_once
 from photinus.data.wikipedia import is_dump
 from photinus.embeddings.blocks import tokens_in_block, words_in_round, words_in_sharded_round
 from photinus.embeddings.subwords import Ngrams, SubwordVectors
 from photinus.embeddings.vectors import WordVectors
 from photinus.embeddings.word2vec import Word2VecStage, WordTables
 from photinus.engine.spark.engine import FrameData, check_slots, free_slots
-from photinus.engine.spark.job import queried
+from photinus.engine.spark.job import run_query
 from photinus.engine.spark.session import spark_session
 from photinus.estimators.param_table import RUN_ROWS, ParamRow
 from photinus.estimators.params import defaults, keyword_params, plain_job, with_params
@@ -169,8 +169,8 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
     def _fit_dump(self, path: str, params: Any) -> Any:  # noqa: ANN401 - as of `fit`
         self._job(_ANY_COUNTS, self.getOrDefault("numWorkers") or 2)  # as in `_fit`
         spark = spark_session(max(1, self.getOrDefault("numWorkers")))
-        with once(wikipedia_sentences(spark, path), always=True) as sentences:
-            row: Any = queried(spark, sentences.agg({"corrupt": "sum"}).first)
+        with run_plan_once(wikipedia_sentences(spark, path), always=True) as sentences:
+            row: Any = run_query(spark, sentences.agg({"corrupt": "sum"}).first)
             if row[0]:
                 log = logging.getLogger("photinus")
                 log.warning("%d corrupt pages of %s were left out", row[0], path)
@@ -187,7 +187,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         sentences = self._sentences(dataset)
         with (
             self._reserve_seats(spark, workers),
-            once(sentences, always=not self._reads_twice) as cached_sentences,
+            run_plan_once(sentences, always=not self._reads_twice) as cached_sentences,
         ):
             vocabulary = counted(
                 cached_sentences, *self._vocabulary_limits(), self._allowed_words()
@@ -220,7 +220,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
             DataError: no sequence has two.
         """
         pairs = sentences.where(size("words") > 1).limit(1)
-        if not queried(sentences.sparkSession, pairs.collect):
+        if not run_query(sentences.sparkSession, pairs.collect):
             sequence, parts, do = self._sequence_terms
             raise DataError(f"no {sequence} has two {parts}: there is no pair to learn from", do=do)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from photinus.models.cpu_time import cpu_seconds
 from photinus.models.low_precision import autocast
 from photinus.models.reading import output_of
-from photinus.models.tensors import laid_out
+from photinus.models.tensors import to_memory_format
 
 PRECISIONS = ("float32", "bfloat16")
 MEMORIES = ("contiguous", "channels_last")
@@ -44,7 +44,7 @@ def fastest(
         for precision, memory in itertools.product(precisions, memories):
             best_seconds = min(seconds.values(), default=math.inf)
             seconds[precision, memory] = _seconds(
-                module, laid_out(x, memory), precision, best_seconds
+                module, to_memory_format(x, memory), precision, best_seconds
             )
     best_memory = {p: min(memories, key=lambda memory, p=p: seconds[p, memory]) for p in precisions}  # type: ignore[misc]
     default = precisions[0]

@@ -53,7 +53,7 @@ def errors_of(head: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:
     return {"errors": float(torch.count_nonzero(wrong))}
 
 
-def judged(head: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:
+def evaluation_sums(head: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:
     """Returns how often each class was predicted for each, or each label rightly or wrongly; or {}.
 
     Args:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from photinus.core.errors import DataError, UsageError
-from photinus.core.factories import code_named
+from photinus.core.factories import resolve_user_code
 from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_name
 from photinus.models.tensors import tensor_of
@@ -112,7 +112,7 @@ def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:
         UsageError: there is no such loss.
     """
     if ":" in name:
-        own = code_named(name, "loss", nn.Module)
+        own = resolve_user_code(name, "loss", nn.Module)
         return _own_loss(name, own() if isinstance(own, type) else own)
     if name not in LOSSES:
         raise unknown_name("loss", name, LOSSES)

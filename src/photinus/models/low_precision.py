@@ -7,14 +7,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-LOW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+LOW_PRECISION_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 _SCALES = tuple(2.0**power for power in (16, 12, 8, 4, 0))
 """Of a loss in float16, whose smallest number is 2⁻²⁴: gradients below that would be 0."""
 
 
 def autocast(device: str, precision: str) -> torch.autocast:
     """Returns the context of a forward pass on a kind of device, such as "cpu", in a precision."""
-    return torch.autocast(device, LOW.get(precision, torch.bfloat16), enabled=precision in LOW)
+    return torch.autocast(
+        device,
+        LOW_PRECISION_DTYPES.get(precision, torch.bfloat16),
+        enabled=precision in LOW_PRECISION_DTYPES,
+    )
 
 
 def gradients(loss: Tensor, inputs: Sequence[Tensor], precision: str) -> Sequence[Tensor | None]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from photinus.core.errors import UsageError
-from photinus.core.factories import code_named
+from photinus.core.factories import resolve_user_code
 from photinus.core.settings import unknown_name
 
 _Sums = Mapping[str, float]
@@ -201,7 +201,7 @@ def _own_metric_sum(name: str, outputs: Tensor, labels: Tensor) -> float:
     do = (
         "wrap it in a function that does; one that is no mean over rows is computed after transform"
     )
-    metric = code_named(name, "metric")
+    metric = resolve_user_code(name, "metric")
     try:
         values = metric(outputs, labels)
     except Exception as error:  # whatever the user's function raises

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from photinus.core.errors import UsageError
-from photinus.core.factories import check_name, code_named
+from photinus.core.factories import check_name, resolve_user_code
 from photinus.core.parameters import Layout, Vector
 from photinus.core.settings import (
     Limit,
@@ -30,7 +30,7 @@ from photinus.models.activations import ACTIVATIONS, AUTO
 from photinus.models.autotune import MEMORIES, PRECISIONS, fastest
 from photinus.models.base import Model, Stage
 from photinus.models.losses import LOSSES
-from photinus.models.low_precision import LOW
+from photinus.models.low_precision import LOW_PRECISION_DTYPES
 from photinus.models.metrics import check_metrics, finished
 from photinus.models.module_model import Learning, ModuleModel
 from photinus.models.optimizers import (
@@ -121,7 +121,7 @@ class ModuleStage(Stage):
         "lr_scale": one_of(*LR_SCALES),
         "decays": one_of("all", "weights"),
         "label_smoothing": between(0, 1),
-        "precision": one_of("float32", *LOW, "auto"),
+        "precision": one_of("float32", *LOW_PRECISION_DTYPES, "auto"),
         "memory": one_of(*MEMORIES, "auto"),
         "average": Limit("a number from 0 to below 1", lambda v: 0 <= v < 1),
         "activation_memory": one_of(*ACTIVATIONS, AUTO),
@@ -327,7 +327,7 @@ class ModuleStage(Stage):
 
     def made(self, seed: int) -> nn.Module | Model:
         """Calls the factory under the seed; raises as `build` does."""
-        factory = code_named(self.module, "module", nn.Module, Model)
+        factory = resolve_user_code(self.module, "module", nn.Module, Model)
         with torch.random.fork_rng(devices=[]), tables_left_empty():
             torch.manual_seed(seed)
             try:
@@ -386,7 +386,7 @@ class ModuleStage(Stage):
 
     def preload(self) -> None:
         """Imports the factory and what it is trained with; the factory is not called."""
-        code_named(self.module, "module", nn.Module, Model)
+        resolve_user_code(self.module, "module", nn.Module, Model)
         preload(self.optimizer)
 
     def inner(self, layout: Layout) -> InnerOptimizer:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim.sgd import sgd
 
 from photinus.core.errors import CheckpointError, UsageError
-from photinus.core.factories import code_named
+from photinus.core.factories import resolve_user_code
 from photinus.core.parameters import TRAINED, Layout, Vector
 from photinus.core.settings import unknown_name
 from photinus.models.schedules import Schedule
@@ -387,7 +387,7 @@ def preload(optimizer: str) -> None:
 def _class_of(name: str) -> Any:  # noqa: ANN401 - whatever a name leads to
     cls: Any = OPTIMIZERS.get(name.lower())
     if ":" in name:
-        cls = code_named(name, "optimizer", torch.optim.Optimizer)
+        cls = resolve_user_code(name, "optimizer", torch.optim.Optimizer)
     if cls is None:
         raise unknown_name("optimizer", name, OPTIMIZERS)
     step = inspect.signature(cls.step).parameters if hasattr(cls, "step") else {}

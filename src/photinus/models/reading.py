@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from photinus.core.errors import UsageError
-from photinus.core.factories import code_named
+from photinus.core.factories import resolve_user_code
 from photinus.core.masks import mask_of
 from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_name
 from photinus.models.base import Batch
 from photinus.models.losses import Outputs
 from photinus.models.placement import DeviceParameters
-from photinus.models.tensors import laid_out, tensor_of
+from photinus.models.tensors import tensor_of, to_memory_format
 
 Features = Any
 """[B, ...], or a dict of such arrays by the names of `forward`'s parameters."""
@@ -55,7 +55,7 @@ class FeatureReading:
     ) -> FeatureReading:
         """Returns how a module reads them, by the fields of `Learning`, on its device."""
         parameter_names = frozenset(inspect.signature(module.forward).parameters)
-        function = code_named(reads, "function") if reads else None
+        function = resolve_user_code(reads, "function") if reads else None
         to_device = Tensor.detach if storage is None else storage.on_device
         can_use_device = storage is not None and storage.is_on_device and storage.has_float64
         tensors = _own_tensors(function) if can_use_device else None
@@ -105,7 +105,7 @@ class FeatureReading:
 
     def _convert_tensor(self, tensor: Tensor) -> Tensor:
         x = tensor.to(self.dtype) if tensor.is_floating_point() else tensor
-        return laid_out(x, self.memory)
+        return to_memory_format(x, self.memory)
 
 
 def _own_tensors(function: object) -> Any:  # noqa: ANN401 - a function, or None

@@ -269,7 +269,7 @@ class ShardedModel(Model):
         return bool(self._statistics)
 
     @property
-    def kept_numbers(self) -> int:
+    def optimizer_state_width(self) -> int:
         """How many numbers at the end of a row are its optimizer's, which takes roots of them."""
         return self.row_size - max(table.embedding_dim for table in self.embeddings.values())
 

@@ -12,7 +12,7 @@ from photinus.core.errors import DataError
 from photinus.core.parameters import Vector
 
 
-def laid_out(x: Tensor, memory: str) -> Tensor:
+def to_memory_format(x: Tensor, memory: str) -> Tensor:
     """Returns inputs [B, ...] in a memory format; channels can be last in images [B, C, H, W]."""
     is_image = memory == "channels_last" and x.ndim == 4
     return x.contiguous(memory_format=torch.channels_last) if is_image else x

@@ -19,7 +19,7 @@ from photinus.report.comparison import Compared, comparison_page
 from photinus.run.data import TestRows, read_test, read_train
 from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
-from photinus.run.train import engine_of, train_draft
+from photinus.run.train import engine_of, train_lazy
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.recipes import RECIPES, to_plain
 from photinus.strategies.spec import StrategySpec
@@ -147,7 +147,7 @@ def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | Non
     name, settings = str(strategy), _settings(strategy)
     data, test = rows
     try:
-        outcome = train_draft(  # `train` would note rows of somebody else's
+        outcome = train_lazy(  # `train` would note rows of somebody else's
             LazyModel(job.resolved()),
             data,
             test,

@@ -19,9 +19,9 @@ from photinus.core.settings import unknown_column
 from photinus.data import cifar, mnist
 from photinus.data.base import Array, Block, Features
 from photinus.data.checks import RowChecker, RowChecks
-from photinus.data.columns import inputs_from, renamed
+from photinus.data.columns import inputs_from, rename_columns
 from photinus.data.films import film_sentences
-from photinus.data.image_files import image_frame, listed, load_images
+from photinus.data.image_files import image_frame, list_image_files, load_images
 from photinus.data.inputs import Inputs, joined
 from photinus.data.rows import scaled
 from photinus.engine.base import ArrayData, check_arrays, native
@@ -29,7 +29,7 @@ from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
 from photinus.models.tensors import wrong_width
 from photinus.run.job import Job, Source, classes_of
-from photinus.transport.filesystems import check_reached
+from photinus.transport.filesystems import check_reachable
 
 _HAND_OVER_HINT = "hand them over again: photinus.resume(RUN, data), or train(job, data)"
 
@@ -65,7 +65,7 @@ def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's r
     if source.name == "given":
         raise UsageError("this job's rows were handed over", do=_HAND_OVER_HINT)
     if is_address(source.path):
-        check_reached(source.path)
+        check_reachable(source.path)
     if source.name == "mnist":
         images = mnist.load(source.path or None)
         checks = RowChecks(classes=10)
@@ -90,7 +90,7 @@ def _table_data(source: Source) -> ArrayData:
 def read_test(source: Source) -> TestRows | None:
     """Returns the rows to measure on, or None when the source names none."""
     if is_address(address := source.test or source.path):
-        check_reached(address)
+        check_reachable(address)
     if source.name == "mnist":
         images = mnist.load(source.path or None)
         return TestRows(scaled(images.test_images, 1 / 255), images.test_labels.astype(np.int64))
@@ -103,8 +103,8 @@ def read_test(source: Source) -> TestRows | None:
     if not source.test:
         return None
     if source.name == "images":
-        classes = listed(source.path, source.side).classes
-        files = listed(source.test, source.side, classes)
+        classes = list_image_files(source.path, source.side).classes
+        files = list_image_files(source.test, source.side, classes)
         pictures, targets = load_images(files, source.most_corrupt)
         return TestRows(scaled(pictures, source.scale), targets)
     features, labels, _ = _read_parquet(source, source.test)
@@ -144,7 +144,7 @@ def source_of_given(source: Source) -> Source:
     return replace(source, name="given", path="", test=test)
 
 
-def handed(data: Any, job: Job) -> Any:  # noqa: ANN401 - whatever a user gives
+def to_train_rows(data: Any, job: Job) -> Any:  # noqa: ANN401 - whatever a user gives
     """Returns rows that were handed over as engines take them; anything else is returned as it is.
 
     Args:
@@ -169,7 +169,7 @@ def handed(data: Any, job: Job) -> Any:  # noqa: ANN401 - whatever a user gives
     return _frame_data(data, source) if hasattr(data, "sparkSession") else data
 
 
-def handed_test(test: Any, source: Source) -> Any:  # noqa: ANN401 - whatever a user gives
+def to_test_rows(test: Any, source: Source) -> Any:  # noqa: ANN401 - whatever a user gives
     """Returns `(features, labels)` as rows to measure on, and anything else as it is."""
     if not isinstance(test, tuple) or len(test) != 2:
         return test
@@ -304,7 +304,7 @@ def _cifar_frame_data(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameD
 
 
 def _image_data(job: Job, source: Source) -> Any:  # noqa: ANN401 - ArrayData or FrameData
-    files = listed(source.path, source.side)
+    files = list_image_files(source.path, source.side)
     checks = RowChecks(classes=source.classes or len(files.classes) or None)
     if job.engine != "spark":
         return ArrayData(*load_images(files, source.most_corrupt), source.scale, checks)
@@ -385,7 +385,7 @@ def _read_parquet(source: Source, path: str) -> Block:
     spec, checker = _column_spec(table, source), RowChecker(RowChecks(classes=source.classes))
     batches = (batch for batch in table.to_batches(columns=names) if batch.num_rows)
     renames = _column_names(source, spec)
-    blocks = [arrays(renamed(batch, renames), spec, checker) for batch in batches]
+    blocks = [arrays(rename_columns(batch, renames), spec, checker) for batch in batches]
     if not blocks:
         raise DataError(f"{path} holds no rows")
     return Block(

@@ -186,8 +186,8 @@ def read_once(data: Any) -> AbstractContextManager[Any]:  # noqa: ANN401 - whate
 
 @contextmanager
 def _reuse_rows(data: Any) -> Iterator[Any]:  # noqa: ANN401 - a FrameData
-    from photinus.data.spark import once
+    from photinus.data.spark import run_plan_once
 
     frame, spec = data.selected()
-    with once(frame, always=True) as rows:
+    with run_plan_once(frame, always=True) as rows:
         yield dataclasses.replace(data, frame=rows, spec=spec)

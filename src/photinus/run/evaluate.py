@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from photinus.checkpoint.export import load_model, save_model, tensors_from_state_dict
-from photinus.checkpoint.initial_parameters import load_start
+from photinus.checkpoint.initial_parameters import load_initial_tensors
 from photinus.checkpoint.mapped import ScratchFolder
 from photinus.checkpoint.signatures import Trust
 from photinus.coordinator.phases import RunResult
@@ -25,7 +25,7 @@ from photinus.data.inputs import Inputs
 from photinus.embeddings.word2vec import WordTables
 from photinus.models.base import Model, Stage
 from photinus.models.dbn import DBN
-from photinus.models.heads import errors_of, head_under, judged, label_counts
+from photinus.models.heads import errors_of, evaluation_sums, head_under, label_counts
 from photinus.models.logistic import LogisticModel
 from photinus.models.losses import NUMBERS, predicted
 from photinus.models.metrics import REGRESSION, confusion, counted, finished
@@ -253,7 +253,7 @@ def first_parameters(draft: LazyModel) -> dict[str, tuple[Vector, ...]]:
         return {}  # the layers below decide
     model = None if is_dbn else draft.model()
     is_table = draft.is_sharded and model is not None
-    tensors = load_start(job.start, is_mapped=is_table) if job.start else {}
+    tensors = load_initial_tensors(job.start, is_mapped=is_table) if job.start else {}
     parameters: dict[str, tuple[Vector, ...]] = {}
     if draft.is_sharded and model is not None:
         parameters[_stage(job.model).name] = _first_table(job, model, tensors)
@@ -392,7 +392,7 @@ def sums_over(
     names = {*metrics, *(REGRESSION if loss in NUMBERS else ())}
     sums |= counted(names, outputs, labels)
     all_metrics = (*metrics, *getattr(_stage(settings), "metrics", ()))
-    sums |= judged(head_under(loss, outputs, labels, all_metrics) or head, outputs, labels)
+    sums |= evaluation_sums(head_under(loss, outputs, labels, all_metrics) or head, outputs, labels)
     return {**errors_of(head, outputs, labels), **sums}  # a model that counts them itself is right
 
 

@@ -29,17 +29,17 @@ from photinus.core.settings import (
     validate,
     whole,
 )
-from photinus.core.threads import threads_held
+from photinus.core.threads import limit_threads
 from photinus.data.columns import InputSpec
 from photinus.devices.names import DEVICES, OPENCL, is_device, kind_of
 from photinus.embeddings.word2vec import Word2VecStage
 from photinus.engine.base import BACKENDS, SOCKETS
-from photinus.engine.cpu_share import check_share, shares_told
+from photinus.engine.cpu_share import check_share, share_report_lines
 from photinus.engine.seat_sharing import PRIORITY, WEIGHT, Urgency
 from photinus.models.base import Stage
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
-from photinus.models.low_precision import LOW
+from photinus.models.low_precision import LOW_PRECISION_DTYPES
 from photinus.models.module import ModuleStage
 from photinus.strategies.base import GRADIENT, GRADIENT_SUM
 from photinus.strategies.custom import CustomStrategy
@@ -361,7 +361,7 @@ class Job:
             wrong = "word vectors are not trained on OpenCL devices"
             raise UsageError(wrong, got=f"device {self.device!r}", do=do)
         precision = getattr(self.model, "precision", "")
-        if OPENCL in kinds and precision in LOW:
+        if OPENCL in kinds and precision in LOW_PRECISION_DTYPES:
             do = 'precision="float32"'
             raise UsageError("OpenCL devices compute in float32", got=precision, do=do)
 
@@ -514,7 +514,7 @@ class Job:
             return dataclasses.replace(self, model=model).resolved()
         if self.data.named is not None and not getattr(self.model, "example", True):
             _check_nothing_measured(self.model)
-        with threads_held(self.threads):  # measured as a worker computes
+        with limit_threads(self.threads):  # measured as a worker computes
             return dataclasses.replace(self, model=self.model.resolved())
 
     def strategy_of(self, phase: str) -> StrategySpec | CustomStrategy:
@@ -582,7 +582,7 @@ class Job:
             texts.append(message(wrong, do='set engine="local", or leave memory out'))
         if self.cpu_share is not None and self.engine != "simulate":
             is_here = self.engine == "local"
-            texts += shares_told(self.cpu_share, self.workers, is_here=is_here)
+            texts += share_report_lines(self.cpu_share, self.workers, is_here=is_here)
         return texts
 
     def table_warnings(self, layout: Layout) -> list[str]:

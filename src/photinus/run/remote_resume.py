@@ -18,7 +18,7 @@ from photinus.core.errors import CheckpointError, FencedError, RunFailedError, U
 from photinus.core.events import RunEnded, RunStarted
 from photinus.report.journal import read
 from photinus.run.job import Job
-from photinus.transport.filesystems import check_reached
+from photinus.transport.filesystems import check_reachable
 
 _KIND = "job"
 _AGAIN_SECONDS = (1.0, 5.0, 20.0)
@@ -36,7 +36,7 @@ def mirrored(address: str, above: Path | None = None) -> Mirror:
     Raises:
         NotReadyError: the address cannot be opened, or nothing answers there.
     """
-    check_reached(address)
+    check_reachable(address)
     name = address.rstrip("/").rpartition("/")[2]
     if above is not None:
         return Mirror(address, above / name)

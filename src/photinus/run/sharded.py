@@ -89,7 +89,7 @@ def _sharded_strategy(
     every = settings.get("every", strategy.every)
     settings["every"] = every if every.steps else every | _MAX_STEPS
     if codec(settings.get("codec", strategy.codec)).has_feedback:
-        settings["exact"] = model.kept_numbers
+        settings["exact"] = model.optimizer_state_width
     return replace(strategy, **settings, usual=strategy.usual - {*settings})
 
 

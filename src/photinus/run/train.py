@@ -37,7 +37,7 @@ from photinus.core.events import (
 from photinus.core.factories import check_importable
 from photinus.core.parameters import Vector
 from photinus.core.signals import interruptible, stopped_by
-from photinus.core.threads import threads_held
+from photinus.core.threads import limit_threads
 from photinus.data.base import Array
 from photinus.embeddings.word2vec import Word2VecStage
 from photinus.engine.base import Engine, RunSpec
@@ -53,12 +53,12 @@ from photinus.run.data import (
     check_columns,
     check_fit,
     check_test,
-    handed,
-    handed_test,
     limited,
     read_test,
     read_train,
     source_of_given,
+    to_test_rows,
+    to_train_rows,
 )
 from photinus.run.deadline import WorkerChoice, choose_workers, read_once
 from photinus.run.evaluate import (
@@ -180,7 +180,7 @@ def train(
         data = None
     elif data is not None:  # a resume and `evaluate` read no others in their place
         job = replace(job, data=source_of_given(job.data))
-    return train_draft(
+    return train_lazy(
         LazyModel(job.resolved()),
         data,
         test,
@@ -191,7 +191,7 @@ def train(
     )
 
 
-def train_draft(
+def train_lazy(
     draft: LazyModel,
     data: Any = None,  # noqa: ANN401 - as of `train`
     test: TestRows | tuple[Array, Array] | None = None,
@@ -269,10 +269,10 @@ def resume(
         PhotinusError: as `train` does.
     """
     given = data, test, engine
-    return continued(folder, given, callbacks=callbacks, verbose=verbose, trust_code=trust_code)
+    return resume_run(folder, given, callbacks=callbacks, verbose=verbose, trust_code=trust_code)
 
 
-def continued(
+def resume_run(
     folder: Path | str | Mirror,
     given: _Given = _NOTHING_GIVEN,
     *,
@@ -415,12 +415,12 @@ def _checked(
     if data is None:
         data = read_train(job)
         test = read_test(job.data) if test is None else test
-    data = limited(handed(data, job), classes)
+    data = limited(to_train_rows(data, job), classes)
     check_fit(job.model, data)
     check_columns(data)
     if (predicted_classes := classes_tried(draft, data)) is not None:
         classes, data = predicted_classes, limited(data, predicted_classes, MORE_OUTPUTS)
-    test_rows: TestRows | None = handed_test(test, job.data)
+    test_rows: TestRows | None = to_test_rows(test, job.data)
     if test_rows is not None:
         check_test(test_rows, classes)
         check_fit(job.model, test_rows, like=data)
@@ -607,7 +607,7 @@ class _Run:
     ) -> tuple[dict[str, float], tuple[float, float] | None]:
         if test is None:
             return {}, None
-        with threads_held(self.job.threads):
+        with limit_threads(self.job.threads):
             metrics, extra = measured(self.draft, result, test)
         phase = len(result.vectors) - 1 if isinstance(self.job.model, DBN) else 0
         examples = len(test.features)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from photinus.core.errors import UsageError, reason_of
-from photinus.core.factories import code_named
+from photinus.core.factories import resolve_user_code
 from photinus.strategies.base import Policy, Strategy
 
 
@@ -54,7 +54,7 @@ class CustomStrategy:
 
 @functools.cache
 def _build_strategy(name: str) -> Any:  # noqa: ANN401 - an object of the user's
-    factory = code_named(name, "strategy")
+    factory = resolve_user_code(name, "strategy")
     try:
         strategy = factory()
     except Exception as error:  # whatever the user's code raises

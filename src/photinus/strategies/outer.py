@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from photinus.core.factories import code_named
+from photinus.core.factories import resolve_user_code
 from photinus.core.parameters import Vector
 from photinus.core.settings import (
     Limit,
@@ -372,7 +372,7 @@ def outer_from_dict(values: Mapping[str, Any]) -> OuterOptimizer:
     options = dict(values)
     name = str(options.pop("name", ""))
     if name == Descent.name:
-        return Descent(code_named(str(options.get("function", "")), "descent"))
+        return Descent(resolve_user_code(str(options.get("function", "")), "descent"))
     if name not in OUTERS:
         raise unknown_name("outer optimizer", name, OUTERS)
     return from_dict(OUTERS[name], options)

@@ -11,9 +11,9 @@ import numpy as np
 
 from photinus.core.errors import LinkLostError
 from photinus.transport.frames import DTYPES, KINDS, Frame
-from photinus.transport.link import Gone, Hear, Link, Listener, Peer
+from photinus.transport.link import Link, Listener, OnClosed, OnFrame, Peer
 
-MakePair = Callable[[Hear, Gone], tuple[Listener, Callable[[], Link]]]
+MakePair = Callable[[OnFrame, OnClosed], tuple[Listener, Callable[[], Link]]]
 """Opens a listener, and returns it with a function that makes one link to it."""
 
 _PATIENCE_SECONDS = 10.0

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from photinus.core.errors import LinkLostError
 from photinus.transport.frames import Decoder, Frame, encode_frame
-from photinus.transport.link import Gone, Hear, Link, Listener, Peer
+from photinus.transport.link import Link, Listener, OnClosed, OnFrame, Peer
 
 Copies = Callable[[Frame], int]
 
@@ -36,7 +36,7 @@ class MemoryListener(Listener):
 
     address = "memory"
 
-    def __init__(self, hear: Hear, gone: Gone) -> None:
+    def __init__(self, hear: OnFrame, gone: OnClosed) -> None:
         self.hear, self.gone = hear, gone
         self.up: Copies = _once
         """How often a frame towards the hub arrives: 0 loses it, 2 doubles it."""

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from typing import Any
 
 from photinus.core.clock import Clock
-from photinus.core.pages import give_back
+from photinus.core.pages import release_pages
 from photinus.core.parameters import Vector
 from photinus.strategies.base import GRADIENT, Turn
 from photinus.strategies.shards import ShardState
@@ -81,7 +81,7 @@ def drain(context: PhaseContext, clock: Clock, state: Any) -> Answers:  # noqa: 
     if isinstance(state, ShardState):
         yield from tell_pages(context)
         yield from ShardCopy(state, is_last=True).pages()
-        give_back(state.own)  # the driver may need the room for the whole table
+        release_pages(state.own)  # the driver may need the room for the whole table
     return state
 
 

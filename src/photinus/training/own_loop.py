@@ -149,7 +149,7 @@ def plan_of(
     """Returns the plan of a loop of the user's own: one phase.
 
     Args:
-        strategy: as `agreed_on` returned it.
+        strategy: as `strategy_pair` returned it.
         workers: how many.
         is_counted: whether each worker's number of steps is known: a recipe then follows it.
         loop: of a worker.
@@ -161,13 +161,13 @@ def plan_of(
     return TrainingPlan(phases=(phase,), workers=workers, start={_NAME: start} if start else {})
 
 
-def part_of_loop(loop: OwnLoop, steps: int | None) -> WorkerData:
+def loop_data(loop: OwnLoop, steps: int | None) -> WorkerData:
     """Returns a worker's part: its steps, as far as their number is known."""
     rows = steps or 1
     return WorkerData(rows, lambda order: _Steps(loop, rows))  # noqa: ARG005
 
 
-def agreed_on(strategy: Any, workers: int) -> StrategyPair:  # noqa: ANN401 - what a user may give
+def strategy_pair(strategy: Any, workers: int) -> StrategyPair:  # noqa: ANN401 - what a user may give
     """Returns how workers agree whose steps are the user's own.
 
     Raises:

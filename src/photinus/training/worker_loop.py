@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from photinus.core.errors import FencedError
-from photinus.core.pages import give_back, read_at_random
+from photinus.core.pages import read_at_random, release_pages
 from photinus.core.parameters import Vector
 from photinus.core.seeds import derive
 from photinus.data.arrays import FeedOrder
@@ -126,7 +126,7 @@ def _train_share(
     if snapshot is None and _is_sharded(context.strategy):
         state = context.strategy.accept(context.model.parameters.trained, context.heal[0], None)
         yield from ShardCopy(state, is_last=True).pages()
-        give_back(state.own)
+        release_pages(state.own)
     close = _closing(plan, grant, data, context, snapshot)
     return close, _PreviousPhase(context.model, context.inner)
 

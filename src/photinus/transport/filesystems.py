@@ -121,7 +121,7 @@ class RemoteFilesystem(Filesystem):
     pause_seconds = (0.01, 0.5)
 
     def __init__(self, address: str) -> None:
-        check_reached(address)
+        check_reachable(address)
         fs, self._path = filesystem(address)
         self._fs: Any = fs
         self.address = address
@@ -172,7 +172,7 @@ def _unwritable_error(address: str, error: Exception) -> LinkLostError:
     return LinkLostError(f"the folder {address} cannot be written to", got=reason, do=do)
 
 
-def check_reached(address: str) -> None:
+def check_reachable(address: str) -> None:
     """Asks for a connection first: a client of HDFS tries a dead host again for minutes.
 
     Only an address that names host and port is tried; other addresses are left to their client.
@@ -199,7 +199,7 @@ def check_reached(address: str) -> None:
         ) from error
 
 
-def place_of(address: str) -> Filesystem:
+def filesystem_of(address: str) -> Filesystem:
     """Returns the file system of a path or an address such as `hdfs://host:port/runs`.
 
     Raises:

@@ -19,9 +19,9 @@ from time import monotonic
 
 from photinus.core.errors import AuthenticationError, FrameError, LinkError, LinkLostError
 from photinus.transport.credentials import Credentials, WorkerKey
-from photinus.transport.filesystems import Filesystem, place_of
+from photinus.transport.filesystems import Filesystem, filesystem_of
 from photinus.transport.frames import Decoder, Frame, encode_frame
-from photinus.transport.link import Gone, Hear, Link, Listener, Peer
+from photinus.transport.link import Link, Listener, OnClosed, OnFrame, Peer
 from photinus.transport.refusals import OnRefused, Refusals
 from photinus.transport.seal import Seal
 
@@ -109,7 +109,7 @@ class FolderLink(Link):
     """
 
     def __init__(self, address: str, key: WorkerKey, *, connect_seconds: float = 30.0) -> None:
-        self._filesystem, self._seal = place_of(address.removeprefix(SCHEME)), Seal(key)
+        self._filesystem, self._seal = filesystem_of(address.removeprefix(SCHEME)), Seal(key)
         self._signed_at, self._last_sign = monotonic(), ""
         self.address, self._name = address, os.urandom(8).hex()
         self._await_sign(connect_seconds)
@@ -253,13 +253,13 @@ class FolderListener(Listener):
         self,
         folder: str,
         keys: Credentials | WorkerKey,
-        hear: Hear,
-        gone: Gone,
+        hear: OnFrame,
+        gone: OnClosed,
         on_refused: OnRefused | None = None,
     ) -> None:
         self._refusals = Refusals(on_refused)
         self.refused = self._refusals.counts
-        self._filesystem = place_of(f"{folder.rstrip('/')}/{keys.run.hex()}")
+        self._filesystem = filesystem_of(f"{folder.rstrip('/')}/{keys.run.hex()}")
         self._seal = Seal(keys if isinstance(keys, WorkerKey) else keys.worker())
         self._on_frame, self._on_disconnect = hear, gone
         self.address = SCHEME + self._filesystem.address

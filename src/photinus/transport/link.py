@@ -84,5 +84,5 @@ class Listener(ABC):
         """Ends all links and stops listening; a second call does nothing."""
 
 
-Hear = Callable[[Peer, Frame], None]
-Gone = Callable[[Peer], None]
+OnFrame = Callable[[Peer, Frame], None]
+OnClosed = Callable[[Peer], None]

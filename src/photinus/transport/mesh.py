@@ -17,7 +17,7 @@ from contextlib import suppress
 from photinus.core.errors import LinkError
 from photinus.core.seeds import backoff
 from photinus.transport.frames import Frame
-from photinus.transport.link import Gone, Hear, Link, Listener, Peer
+from photinus.transport.link import Link, Listener, OnClosed, OnFrame, Peer
 
 _MOST_WAITING, _MOST_WAITING_BYTES = 16, 256 << 20
 """How many publications wait for one slow peer, and how many bytes beside the newest one."""
@@ -50,7 +50,7 @@ class Mesh:
     """
 
     def __init__(
-        self, listen: Callable[[Hear, Gone], Listener], connect: Callable[[str], Link]
+        self, listen: Callable[[OnFrame, OnClosed], Listener], connect: Callable[[str], Link]
     ) -> None:
         self._inbox: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         self._has_arrived = threading.Event()

@@ -15,7 +15,7 @@ from time import monotonic
 from photinus.core.errors import AuthenticationError, FrameError, LinkError, NotReadyError
 from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.frames import Frame, encode_frame
-from photinus.transport.link import Gone, Hear, Listener, Peer
+from photinus.transport.link import Listener, OnClosed, OnFrame, Peer
 from photinus.transport.refusals import OnRefused, Refusals
 from photinus.transport.wire import FrameReader, Limits, Wire, admit
 
@@ -127,8 +127,8 @@ class TcpListener(Listener):
         self,
         host: str,
         credentials: Credentials | WorkerKey,
-        hear: Hear,
-        gone: Gone,
+        hear: OnFrame,
+        gone: OnClosed,
         limits: Limits | None = None,
         on_refused: OnRefused | None = None,
     ) -> None:

@@ -73,7 +73,7 @@ class Counting:
     def assert_whole(self):
         [model] = self.driver.result(self.name, seconds=400)
         self.trial.ledger = self.driver.folder / self.name / "ledger.jsonl"
-        verdict = self.trial.judged(model)
+        verdict = self.trial.evaluation_sums(model)
         assert verdict.count.times.tolist() == [EPOCHS] * 120
         assert verdict.audited.is_exact
 

@@ -19,7 +19,7 @@ from photinus.coordinator.phases import RunResult
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError, message
 from photinus.core.events import Warned
 from photinus.core.signals import stopped_by
-from photinus.core.threads import environment, threads_held
+from photinus.core.threads import environment, limit_threads
 from photinus.data.base import Block
 from photinus.engine.base import MEMORY_RAN_OUT, ArrayData, Engine, RunSpec
 from photinus.engine.cpu_share import processors
@@ -76,7 +76,7 @@ class LocalEngine(Engine):
         run_spec = driver.run_spec
         parts = self._hooks.dealt(data, run_spec.plan)
         with (
-            threads_held(run_spec.plan.limits.threads),
+            limit_threads(run_spec.plan.limits.threads),
             _share_rows(parts) as inherited,
             DriverSession(run_spec, self._host) as session,
             driver,

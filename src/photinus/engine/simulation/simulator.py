@@ -17,7 +17,7 @@ from photinus.coordinator.coordinator import Coordinator
 from photinus.coordinator.phases import RunResult
 from photinus.core.errors import FencedError, RunFailedError, UsageError
 from photinus.core.seeds import backoff
-from photinus.core.threads import threads_held
+from photinus.core.threads import limit_threads
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.protocol.messages import Seat
 from photinus.protocol.peer_session import (
@@ -267,7 +267,7 @@ class Simulation:
         Raises:
             RunFailedError: the run ended without a result.
         """
-        with threads_held(self.plan.limits.threads):
+        with limit_threads(self.plan.limits.threads):
             while self._queue and self._queue[0][0] <= until and not self.coordinator.is_over:
                 self.now, _, call, arguments = heapq.heappop(self._queue)
                 call(*arguments)

@@ -78,7 +78,7 @@ def port_finding(host: str = "127.0.0.1") -> Diagnosis:
     return Diagnosis("port", f"can listen at {address}, over TLS 1.3")
 
 
-def looked_at(spark: SparkSession, workers: int) -> Iterator[Diagnosis]:
+def diagnose(spark: SparkSession, workers: int) -> Iterator[Diagnosis]:
     """Yields what a run of so many workers would find in a session.
 
     Args:

@@ -24,18 +24,18 @@ from photinus.core.events import Warned
 from photinus.core.factories import functions_by_value, take_by_value
 from photinus.core.settings import to_dict
 from photinus.core.signals import interruptible
-from photinus.core.threads import threads_held
+from photinus.core.threads import limit_threads
 from photinus.data.arrow import ColumnSpec, arrays
 from photinus.data.base import Array, Block
 from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import InputSpec
 from photinus.data.inputs import Inputs, joined
-from photinus.data.rows import Rows, span_of
+from photinus.data.rows import Rows, value_range
 from photinus.data.spark import (
     ONE_PROCESS,
     ReplicatedRows,
-    once,
     partitioned,
+    run_plan_once,
     selected,
     shape_of,
     shuffled,
@@ -43,7 +43,7 @@ from photinus.data.spark import (
 from photinus.data.spool import Budget, gather
 from photinus.data.stream import StreamFeed
 from photinus.deploy.executor_process import end_executor
-from photinus.engine.base import ArrayData, Engine, RunSpec, part_of, trained_in
+from photinus.engine.base import ArrayData, Engine, RunSpec, part_of, training_dtype
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.hooks import DriverHooks, Hooks, hooks_of
 from photinus.engine.seat_sharing import SeatSharing, Urgency, waiting_warning
@@ -55,8 +55,8 @@ from photinus.engine.spark.executor_python import check_python
 from photinus.engine.spark.job import (
     SparkJob,
     check_size,
-    queried,
     raise_task_error,
+    run_query,
     wait_for_end,
 )
 from photinus.engine.spark.lent_executors import LentExecutors
@@ -189,8 +189,8 @@ class SparkEngine(Engine):
         functions = _functions_to_send(run_spec.plan, spec)
         check_sent(spark, functions)
         is_array = isinstance(run_spec.data, ArrayData)  # then to run it again costs little
-        with nullcontext(frame) if is_array else once(frame) as rows:
-            shape = data.shape or queried(spark, lambda: shape_of(rows, spec))
+        with nullcontext(frame) if is_array else run_plan_once(frame) as rows:
+            shape = data.shape or run_query(spark, lambda: shape_of(rows, spec))
             spec = replace(spec, scale=data.scale, shape=shape)
             tasks = _Tasks(spark, profile, run_spec, functions, sharing)
             return self._train_over(tasks, run_spec, driver, replace(data, frame=rows), spec)
@@ -241,7 +241,7 @@ class SparkEngine(Engine):
         tasks.sharing.wait_for_seats()
         other_job = taken_slots(spark.sparkContext, *self._hooks.taken())
         run_spec = replace(run_spec, can_shuffle=isinstance(run_spec.data, FrameData))
-        threads = threads_held(run_spec.plan.limits.threads)
+        threads = limit_threads(run_spec.plan.limits.threads)
         with (
             threads,
             ReplicatedRows() as rows,
@@ -423,7 +423,7 @@ class _TaskSpec:
         no_budget = replace(self.budget, memory_bytes=0, disk_bytes=0)
         budget = no_budget if slot in streamed_rows else self.budget.within(plan.limits.memory)
         batches = self.bootstrap.hooks.batches(batches, slot)
-        checker = RowChecker(self.checks, slot, lambda: trained_in(plan))
+        checker = RowChecker(self.checks, slot, lambda: training_dtype(plan))
         set_aside: list[Block] = []
         rows = gather(self._training_rows(batches, checker, set_aside), self.spec, checker, budget)
         if isinstance(rows, Rows):
@@ -446,7 +446,7 @@ class _TaskSpec:
             count, span = 0, None
             for block in stream.blocks:
                 count += len(block.features)
-                span = span or span_of(block.features, stream.scale)
+                span = span or value_range(block.features, stream.scale)
             return WorkerData(count, lambda order: StreamFeed(stream, order), 0, span=span), True
         return WorkerData(total, lambda order: StreamFeed(stream, order, rows=total), 1), True
 
@@ -575,7 +575,7 @@ def sharing_of(
 
 
 @contextmanager
-def seats_asked_for(
+def claim_seats(
     spark: SparkSession, workers: int, priority: int, weight: float | None
 ) -> Iterator[None]:
     """Has less urgent runs give seats up for a fit: its first queries need slots, too."""

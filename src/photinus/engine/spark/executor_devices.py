@@ -20,7 +20,7 @@ _SCHEMA = (
 )
 
 
-def seen_by_tasks(spark: SparkSession, tasks: int) -> tuple[VisibleDevice, ...]:
+def visible_devices(spark: SparkSession, tasks: int) -> tuple[VisibleDevice, ...]:
     """Returns what so many tasks see, each device of a host and an address once.
 
     Args:

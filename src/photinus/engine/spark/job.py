@@ -16,7 +16,7 @@ from photinus.core.events import Event, Warned
 from photinus.core.signals import deferred, stopped_by
 from photinus.engine.base import MEMORY_RAN_OUT
 from photinus.engine.spark.session import is_connect
-from photinus.engine.worker_bootstrap import told_error
+from photinus.engine.worker_bootstrap import reported_error
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -284,10 +284,10 @@ def raise_task_error(job: SparkJob) -> None:
     """
     match = _PHOTINUS_ERROR.search(str(job.error or ""))
     if match and not match[1].startswith("Link"):
-        raise told_error(match[2], match[1])
+        raise reported_error(match[2], match[1])
 
 
-def queried(spark: SparkSession, query: Callable[[], _T]) -> _T:
+def run_query(spark: SparkSession, query: Callable[[], _T]) -> _T:
     """Returns what a query of the user's rows gives; ends one whose tasks fail again and again.
 
     In a session that is made for training Spark would try each a thousand times. A query that Spark

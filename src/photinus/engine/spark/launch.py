@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from photinus.coordinator.loop_coordinator import LoopCoordinator
 from photinus.core.errors import DataError, LinkLostError
 from photinus.core.signals import interruptible
-from photinus.core.threads import threads_held
+from photinus.core.threads import limit_threads
 from photinus.data.spark import partitioned
 from photinus.data.table import TableRows
 from photinus.deploy.executor_process import end_executor
@@ -20,7 +20,7 @@ from photinus.engine.spark.job import SparkJob, check_size, wait_for_end
 from photinus.engine.spark.lost_tasks import LostTaskReporter
 from photinus.engine.spark.resources import resources_of_task
 from photinus.engine.spark.slots import held_slots
-from photinus.engine.spark.task_runner import check_classic, coded, loaded
+from photinus.engine.spark.task_runner import check_classic, loaded, pickle_function
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,7 +52,7 @@ def launch_on_spark(
     check_classic(spark)
     workers, context = coordinator.leases.workers, spark.sparkContext
     emit = coordinator.callbacks.emit
-    host, code = str(spark.conf.get("spark.driver.host", "127.0.0.1")), coded(function)
+    host, code = str(spark.conf.get("spark.driver.host", "127.0.0.1")), pickle_function(function)
     with interruptible():
         check_slots(spark, workers)
         slots = partial(slots_of, spark)
@@ -61,7 +61,7 @@ def launch_on_spark(
             ListeningService(coordinator, host, security) as service,
         ):
             loop = make_loop(service)
-            with threads_held(loop.rendezvous.limits.threads):
+            with limit_threads(loop.rendezvous.limits.threads):
                 task = _task(loop, code, has_rows=data is not None)
                 check_size(task)
                 rows = spark.range(0, workers, 1, workers) if data is None else data

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from photinus.coordinator.task_server import TaskServer, UnitWork, unit_life
+from photinus.coordinator.task_server import TaskServer, UnitWork, unit_requests
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.signals import interruptible
-from photinus.core.threads import threads_held
+from photinus.core.threads import limit_threads
 from photinus.engine.driver_session import ListeningService
 from photinus.engine.spark.executor_python import check_python
 from photinus.engine.spark.job import SparkJob, check_size, wait_for_end
 from photinus.engine.spark.session import is_connect
-from photinus.engine.worker_bootstrap import told_error
+from photinus.engine.worker_bootstrap import reported_error
 from photinus.training.plan import WorkerLimits
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def run_units(parts: Parts, owner: TaskServer, work: Work, *, security: str, aga
     check_python(parts.context)
     host = parts.context.getConf().get("spark.driver.host", "127.0.0.1")
     threads = int(parts.context.getConf().get("spark.task.cpus", "1"))
-    thread_limit = threads_held(threads)
+    thread_limit = limit_threads(threads)
     with interruptible(), thread_limit, ListeningService(owner, str(host), security) as service:
         rendezvous = service.call(WorkerLimits(threads=threads))
 
@@ -112,7 +112,7 @@ def run_units(parts: Parts, owner: TaskServer, work: Work, *, security: str, aga
             context = TaskContext.get()
             attempt = "" if context is None else str(context.taskAttemptId())
             rendezvous.run_worker(
-                unit, attempt, lambda: unit_life(work(unit, rows), can_repeat=again)
+                unit, attempt, lambda: unit_requests(work(unit, rows), can_repeat=again)
             )
             return iter(())
 
@@ -120,10 +120,10 @@ def run_units(parts: Parts, owner: TaskServer, work: Work, *, security: str, aga
         job = SparkJob(parts.context, parts.make_job(task), owner.callbacks.run.hex())
         wait_for_end(service, job, owner.callbacks.emit)
     if owner.failure:
-        raise told_error(owner.failure, owner.failure_kind) from owner.cause
+        raise reported_error(owner.failure, owner.failure_kind) from owner.cause
 
 
-def coded(function: object) -> bytes:
+def pickle_function(function: object) -> bytes:
     """Returns a function as Spark sends its closures: for a broadcast."""
     from pyspark import cloudpickle
 
@@ -132,7 +132,7 @@ def coded(function: object) -> bytes:
 
 
 def loaded(code: bytes, what: str) -> Any:  # noqa: ANN401 - any function
-    """The inverse of `coded`, for what the driver sent by a broadcast.
+    """The inverse of `pickle_function`, for what the driver sent by a broadcast.
 
     Raises:
         NotReadyError: a module that it needs is missing here.

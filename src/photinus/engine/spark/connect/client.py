@@ -17,7 +17,7 @@ from photinus.engine.driver_session import LAST_SECONDS
 from photinus.engine.hooks import Hooks
 from photinus.engine.spark.connect.coordinator_task import CoordinatorSpec
 from photinus.engine.spark.connect.run_directory import RunDirectory
-from photinus.engine.worker_bootstrap import told_error
+from photinus.engine.worker_bootstrap import reported_error
 from photinus.transport.credentials import Credentials
 from photinus.transport.frames import Frame
 
@@ -108,7 +108,7 @@ class ConnectSession:
         except CheckpointError as error:
             raise RunFailedError("the run's result cannot be read", got=error) from error
         if result is None:
-            raise told_error(failure, kind)
+            raise reported_error(failure, kind)
         return result
 
     def _drain(self) -> None:

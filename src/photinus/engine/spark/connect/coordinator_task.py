@@ -16,7 +16,7 @@ from typing import Any, Self
 from photinus.coordinator.checkpoints import Checkpoints
 from photinus.core.errors import LinkLostError, PhotinusError, message
 from photinus.core.events import Event, Warned, event_to_dict
-from photinus.core.threads import threads_held
+from photinus.core.threads import limit_threads
 from photinus.devices.resources import TaskResources
 from photinus.engine.base import RunSpec
 from photinus.engine.driver_session import DriverSession
@@ -187,7 +187,7 @@ class _Task:
         if term > sent_spec.term:
             then = f"it is back as term {term}, from {checkpoints.found or 'the beginning'}"
             event_log.emit(Warned(text=message("the coordinator was lost", then=then)))
-        threads = threads_held(run_spec.plan.limits.threads)
+        threads = limit_threads(run_spec.plan.limits.threads)
         with threads, DriverSession(run_spec, local_host(self.spec.towards), key) as session:
             if not run_directory.announce(term, session.address):
                 return

@@ -27,7 +27,7 @@ from typing import Any
 
 from photinus.checkpoint.files import Tensors
 from photinus.checkpoint.folder import RunFolder
-from photinus.checkpoint.store import MAPPED, Store
+from photinus.checkpoint.store import MAPPED_PREFIX, Store
 from photinus.coordinator.phases import RunResult
 from photinus.coordinator.sharded_table import Table
 from photinus.core.errors import LinkError, NotReadyError
@@ -43,7 +43,7 @@ from photinus.transport.seal import Seal
 _HOST = re.compile(r"host-([1-9][0-9]*)\.json")
 _WORDS = re.compile(r"words-([1-9][0-9]*)\.jsonl")
 _STATE = "state"
-_TABLE = f"{MAPPED}table"
+_TABLE = f"{MAPPED_PREFIX}table"
 _MOST_BYTES = 1 << 16
 _PULSE_SECONDS = 1.0
 
