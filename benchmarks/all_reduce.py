@@ -78,7 +78,7 @@ class StillStage(Stage):
 
 
 def ours(
-    numbers: int, rounds: int, security: str, strategy: StrategySpec, road: str = SOCKETS
+    numbers: int, rounds: int, security: str, strategy: StrategySpec, transport: str = SOCKETS
 ) -> tuple[float, float]:
     """Returns the median seconds from round to round, and MB a round through the busiest node."""
     from all_reduce import StillStage as Sent  # by its importable name, as the workers find it
@@ -101,7 +101,7 @@ def ours(
             run=secrets.token_bytes(16),
             emit=emit,
             security=security,
-            road=road,
+            transport=transport,
         )
     )
     nodes = WORKERS / 2 if strategy.owners > 1 else 1  # each sends its share, and hears as much
@@ -165,7 +165,7 @@ def main() -> None:
         through = functools.partial(
             ours, a.numbers, a.rounds, "none", make(owners=WORKERS), "torch"
         )
-        ways |= {f"all_reduce(owners={WORKERS}), road torch": through}
+        ways |= {f"all_reduce(owners={WORKERS}), transport torch": through}
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for _ in range(a.tries):
         for name, run in ways.items():

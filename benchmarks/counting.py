@@ -28,7 +28,7 @@ from photinus.testing import Faults  # noqa: E402
 ENGINES = {"simulator", "processes", "spark"}
 FEW = ("averaging", "all_reduce", "downpour")
 SEEDS = 20
-ROAD = ("averaging", "iterative_reduce", "downpour")
+TRANSPORT = ("averaging", "iterative_reduce", "downpour")
 """Of those that need no link between workers, and no round a step."""
 
 Column = tuple[str, Callable[[str, Path], Iterator[Verdict]]]
@@ -71,11 +71,11 @@ def processes(recipe: str, folder: Path) -> Iterator[Verdict]:
     yield Trial(recipe, folder, epochs=epochs_of(recipe)).train(LocalEngine(faults))
 
 
-def road(recipe: str, folder: Path) -> Iterator[Verdict]:
+def transport(recipe: str, folder: Path) -> Iterator[Verdict]:
     """The same over a folder: silence alone tells there."""
-    if recipe in ROAD:
+    if recipe in TRANSPORT:
         with tempfile.TemporaryDirectory() as place:
-            trial = Trial(recipe, folder, epochs=3, lease_seconds=4.0, fields={"road": place})
+            trial = Trial(recipe, folder, epochs=3, lease_seconds=4.0, fields={"transport": place})
             yield trial.train(LocalEngine(Faults().kill(1, 5).freeze(2, 4, seconds=6.0)))
 
 
@@ -109,7 +109,7 @@ def columns(engines: set[str]) -> list[Column]:
         found += [(f"{SEEDS} schedules by chance", by_chance), ("driver lost, resumed", resumed)]
     if "processes" in engines:
         found += [("processes: killed twice, frozen, cut off", processes)]
-        found += [("on a folder's road", road), ("driver killed, resumed", driver)]
+        found += [("on a folder transport", transport), ("driver killed, resumed", driver)]
     if "spark" in engines:
         found += [("Spark: killed twice, frozen", spark())]
     return found

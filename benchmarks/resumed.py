@@ -73,10 +73,10 @@ def loss(vector: Vector) -> float:
 
 
 def run(
-    way: StrategySpec, seed: int, cut: RunSnapshot | None, term: int, share: str
+    way: StrategySpec, seed: int, snapshot: RunSnapshot | None, term: int, share: str
 ) -> tuple[Vector, list[RunSnapshot]]:
     """Trains from the beginning, or from a cut; returns the end and the cuts on the way."""
-    cuts: list[RunSnapshot] = []
+    snapshots: list[RunSnapshot] = []
     features, labels = rows(seed, ROWS)
     phases = (Phase(stage=stage(), strategy=way),)
     plan = TrainingPlan(phases=phases, workers=WORKERS, seed=seed, share=share)
@@ -87,19 +87,19 @@ def run(
         data=ArrayData(features, labels),
         run=bytes(16),
         term=term,
-        cut=cut,
-        save=cuts.append,
+        snapshot=snapshot,
+        save=snapshots.append,
         checkpoint_seconds=0.2,
     )
     vector = SimulatedEngine(SimulatedCluster(step_seconds=speeds)).run(assignment).vectors[-1]
-    return vector, cuts
+    return vector, snapshots
 
 
-def read_again(cut: RunSnapshot) -> RunSnapshot:
+def read_again(snapshot: RunSnapshot) -> RunSnapshot:
     """Returns a cut as a checkpoint brings it back."""
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
-        store.save(cut.name, meta_of(cut, "p"), files_of(cut))
+        store.save(snapshot.name, meta_of(snapshot, "p"), files_of(snapshot))
         found = store.latest()
         assert found is not None
         return snapshot_from(found, "p")
@@ -107,11 +107,11 @@ def read_again(cut: RunSnapshot) -> RunSnapshot:
 
 def killed_twice(way: StrategySpec, seed: int, share: str) -> Vector:
     """A third is trained, a third from its checkpoint, and the rest from the next one's."""
-    cut = None
+    snapshot = None
     for term in (1, 2):
-        _, cuts = run(way, seed, cut, term, share)
-        cut = read_again(next(c for c in cuts if c.applied >= term / 3 * c.budget))
-    return run(way, seed, cut, 3, share)[0]
+        _, snapshots = run(way, seed, snapshot, term, share)
+        snapshot = read_again(next(c for c in snapshots if c.applied >= term / 3 * c.budget))
+    return run(way, seed, snapshot, 3, share)[0]
 
 
 def compared(name: str, seeds: int, share: str = "rows") -> tuple[list[float], list[float]]:

@@ -135,7 +135,7 @@ class Bench:
             run=secrets.token_bytes(16),
             emit=speed,
             security=where.get("security", "tls"),
-            road="torch" if recipe == GLOO else "sockets",
+            transport="torch" if recipe == GLOO else "sockets",
         )
         if self.spark is None:
             LocalEngine().run(given)

@@ -69,12 +69,12 @@ def measure(credentials, megabytes):
 def main():
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 1024
     runs = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    roads = {"plain": Credentials.none(RUN), "tls": Credentials.make(RUN)}
-    results = {name: [] for name in roads}
+    transports = {"plain": Credentials.none(RUN), "tls": Credentials.make(RUN)}
+    results = {name: [] for name in transports}
     for _ in range(runs):
-        for name, credentials in roads.items():
+        for name, credentials in transports.items():
             results[name].append(measure(credentials, megabytes))
-    print(f"{'road':8}{'MB per CPU-second':>20}{'MB per second':>16}")
+    print(f"{'transport':8}{'MB per CPU-second':>20}{'MB per second':>16}")
     for name, pairs in results.items():
         per_cpu, per_second = (statistics.median(column) for column in zip(*pairs, strict=True))
         print(f"{name:8}{per_cpu:20.0f}{per_second:16.0f}")

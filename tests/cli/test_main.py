@@ -64,7 +64,7 @@ OPTIONS = {
         "--seed",
         "--threads",
         "--device",
-        "--road",
+        "--transport",
         "--folder",
         "--set",
         "--resume",
@@ -221,20 +221,21 @@ def test_a_wrong_word_gets_one_sentence_and_exit_code_2(call, arguments, words):
     assert len(err.splitlines()) == 1
 
 
-def test_a_road_is_taken_with_the_security_and_the_strategy_that_it_needs(call):
+def test_a_transport_is_taken_with_the_security_and_the_strategy_that_it_needs(call):
     strategy = '{"recipe": "all_reduce", "owners": 2}'
     needed = ("--set", "security=none", "--strategy", strategy)
-    asked = ("train", "cifar10", "--workers", "2", "--road", "torch", "--print-config")
-    assert 'road = "torch"' in call(*asked, *needed)[1]
+    asked = ("train", "cifar10", "--workers", "2", "--transport", "torch", "--print-config")
+    assert 'transport = "torch"' in call(*asked, *needed)[1]
     assert 'security="none" if the whole network is trusted' in call(*asked)[2]
 
 
-@pytest.mark.parametrize("road", ["/proc/x", "ftp://127.0.0.1:1/x"])
-def test_a_road_is_refused_in_the_simulator(call, job, road):
-    chosen = ("--strategy", "averaging", "--road", road)
+@pytest.mark.parametrize("transport", ["/proc/x", "ftp://127.0.0.1:1/x"])
+def test_a_transport_is_refused_in_the_simulator(call, job, transport):
+    chosen = ("--strategy", "averaging", "--transport", transport)
     code, _, err = call("train", job, *chosen)
     assert code == EXIT_CODES["usage"]
-    assert f"the simulator's links are its SimulatedCluster's; got road '{road}'; use road=" in err
+    wrong = "the simulator's links are its SimulatedCluster's"
+    assert f"{wrong}; got transport '{transport}'; use transport=" in err
 
 
 @pytest.mark.parametrize(

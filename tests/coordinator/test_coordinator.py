@@ -423,11 +423,11 @@ def test_a_cut_that_was_made_for_nobody_is_made_anew_the_next_time():
     coordinator = said.coordinator
     assert not coordinator.prepared_to_yield(), "a cut is asked for"
     assert coordinator.is_snapshot_asked
-    coordinator._cuts.is_requested = False  # it was saved
+    coordinator._snapshots.is_requested = False  # it was saved
     coordinator.unprepare()
     assert not coordinator.prepared_to_yield()
     assert coordinator.is_snapshot_asked
-    coordinator._cuts.is_requested = False
+    coordinator._snapshots.is_requested = False
     assert coordinator.prepared_to_yield()
 
 

@@ -8,7 +8,7 @@ from photinus.training.snapshots import RunSnapshot
 BOTH = frozenset({0, 1})
 
 
-def cut(version):
+def snapshot(version):
     point = Message("heal", np.full(1, version))
     return RunSnapshot(
         phase=0, version=version, applied=0, budget=1, point=point, positions={}, rows={}
@@ -18,7 +18,7 @@ def cut(version):
 def tried(early_stopping, version, errors, slots=BOTH, name="errors"):
     """One trial from its beginning to its end, of 10 examples a slot."""
     assert early_stopping.begin(version / 10, version, slots)
-    early_stopping.offer_candidate(cut(version))
+    early_stopping.offer_candidate(snapshot(version))
     for slot in slots:
         early_stopping.add_sums(slot, {"examples": 10.0, name: errors / len(slots)})
     return early_stopping.finish_trial()
@@ -81,7 +81,7 @@ def test_the_loss_decides_where_there_is_no_error_and_nothing_else_does():
 def test_a_point_that_is_not_held_is_not_the_best():
     early_stopping = EarlyStopping(10.0, 0)
     early_stopping.begin(0.1, 1, BOTH)
-    early_stopping.offer_candidate(cut(2))
+    early_stopping.offer_candidate(snapshot(2))
     for slot in BOTH:
         early_stopping.add_sums(slot, {"examples": 1.0, "errors": 0.0})
     assert not early_stopping.finish_trial().is_best

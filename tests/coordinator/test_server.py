@@ -146,7 +146,7 @@ def test_a_lease_ends_five_seconds_after_the_last_sign_of_life(scene):
     assert 0 in [e.slot for e in here.of("WorkerLost")]
 
 
-def test_a_sign_of_life_is_answered_where_the_road_shows_none_of_the_listeners(scene):
+def test_a_sign_of_life_is_answered_where_the_transport_shows_none_of_the_listeners(scene):
     here = scene()
     first, _ = here.seated()
     beats, beat = here.service.listener.link(), first.session.seat.frame("beat")
@@ -272,7 +272,7 @@ def test_a_standby_that_leaves_is_not_granted_the_seat(scene):
 
 
 def test_a_dead_process_loses_its_seat_at_once_and_takes_none_by_what_it_had_said(scene):
-    """Its connection need not close: on the road of a folder none does."""
+    """Its connection need not close: on the transport of a folder none does."""
     here = scene()
     first, _ = here.seated()
     standby = Player(here, 0, attempt="second")

@@ -1,4 +1,4 @@
-"""A cut is whole when every worker of its round has sent its part."""
+"""A snapshot is whole when every worker of its round has sent its part."""
 
 import numpy as np
 import pytest
@@ -40,22 +40,22 @@ class Made:
         point = Message("heal", np.zeros(2), version=7, floats=FLOATS, integers=INTEGERS)
         self.owner.enter(0, policy or Rounds(), point)
         early_stopping = EarlyStopping(0.0, 0)
-        self.cuts = SnapshotCollector(plan, leases, self.owner, early_stopping, callbacks)
+        self.snapshots = SnapshotCollector(plan, leases, self.owner, early_stopping, callbacks)
 
     def begin(self, asked=BOTH):
-        return self.cuts.begin(asked, 0.5, 1.0)
+        return self.snapshots.begin(asked, 0.5, 1.0)
 
     def take(self, slot, version, value):
-        self.cuts.take(slot, version, state(value), 1.0)
+        self.snapshots.take(slot, version, state(value), 1.0)
 
     def lose(self, slot):
-        self.cuts.drop_slot(slot)
-        self.cuts.save_if_whole(1.0)
+        self.snapshots.drop_slot(slot)
+        self.snapshots.save_if_whole(1.0)
 
     def tell_shard(self, slot, value):
         kinds = {"vector": ("float64", (1,))}
         page = Page(7, "vector", 0, np.full(1, value), kinds)
-        return self.cuts.page(slot, page, 1.0)
+        return self.snapshots.page(slot, page, 1.0)
 
 
 def begun(policy=None):
@@ -70,10 +70,10 @@ def test_a_cut_waits_for_all_its_workers():
     assert not made.saved
     made.take(0, 7, 2.0)
     (whole,) = made.saved
-    assert whole is made.cuts.last is made.cuts.saved
+    assert whole is made.snapshots.last is made.snapshots.saved
     assert list(whole.inner) == [0, 1]
     assert whole.point.vector.tolist() == [0.0, 0.0]
-    made.cuts.save_if_whole(2.0)
+    made.snapshots.save_if_whole(2.0)
     assert len(made.saved) == 1, "it is saved once"
 
 
@@ -102,7 +102,7 @@ def test_a_lost_worker_is_not_waited_for():
 @pytest.mark.parametrize("policy", [Meetings(), Rounds()], ids=["meetings", "rounds"])
 def test_when_all_are_lost_nobody_can_say_what_the_parameters_are(policy):
     made = begun(policy)
-    made.cuts.drop_slot(0)
+    made.snapshots.drop_slot(0)
     made.lose(1)
     assert bool(made.saved) is policy.keeps
 
@@ -122,13 +122,13 @@ def test_the_cut_of_a_table_waits_for_the_shards_of_all():
 
 def test_a_lost_shard_is_loaded_from_the_last_whole_cut_of_its_phase():
     made = begun(Meetings(rows=1, shards=2))
-    assert made.cuts.restorable_version == 0
+    assert made.snapshots.restorable_version == 0
     for slot in (0, 1):
         made.take(slot, 7, 1.0)
         made.tell_shard(slot, 1.0)
-    assert made.cuts.restorable_version == 7
+    assert made.snapshots.restorable_version == 7
     made.owner.phase = 1
-    assert made.cuts.restorable_version == 0
+    assert made.snapshots.restorable_version == 0
 
 
 def test_a_worker_goes_on_loading_from_the_cut_that_it_was_granted():
@@ -137,19 +137,19 @@ def test_a_worker_goes_on_loading_from_the_cut_that_it_was_granted():
         made.owner.version = version
         if version == 8:
             made.begin()
-            assert made.cuts.load_shard(0)["vector"].tolist() == [1.0]
+            assert made.snapshots.load_shard(0)["vector"].tolist() == [1.0]
         for slot in (0, 1):
             made.take(slot, version, 1.0)
             kinds = {"vector": ("float64", (1,))}
             if (slot, version) == (0, 8):  # it was lost when its shard had come
-                made.cuts._shards.take(0, Page(8, "vector", 0, np.full(1, value), kinds))
+                made.snapshots._shards.take(0, Page(8, "vector", 0, np.full(1, value), kinds))
             else:
-                made.cuts.page(slot, Page(version, "vector", 0, np.full(1, value), kinds), 1.0)
-    assert made.cuts.restorable_version == 8
-    assert made.cuts.page(0, Page(7, "vector", 0), 1.0).numbers.tolist() == [1.0]
-    assert made.cuts.load_shard(0)["vector"].tolist() == [2.0]
-    made.cuts.page(0, Page(9, "vector", 0, np.zeros(1), kinds), 1.0)
-    assert not made.cuts._loading_shards
+                made.snapshots.page(slot, Page(version, "vector", 0, np.full(1, value), kinds), 1.0)
+    assert made.snapshots.restorable_version == 8
+    assert made.snapshots.page(0, Page(7, "vector", 0), 1.0).numbers.tolist() == [1.0]
+    assert made.snapshots.load_shard(0)["vector"].tolist() == [2.0]
+    made.snapshots.page(0, Page(9, "vector", 0, np.zeros(1), kinds), 1.0)
+    assert not made.snapshots._loading_shards
 
 
 def test_a_cut_that_is_not_whole_gives_way_to_the_next():
@@ -161,8 +161,8 @@ def test_a_cut_that_is_not_whole_gives_way_to_the_next():
     assert list(made.saved[0].inner) == [1]
     made.owner.version = 9
     assert made.begin()
-    made.cuts.drop()
+    made.snapshots.drop()
     made.take(0, 9, 1.0)
     made.take(1, 9, 1.0)
     assert len(made.saved) == 1
-    assert made.cuts.saved is None
+    assert made.snapshots.saved is None

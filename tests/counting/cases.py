@@ -277,10 +277,10 @@ class Trial:
         """Continues from the newest checkpoint in the folder, as the next term."""
         vault = self.vault()
         try:
-            cut = vault.newest()
-            assert cut is not None, "the folder holds no checkpoint"
-            self.resumed_in, self.resumed_from = cut.phase, cut.version
-            return self.train(engine, term=2, cut=cut)
+            snapshot = vault.newest()
+            assert snapshot is not None, "the folder holds no checkpoint"
+            self.resumed_in, self.resumed_from = snapshot.phase, snapshot.version
+            return self.train(engine, term=2, snapshot=snapshot)
         finally:
             vault.close()
 

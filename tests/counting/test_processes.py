@@ -64,10 +64,10 @@ def test_one_to_seven_processes_count_alike(recipe, workers, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["averaging", "iterative_reduce", "downpour", "elastic"])
-def test_on_a_folders_road_no_row_is_lost_or_doubled(recipe, tmp_path):
-    with TemporaryDirectory(dir="/dev/shm") as road:
+def test_on_a_folder_transport_no_row_is_lost_or_doubled(recipe, tmp_path):
+    with TemporaryDirectory(dir="/dev/shm") as transport:
         faults = Faults().kill(slot=1, step=5).freeze(slot=2, step=4, seconds=6.0)
-        fields = {"road": road}
+        fields = {"transport": transport}
         trial = Trial(recipe, tmp_path, lease_seconds=4.0, epochs=3, fields=fields)
         verdict = trial.train(LocalEngine(faults))
         assert_exact(verdict)

@@ -87,11 +87,11 @@ def test_a_driver_of_spark_that_is_killed_and_resumed_loses_no_row_and_doubles_n
 
 
 @pytest.mark.slow
-def test_on_a_folders_road_tasks_lose_no_row_and_double_none(session, tmp_path):
+def test_on_a_folder_transport_tasks_lose_no_row_and_double_none(session, tmp_path):
     from photinus.engine.spark.engine import SparkEngine
 
-    (tmp_path / "road").mkdir()
-    fields = {"road": str(tmp_path / "road")}
+    (tmp_path / "transport").mkdir()
+    fields = {"transport": str(tmp_path / "transport")}
     trial = Trial("averaging", tmp_path / "run", epochs=3, lease_seconds=4.0, fields=fields)
     verdict = trial.train(SparkEngine(session, Faults().kill(slot=1, step=5)))
     assert (verdict.lost, verdict.doubled) == (0, 0)

@@ -40,11 +40,11 @@ class Tape:
     """Events, ledger lines and cuts of one run; `assert_exact` is the ledger's promise."""
 
     def __init__(self):
-        self.events, self.lines, self.cuts = [], [], []
+        self.events, self.lines, self.snapshots = [], [], []
         self.hooks = {}
 
     def callbacks(self, **fields):
-        return Callbacks(emit=self._emit, enter=self._enter, save=self.cuts.append, **fields)
+        return Callbacks(emit=self._emit, enter=self._enter, save=self.snapshots.append, **fields)
 
     def _emit(self, event):
         self.events.append(event)
@@ -201,13 +201,13 @@ class Field:
         parts=None,
         stages=None,
         callbacks=None,
-        cut=None,
+        snapshot=None,
         **kw,
     ):
         """A simulation that has not run yet."""
         tape = Tape()
         plan = self.plan(strategy, workers, stages, **kw)
-        coordinator = Coordinator(plan, tape.callbacks(**callbacks or {}), cut=cut)
+        coordinator = Coordinator(plan, tape.callbacks(**callbacks or {}), snapshot=snapshot)
         dtype = getattr(plan.phases[0].stage, "dtype", "float32")
         parts = parts or self.parts(workers, dtype=dtype)
         simulation = Simulation(

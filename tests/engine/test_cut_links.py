@@ -11,7 +11,7 @@ from photinus.core.errors import RunFailedError
 from photinus.strategies.recipes import all_reduce, averaging, gossip, publish
 from photinus.testing import Faults
 
-ROADS = {
+TRANSPORTS = {
     "publish": publish(every=Steps(3), exact_every=3),
     "gossip": gossip(every=Steps(3), exact_every=3),
     "shards": all_reduce(owners=4),
@@ -19,11 +19,11 @@ ROADS = {
 }
 
 
-@pytest.mark.parametrize("name", ROADS)
+@pytest.mark.parametrize("name", TRANSPORTS)
 @pytest.mark.parametrize("at", [0.0, 0.3])
 def test_a_link_that_stays_cut_leaves_one_out_and_says_which(field, agreed, name, at):
     """Workers 1 and 3 reach all others and the coordinator, never again each other."""
-    played = field.play(ROADS[name], epochs=4)
+    played = field.play(TRANSPORTS[name], epochs=4)
     played.simulation.at(at, played.simulation.cut, 1, 3)
     played.run(until=200)
     assert played.result is not None
@@ -34,15 +34,15 @@ def test_a_link_that_stays_cut_leaves_one_out_and_says_which(field, agreed, name
     applied = played.tape.assert_exact()
     ended = played.tape.of("PhaseEnded")[0]
     assert played.tape.examples(applied) == ended.examples
-    if ROADS[name].is_deterministic:
+    if TRANSPORTS[name].is_deterministic:
         assert ended.examples == 4 * len(field.labels)
     assert all(len(set(held)) == 1 for held in agreed.values())
     assert field.loss(played.vector) < 0.5
 
 
-@pytest.mark.parametrize("name", ROADS)
+@pytest.mark.parametrize("name", TRANSPORTS)
 def test_after_three_rounds_a_cut_costs_five_seconds_and_the_others_go_on(field, name):
-    played = field.play(ROADS[name], epochs=40)
+    played = field.play(TRANSPORTS[name], epochs=40)
     simulation, cut = played.simulation, []
 
     def cutting(event):
@@ -87,9 +87,9 @@ def test_a_cut_that_stays_is_met_with_pauses_that_double(field):
     assert all(later > earlier + 3 for earlier, later in itertools.pairwise(gaps))
 
 
-@pytest.mark.parametrize("name", ROADS)
+@pytest.mark.parametrize("name", TRANSPORTS)
 def test_a_run_where_no_two_reach_each_other_ends_with_one_sentence(field, name):
-    played = field.play(ROADS[name], epochs=4)
+    played = field.play(TRANSPORTS[name], epochs=4)
     for one, other in itertools.combinations(range(4), 2):
         played.simulation.cut(one, other)
     with pytest.raises(RunFailedError, match="no two of the workers 0, 1, 2, 3 can reach"):
@@ -101,7 +101,7 @@ def test_a_run_where_no_two_reach_each_other_ends_with_one_sentence(field, name)
 
 
 SLOW = {"step_seconds": 0.02}
-PAIRS = ROADS | {n: dataclasses.replace(ROADS[n], owners=2) for n in ("shards", "deltas")}
+PAIRS = TRANSPORTS | {n: dataclasses.replace(TRANSPORTS[n], owners=2) for n in ("shards", "deltas")}
 
 
 @pytest.mark.parametrize("mended_after", [3.0, 9.0, None])
@@ -134,9 +134,9 @@ def test_two_workers_whose_link_is_cut_both_train_again_once_it_is_mended(
     assert field.loss(played.vector) < 0.5
 
 
-@pytest.mark.parametrize("name", ROADS)
+@pytest.mark.parametrize("name", TRANSPORTS)
 def test_all_links_cut_in_the_middle_leave_one_that_goes_on(field, name):
-    played = field.play(ROADS[name], epochs=20, cluster=SLOW)
+    played = field.play(TRANSPORTS[name], epochs=20, cluster=SLOW)
     for one, other in itertools.combinations(range(4), 2):
         played.simulation.at(1.0, played.simulation.cut, one, other, 12.0)
     played.run(until=400)
@@ -149,10 +149,10 @@ def test_all_links_cut_in_the_middle_leave_one_that_goes_on(field, name):
 
 @pytest.mark.parametrize("workers", [3, 4])
 @pytest.mark.parametrize("every", range(3, 8))
-@pytest.mark.parametrize("name", ROADS)
+@pytest.mark.parametrize("name", TRANSPORTS)
 def test_strictly_periodic_loss_ends_nevertheless(field, agreed, name, every, workers):
     """What is said again and again would lose the same messages for ever, were it in step."""
-    strategy = ROADS[name]
+    strategy = TRANSPORTS[name]
     if strategy.owners > 1:
         strategy = dataclasses.replace(strategy, owners=workers)
     for first in range(every):

@@ -84,4 +84,4 @@ def test_strangers_change_no_bit_of_a_training_and_are_told_of_once(tiny, monkey
 @pytest.mark.processes
 def test_strangers_files_change_no_bit_and_are_told_of_once(tiny, monkeypatch, tmp_path):
     strangers = Strangers(monkeypatch, FolderListener, drop_in)
-    assert strangers.assert_harmless(tiny, road=str(tmp_path)) >= 1
+    assert strangers.assert_harmless(tiny, transport=str(tmp_path)) >= 1

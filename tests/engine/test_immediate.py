@@ -150,8 +150,8 @@ def test_phases_close_by_a_drain_and_hand_the_owners_point_on(field, strategy, d
         )
     played.run()
     assert len(played.result.vectors) == 3
-    assert [c.phase for c in played.tape.cuts] == [1, 2]
-    assert [len(c.history) for c in played.tape.cuts] == [1, 2]
+    assert [c.phase for c in played.tape.snapshots] == [1, 2]
+    assert [len(c.history) for c in played.tape.snapshots] == [1, 2]
     assert counted(played) >= 3 * 8 * len(field.labels)
     per_phase = [e.examples for e in played.tape.of("PhaseEnded")]
     assert all(n >= 8 * len(field.labels) for n in per_phase)
@@ -199,17 +199,17 @@ def test_a_push_above_the_staleness_limit_is_dropped_and_counted_as_missed(field
 
 def test_a_cut_of_the_owner_is_gone_on_from_with_every_position(field, strategy):
     played = field.play(strategy, epochs=12, callbacks={"checkpoint_seconds": 0.5}).run(until=2.0)
-    cut = played.tape.cuts[-1]
-    assert cut.version > 0
-    resumed = field.play(strategy, epochs=12, cut=cut).run()
-    first = {slot: cut.positions[slot] for slot in range(4)}
+    snapshot = played.tape.snapshots[-1]
+    assert snapshot.version > 0
+    resumed = field.play(strategy, epochs=12, snapshot=snapshot).run()
+    first = {slot: snapshot.positions[slot] for slot in range(4)}
     starts = {}
     for op, frame, _ in resumed.tape.lines:
         if op == "apply":
             said = frame.header
             starts.setdefault(frame.slot, said["position"] - said.get("examples", 0))
     assert starts == first, "every example position counts once"
-    assert counted(resumed) + cut.applied >= 12 * len(field.labels)
+    assert counted(resumed) + snapshot.applied >= 12 * len(field.labels)
     assert field.loss(resumed.vector) < TRAINED
 
 

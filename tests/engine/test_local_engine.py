@@ -57,9 +57,9 @@ def test_one_worker_in_clear_is_the_plain_loop(tiny):
 
 def test_a_folder_in_memory_gives_the_bits_of_the_simulator_and_is_left_empty(tiny):
     plan = tiny.plan(recipes=tiny.recipes[:1])
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as road:
-        ours = LocalEngine().run(tiny.assignment(plan, road=road))
-        assert list(Path(road).iterdir()) == []
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as transport:
+        ours = LocalEngine().run(tiny.assignment(plan, transport=transport))
+        assert list(Path(transport).iterdir()) == []
     assert same_bits(ours, SimulatedEngine().run(tiny.assignment(plan)))
 
 

@@ -101,11 +101,11 @@ def test_a_card_gives_the_processors_parameters(name, trained):
 
 @pytest.mark.parametrize("name", ["averaging", "all_reduce"])
 def test_a_run_on_a_card_has_the_same_bits_again_and_after_a_cut(name, trained):
-    cuts, plan = [], plan_of(AGREEMENTS[name], devices=(CARDS[0],))
-    whole = trained(plan, save=cuts.append, checkpoint_seconds=0.0)
+    snapshots, plan = [], plan_of(AGREEMENTS[name], devices=(CARDS[0],))
+    whole = trained(plan, save=snapshots.append, checkpoint_seconds=0.0)
     assert np.array_equal(trained(plan).vectors[-1], whole.vectors[-1])
-    middle = next(cut for cut in cuts if cut.version > 1)
-    assert np.array_equal(trained(plan, cut=middle, term=2).vectors[-1], whole.vectors[-1])
+    middle = next(snapshot for snapshot in snapshots if snapshot.version > 1)
+    assert np.array_equal(trained(plan, snapshot=middle, term=2).vectors[-1], whole.vectors[-1])
 
 
 class Scores(nn.Module):

@@ -141,25 +141,25 @@ def test_batches_that_are_sent_ahead_give_the_processors_bits(name, trained, mon
     monkeypatch.setattr(PlacedModel, "_send", lambda *of: sent.append(1) or send(*of))
     plain = trained(plan_of(AGREEMENTS[name]))
     assert not sent
-    cuts = []
+    snapshots = []
     plan = plan_of(AGREEMENTS[name], devices=("stand-in",))
-    apart = trained(plan, save=cuts.append, checkpoint_seconds=0.0)
+    apart = trained(plan, save=snapshots.append, checkpoint_seconds=0.0)
     assert len(sent) > 8
     for mine, theirs in zip(apart.vectors, plain.vectors, strict=True):
         assert np.array_equal(mine, theirs)
     assert np.array_equal(apart.floats, plain.floats)
     if name != "downpour":
-        middle = next(cut for cut in cuts if cut.version > 1)
-        assert np.array_equal(trained(plan, cut=middle, term=2).vectors[-1], plain.vectors[-1])
+        middle = next(snapshot for snapshot in snapshots if snapshot.version > 1)
+        assert np.array_equal(trained(plan, snapshot=middle, term=2).vectors[-1], plain.vectors[-1])
 
 
 def test_a_run_goes_on_from_a_cut_on_another_device_with_the_same_bits(trained):
-    cuts, plan = [], plan_of(AGREEMENTS["averaging"])
+    snapshots, plan = [], plan_of(AGREEMENTS["averaging"])
     apart = replace(plan, devices=("stand-in",))
-    whole = trained(apart, save=cuts.append, checkpoint_seconds=0.0)
-    middle = next(cut for cut in cuts if cut.version > 1 and cut.inner)
-    assert np.array_equal(trained(plan, cut=middle, term=2).vectors[-1], whole.vectors[-1])
-    assert np.array_equal(trained(apart, cut=middle, term=2).vectors[-1], whole.vectors[-1])
+    whole = trained(apart, save=snapshots.append, checkpoint_seconds=0.0)
+    middle = next(snapshot for snapshot in snapshots if snapshot.version > 1 and snapshot.inner)
+    assert np.array_equal(trained(plan, snapshot=middle, term=2).vectors[-1], whole.vectors[-1])
+    assert np.array_equal(trained(apart, snapshot=middle, term=2).vectors[-1], whole.vectors[-1])
 
 
 def test_each_worker_may_compute_on_a_device_of_its_own(trained):

@@ -92,7 +92,7 @@ class Run:
 
     simulation: Simulation
     events: list
-    cuts: list
+    snapshots: list
     result: object = None
 
     def go(self, until=float("inf")):
@@ -103,16 +103,18 @@ class Run:
         return [event for event in self.events if type(event).__name__ == kind]
 
 
-def run_of(phases, shares=EVEN[3], *, cut=None, parts=None, cluster=None, callbacks=None, **fields):
+def run_of(
+    phases, shares=EVEN[3], *, snapshot=None, parts=None, cluster=None, callbacks=None, **fields
+):
     from photinus.coordinator.callbacks import Callbacks
 
-    events, cuts = [], []
+    events, snapshots = [], []
     plan = TrainingPlan(phases=tuple(phases), workers=len(shares), **fields)
-    callbacks = Callbacks(emit=events.append, save=cuts.append, **callbacks or {})
-    coordinator = Coordinator(plan, callbacks, cut=cut)
+    callbacks = Callbacks(emit=events.append, save=snapshots.append, **callbacks or {})
+    coordinator = Coordinator(plan, callbacks, snapshot=snapshot)
     parts = parts or [part_of(rows, plan) for rows in rows_of(shares)]
     simulation = Simulation(plan, parts, SimulatedCluster(**cluster or {}), coordinator=coordinator)
-    return Run(simulation, events, cuts)
+    return Run(simulation, events, snapshots)
 
 
 def assert_same(one, other):
@@ -202,28 +204,32 @@ def test_one_worker_killed_at_the_border_trains_on_with_the_bits_of_the_others(s
 def test_a_run_goes_on_from_the_border_to_the_bit(shares):
     phases = cut_in_two(STAGES["adamw"], 0.4)
     whole = run_of(phases, shares).go()
-    (border,) = [cut for cut in whole.cuts if cut.phase == 1 and cut.version == 0]
+    (border,) = [
+        snapshot for snapshot in whole.snapshots if snapshot.phase == 1 and snapshot.version == 0
+    ]
     assert sum(border.positions.values()) == border.positions[1] * sum(shares) / shares[1]
     assert border.inner, "moments of Adam"
-    resumed = run_of(phases, shares, cut=border, callbacks={"term": 2}).go()
+    resumed = run_of(phases, shares, snapshot=border, callbacks={"term": 2}).go()
     np.testing.assert_array_equal(resumed.result.vectors[-1], whole.result.vectors[-1])
 
 
 def test_a_run_goes_on_from_within_a_rest_to_the_bit():
     phases = cut_in_two(STAGES["adamw"], 0.4)
     whole = run_of(phases, callbacks={"checkpoint_seconds": 0.05}).go()
-    within = [cut for cut in whole.cuts if cut.phase == 1 and cut.version > 0]
+    within = [
+        snapshot for snapshot in whole.snapshots if snapshot.phase == 1 and snapshot.version > 0
+    ]
     assert within
-    for cut in within:
-        resumed = run_of(phases, cut=cut, callbacks={"term": 2}).go()
+    for snapshot in within:
+        resumed = run_of(phases, snapshot=snapshot, callbacks={"term": 2}).go()
         np.testing.assert_array_equal(resumed.result.vectors[-1], whole.result.vectors[-1])
 
 
 def test_the_border_belongs_to_as_many_workers_as_before():
     phases = cut_in_two(STAGES["momentum"], 0.4)
-    border = next(cut for cut in run_of(phases).go().cuts if cut.phase == 1)
+    border = next(snapshot for snapshot in run_of(phases).go().snapshots if snapshot.phase == 1)
     with pytest.raises(Exception, match="continues with as many workers as it has, 3"):
-        run_of(phases, EVEN[2], cut=border)
+        run_of(phases, EVEN[2], snapshot=border)
 
 
 # -- what begins and ends a part -----------------------------------------------------------------

@@ -145,9 +145,9 @@ def test_a_worker_that_lost_its_seat_gives_the_rest_of_its_pass_to_the_next_life
 
 def test_a_run_resumes_between_passes(field):
     whole = field.play(RECIPES["averaging"], parts=streamed(field, 4, passes=0), epochs=3).run()
-    cut = whole.tape.cuts[0]
-    assert cut.positions == dict.fromkeys(range(4), 120)
+    snapshot = whole.tape.snapshots[0]
+    assert snapshot.positions == dict.fromkeys(range(4), 120)
     again = field.play(
-        RECIPES["averaging"], parts=streamed(field, 4, passes=0), epochs=3, cut=cut
+        RECIPES["averaging"], parts=streamed(field, 4, passes=0), epochs=3, snapshot=snapshot
     ).run()
     assert np.array_equal(again.vector, whole.vector)

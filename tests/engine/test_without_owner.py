@@ -235,12 +235,14 @@ def test_phases_start_from_what_was_agreed_in_the_one_before(field):
 def test_a_run_goes_on_from_a_cut(field):
     whole = field.play(WAYS["publish"], epochs=6, callbacks={"checkpoint_seconds": 0.2})
     whole.run(until=0.8)
-    cut = [c for c in whole.tape.cuts if c.version > 0][-1]
-    assert set(cut.inner) == {0, 1, 2, 3}
-    again = field.play(WAYS["publish"], epochs=6, cut=cut, callbacks={"term": 2}).run(until=200)
+    snapshot = [c for c in whole.tape.snapshots if c.version > 0][-1]
+    assert set(snapshot.inner) == {0, 1, 2, 3}
+    again = field.play(WAYS["publish"], epochs=6, snapshot=snapshot, callbacks={"term": 2}).run(
+        until=200
+    )
     ended = again.tape.of("PhaseEnded")[0]
     done = sum(f.header.get("examples", 0) for f in again.tape.assert_exact().values())
-    assert ended.examples == cut.applied + done
+    assert ended.examples == snapshot.applied + done
     assert np.isfinite(again.vector).all()
     assert field.loss(again.vector) < 0.4
 

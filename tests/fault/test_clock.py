@@ -38,9 +38,9 @@ chance = np.random.default_rng(0)
 data = ArrayData(chance.random((400, 6), dtype=np.float32), chance.integers(0, 3, 400))
 model = LogisticStage(features=6, classes=3, epochs=20.0, batch_size=8)
 
-def trained(engine, road):
+def trained(engine, transport):
     job = ph.Job(
-        model=model, data=Source(name="given"), workers=2, engine=engine, road=road,
+        model=model, data=Source(name="given"), workers=2, engine=engine, transport=transport,
         strategy=ph.averaging(every=ph.Steps(4), codec="fp32", gradients_until=0.0),
         checkpoint_seconds=0.0,
     )
@@ -56,16 +56,16 @@ print(np.array_equal(ours, trained("simulate", "sockets")))
 """
 
 
-@pytest.mark.parametrize("road", ["sockets", "folder"])
-def test_a_clock_that_is_set_to_and_fro_ends_no_lease_and_changes_no_bit(tmp_path, road):
+@pytest.mark.parametrize("transport", ["sockets", "folder"])
+def test_a_clock_that_is_set_to_and_fro_ends_no_lease_and_changes_no_bit(tmp_path, transport):
     (tmp_path / "jumps").mkdir()
     (tmp_path / "jumps" / "sitecustomize.py").write_text(JUMPS)
     (tmp_path / "driver.py").write_text(DRIVER)
-    if road == "folder":
-        road = str(tmp_path / "road")
-        os.mkdir(road)
+    if transport == "folder":
+        transport = str(tmp_path / "transport")
+        os.mkdir(transport)
     done = subprocess.run(
-        [sys.executable, "driver.py", road],
+        [sys.executable, "driver.py", transport],
         env=os.environ | {"PYTHONPATH": str(tmp_path / "jumps")},
         cwd=tmp_path,
         capture_output=True,

@@ -87,9 +87,9 @@ def test_a_worker_that_is_cut_off_is_back_and_every_push_counts_once(tiny, tmp_p
 
 @pytest.mark.processes
 def test_workers_agree_among_themselves_through_a_folder(tiny, tmp_path):
-    road = tmp_path / "road"
-    promised(Run(tiny, tmp_path, epochs=60.0, road=str(road)).trained(LocalEngine()))
-    assert list(road.iterdir()) == []
+    transport = tmp_path / "transport"
+    promised(Run(tiny, tmp_path, epochs=60.0, transport=str(transport)).trained(LocalEngine()))
+    assert list(transport.iterdir()) == []
 
 
 @pytest.mark.spark

@@ -136,17 +136,17 @@ def test_a_frozen_process_is_left_out_fenced_and_comes_back(tiny, tmp_path):
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", ["kill", "freeze"])
-def test_a_worker_lost_on_a_folders_road_takes_its_seat_again(tiny, tmp_path, kind):
+def test_a_worker_lost_on_a_folder_transport_takes_its_seat_again(tiny, tmp_path, kind):
     """A folder closes no connection: of a dead process its engine tells, of others silence."""
     faults = {
         "kill": Faults().kill(slot=1, step=107),
         "freeze": Faults().freeze(slot=1, step=107, seconds=9.0),
     }
-    with TemporaryDirectory(dir="/dev/shm") as road:
+    with TemporaryDirectory(dir="/dev/shm") as transport:
         lease_seconds = {"kill": 60.0, "freeze": 4.0}[kind]
-        watch = Watch(tiny, tmp_path, lease_seconds=lease_seconds, road=road)
+        watch = Watch(tiny, tmp_path, lease_seconds=lease_seconds, transport=transport)
         watch.trained(LocalEngine, faults[kind])
-        assert list(Path(road).iterdir()) == []
+        assert list(Path(transport).iterdir()) == []
     assert_went_on(watch)
     reason = {"kill": "its process ended", "freeze": "no sign of life from it for 4 s"}[kind]
     assert [e.reason for e in watch.of(WorkerLost)] == [reason]
@@ -167,12 +167,14 @@ def test_a_killed_worker_of_spark_takes_its_seat_again(spark, tiny, tmp_path):
 
 
 @pytest.mark.spark
-def test_a_killed_worker_of_spark_loses_its_lease_at_once_on_a_folders_road(spark, tiny, tmp_path):
+def test_a_killed_worker_of_spark_loses_its_lease_at_once_on_a_folder_transport(
+    spark, tiny, tmp_path
+):
     """Spark knows of its end; signs of life would be waited for for a minute."""
     from photinus.engine.spark.engine import SparkEngine
 
-    with TemporaryDirectory() as road:
-        watch = Watch(tiny, tmp_path, epochs=300.0, lease_seconds=60.0, road=road)
+    with TemporaryDirectory() as transport:
+        watch = Watch(tiny, tmp_path, epochs=300.0, lease_seconds=60.0, transport=transport)
         watch.trained(lambda faults: SparkEngine(spark, faults), Faults().kill(slot=1, step=107))
     assert_went_on(watch)
     assert [e.reason for e in watch.of(WorkerLost)] == ["its process ended"]

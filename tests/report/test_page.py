@@ -258,10 +258,10 @@ def test_one_worker_is_one_and_a_simulated_run_says_which_time_is_virtual(tmp_pa
     for engine in ("simulate", "local"):
         journal = Journal(tmp_path / f"{engine}.jsonl")
         journal.write(
-            e.RunStarted(run="r", term=1, workers=1, engine=engine, job={"road": "sockets"})
+            e.RunStarted(run="r", term=1, workers=1, engine=engine, job={"transport": "sockets"})
         )
         journal.close()
         pages.append(render(tmp_path / f"{engine}.jsonl"))
     assert all("1 worker, engine" in page for page in pages)
     assert ["virtual time" in page for page in pages] == [True, False]
-    assert all(SETTINGS["road"] in page and SETTINGS["priority"] not in page for page in pages)
+    assert all(SETTINGS["transport"] in page and SETTINGS["priority"] not in page for page in pages)

@@ -38,15 +38,18 @@ CAME = {
     "dbn": {"pretraining": {"device": ""}, "fine_tuning": {"device": ""}},
 }
 """kind -> settings of a model that came since, and what they are for a job of before."""
+RENAMED = {"road": "transport"}
+"""Settings of a job that have another name since, and are read by either."""
 
 
 @pytest.mark.parametrize("kind", ["module", "dbn", "logistic", "word2vec"])
 def test_every_setting_that_a_job_was_saved_with_is_still_known(kind):
-    """A setting that has another name now could not be read: of a run, or of a saved model."""
+    """A run or a saved model is read by the names that its settings had."""
     saved = json.loads((BEFORE.parent / "jobs_before.json").read_text())
     [plain] = [job for job in saved if job["model"]["kind"] == kind]
     plain = {**plain, "model": merged(plain["model"], CAME.get(kind, {}))}
-    assert Job.from_dict(plain).to_dict().items() >= plain.items()
+    read = Job.from_dict(plain).to_dict()
+    assert read.items() >= {RENAMED.get(key, key): value for key, value in plain.items()}.items()
 
 
 def merged(saved, since):

@@ -68,7 +68,7 @@ def test_a_cap_on_bandwidth_reaches_the_workers_and_needs_sockets():
     plan = job.plan()
     assert (plan.limits.bandwidth, plan.limits.threads) == (2e6, 3)
     with pytest.raises(UsageError, match="bandwidth caps what goes over sockets"):
-        Job(model=LOGISTIC, bandwidth=2e6, road="/shared/folder")
+        Job(model=LOGISTIC, bandwidth=2e6, transport="/shared/folder")
     with pytest.raises(UsageError, match="bandwidth of Job must be a number of at least 10000"):
         Job(model=LOGISTIC, bandwidth=100.0)
 

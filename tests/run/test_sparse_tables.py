@@ -55,9 +55,9 @@ def test_where_only_rows_travel_nothing_is_told(name):
 
 
 def test_sums_by_torch_are_of_whole_vectors():
-    fields = {"road": "torch", "security": "none", "engine": "local"}
+    fields = {"transport": "torch", "security": "none", "engine": "local"}
     [told] = job(recipes.all_reduce(owners=2), **fields).table_warnings(LAYOUT)
-    assert "road torch sums whole vectors" in told
+    assert "transport torch sums whole vectors" in told
 
 
 @pytest.fixture

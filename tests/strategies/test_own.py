@@ -91,4 +91,4 @@ def test_one_that_agrees_at_every_step_does_not_go_through_a_folder(own):
     lines = "from photinus.strategies.rounds import AllReduce, Rounds\n"
     name = own(lines + "class Steps:\n    worker, owner = AllReduce, Rounds\n", "Steps")
     with pytest.raises(UsageError, match="agrees at every step, too often for a folder"):
-        Job(strategy=CustomStrategy(name), road="/shared")
+        Job(strategy=CustomStrategy(name), transport="/shared")

@@ -1,4 +1,4 @@
-"""The folder road: what a stranger puts there, a listener that dies, HDFS."""
+"""The folder transport: what a stranger puts there, a listener that dies, HDFS."""
 
 import errno
 import os

@@ -58,7 +58,7 @@ MAKERS = [make_memory, make_plain, make_tls, make_folder, make_remote]
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_every_road_keeps_the_contract(make, check):
+def test_every_transport_keeps_the_contract(make, check):
     check(make)
 
 

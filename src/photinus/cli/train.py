@@ -64,7 +64,7 @@ def demo(workers: int | None, engine: str | None, folder: str, settings: tuple[s
     "--device", metavar="NAME", help="cpu, cuda, cuda:1, xpu, mps, opencl, opencl:0:1 or auto."
 )
 @click.option(
-    "--road",
+    "--transport",
     metavar="FOLDER|torch|nccl",
     help="How messages travel: as files in a shared folder, or by torch.distributed.",
 )
@@ -80,7 +80,7 @@ def train(
     folder: str,
     settings: tuple[str, ...],
     resume: str | None,
-    **options: Any,  # noqa: ANN401 - workers, engine, seed, threads, road, trust_code, ...
+    **options: Any,  # noqa: ANN401 - workers, engine, seed, threads, transport, trust_code, ...
 ) -> None:
     """Train a job by its name, or from a TOML file.
 
@@ -140,7 +140,7 @@ def job_of(
     given_options = {key: value for key, value in options.items() if value is not None}
     is_file = name.endswith(".toml") or Path(name).is_file()
     job = read_job(name) if is_file else preset(name, given_options.pop("workers", None))
-    # one step: a road that is refused with one security is not, with the one that another word asks
+    # in one step: the security may be that which another transport asks for
     job_dict = job.to_dict() | given_options
     if strategy is not None:
         job_dict |= {"strategy": to_plain(strategy_of(strategy)), "strategies": {}}

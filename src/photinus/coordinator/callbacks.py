@@ -58,13 +58,13 @@ class Callbacks:
     scratch: ScratchFolder = field(default_factory=ScratchFolder)
     """The folder for the files of a sharded table."""
     best: Callable[[RunSnapshot], None] = _ignore
-    """Keeps the best cut so far."""
+    """Keeps the best snapshot so far."""
     can_shuffle: bool = False
     """The engine can redistribute the rows before any of them is trained on."""
     advice: Callable[[], str] = wait_for_them
     """What to do about workers that have not come: the engine knows why."""
     checkpoint_seconds: float | None = None
-    """How often a cut is made within a phase; None: only between phases."""
+    """How often a snapshot is made within a phase; None: only between phases."""
     rejoin_seconds: float = 600.0
     """How long the end of a phase waits for a lost worker to rejoin."""
     LIMITS = {  # noqa: RUF012

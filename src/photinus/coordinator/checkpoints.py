@@ -1,4 +1,4 @@
-"""Converts cuts to checkpoints and back, and keeps those of a run."""
+"""Converts snapshots to checkpoints and back, and keeps those of a run."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ class Checkpoints:
         self._saver, self._emit = Saver(self._store, saved), emit
         self._fingerprint = fingerprint
 
-    def save(self, cut: RunSnapshot, *, is_best: bool = False) -> None:
-        """Saves a cut, beside the training."""
-        meta = meta_of(cut, self._fingerprint)
-        self._saver.save(cut.name, meta, files_of(cut), is_best=is_best)
+    def save(self, snapshot: RunSnapshot, *, is_best: bool = False) -> None:
+        """Saves a snapshot, beside the training."""
+        meta = meta_of(snapshot, self._fingerprint)
+        self._saver.save(snapshot.name, meta, files_of(snapshot), is_best=is_best)
 
-    def save_best(self, cut: RunSnapshot) -> None:
-        """Saves the best cut so far: it is kept until a better one comes."""
-        self.save(cut, is_best=True)
+    def save_best(self, snapshot: RunSnapshot) -> None:
+        """Saves the best snapshot so far: it is kept until a better one comes."""
+        self.save(snapshot, is_best=True)
 
     def newest(self) -> RunSnapshot | None:
-        """Returns the newest whole checkpoint's cut; emits a warning for each one that was refused.
+        """Returns the newest whole checkpoint's snapshot; warns of each one that was refused.
 
         Raises:
             CheckpointError: none is whole, or it belongs to another job.
@@ -80,48 +80,48 @@ class Checkpoints:
         self.scratch.clear()
 
 
-def files_of(cut: RunSnapshot) -> _Files:
-    """Returns a cut's arrays by file: the agreed point, the history, and each slot's own.
+def files_of(snapshot: RunSnapshot) -> _Files:
+    """Returns a snapshot's arrays by file: the agreed point, the history, and each slot's own.
 
     Each shard of a sharded table is a file.
     """
-    point = cut.point
+    point = snapshot.point
     point_arrays = {"vector": point.vector, "floats": point.floats, "integers": point.integers}
     point_arrays["left"] = point.left
     agreed_arrays = {name: value for name, value in point_arrays.items() if value is not None}
     agreed_arrays |= {f"outer.{i}": value for i, value in enumerate(point.outer)}
     files: _Files = {"agreed": agreed_arrays}
-    files |= {f"{MAPPED_PREFIX}{slot:05d}": shard for slot, shard in cut.shards.items()}
-    if cut.history:
-        files["history"] = {f"{i:03d}": vector for i, vector in enumerate(cut.history)}
-    for slot, inner in cut.inner.items():
+    files |= {f"{MAPPED_PREFIX}{slot:05d}": shard for slot, shard in snapshot.shards.items()}
+    if snapshot.history:
+        files["history"] = {f"{i:03d}": vector for i, vector in enumerate(snapshot.history)}
+    for slot, inner in snapshot.inner.items():
         if inner:
             files[f"slot-{slot:03d}"] = dict(inner)
     return files
 
 
-def meta_of(cut: RunSnapshot, fingerprint: str) -> dict[str, Any]:
-    """Returns a cut's plain numbers, and which plan it belongs to."""
+def meta_of(snapshot: RunSnapshot, fingerprint: str) -> dict[str, Any]:
+    """Returns a snapshot's plain numbers, and which plan it belongs to."""
     return {
         "program": fingerprint,
-        "phase": cut.phase,
-        "version": cut.version,
-        "applied": cut.applied,
-        "budget": cut.budget,
-        "positions": {str(slot): position for slot, position in cut.positions.items()},
-        "rows": {str(slot): rows for slot, rows in cut.rows.items()},
+        "phase": snapshot.phase,
+        "version": snapshot.version,
+        "applied": snapshot.applied,
+        "budget": snapshot.budget,
+        "positions": {str(slot): position for slot, position in snapshot.positions.items()},
+        "rows": {str(slot): rows for slot, rows in snapshot.rows.items()},
         "reached": {
             str(s): [[*fragment, n] for fragment, n in fragments.items()]
-            for s, fragments in cut.reached.items()
+            for s, fragments in snapshot.reached.items()
         },
-        "lost": {str(slot): lost for slot, lost in cut.lost.items()},
-        "slots": sorted(cut.inner),
-        "row_size": cut.row_size,
+        "lost": {str(slot): lost for slot, lost in snapshot.lost.items()},
+        "slots": sorted(snapshot.inner),
+        "row_size": snapshot.row_size,
     }
 
 
 def snapshot_from(checkpoint: Checkpoint, fingerprint: str) -> RunSnapshot:
-    """Returns the cut in a checkpoint.
+    """Returns the snapshot in a checkpoint.
 
     Raises:
         CheckpointError: it belongs to another plan.

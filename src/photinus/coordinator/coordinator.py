@@ -34,12 +34,12 @@ class Coordinator(LeaseServer):
 
     Args:
         plan: what is trained.
-        callbacks: receive events, ledger lines and cuts.
+        callbacks: receive events, ledger lines and snapshots.
         now: the time, in seconds of a monotonic clock.
-        cut: what to continue from, of an earlier term.
+        snapshot: what to continue from, of an earlier term.
 
     Raises:
-        UsageError: the cut belongs to another plan.
+        UsageError: the snapshot belongs to another plan.
     """
 
     result: RunResult | None = None
@@ -51,20 +51,24 @@ class Coordinator(LeaseServer):
         callbacks: Callbacks | None = None,
         *,
         now: float = 0.0,
-        cut: RunSnapshot | None = None,
+        snapshot: RunSnapshot | None = None,
     ) -> None:
-        self._set_up(plan, callbacks or Callbacks(), now, cut)
+        self._set_up(plan, callbacks or Callbacks(), now, snapshot)
 
     def _set_up(
-        self, plan: TrainingPlan, callbacks: Callbacks, now: float, cut: RunSnapshot | None = None
+        self,
+        plan: TrainingPlan,
+        callbacks: Callbacks,
+        now: float,
+        snapshot: RunSnapshot | None = None,
     ) -> None:
         leases = Leases(plan.workers, plan.lease_seconds)
         super().__init__(leases, callbacks)
-        self._phases = Phases(plan, leases, callbacks, cut)
-        self.owner, self._cuts = self._phases.owner, self._phases.cuts
+        self._phases = Phases(plan, leases, callbacks, snapshot)
+        self.owner, self._snapshots = self._phases.owner, self._phases.snapshots
         self._peer_directory = PeerDirectory(self._phases, leases)
         self._is_preparing = False
-        """A cut was asked for, so that seats can be given up."""
+        """A snapshot was asked for, so that seats can be given up."""
         self._membership = Membership(self._phases, self._peer_directory, leases, callbacks, now)
         self._lost_shards = LostShards(leases)
         self._handlers: Mapping[str, FrameHandler] = {
@@ -106,14 +110,14 @@ class Coordinator(LeaseServer):
 
     @property
     def is_snapshot_asked(self) -> bool:
-        """True while a cut that was asked for is not whole."""
-        return self._cuts.is_requested
+        """True while a snapshot that was asked for is not whole."""
+        return self._snapshots.is_requested
 
     def ask_for_snapshot(self) -> bool:
         """Has the present round saved, even shortly after a save; False where none is open."""
         if self.is_over:
             return False
-        return self._cuts.request(is_open=self.has_begun and not self.is_between_passes)
+        return self._snapshots.request(is_open=self.has_begun and not self.is_between_passes)
 
     # -- frames and time -------------------------------------------------------------------------
 
@@ -134,7 +138,7 @@ class Coordinator(LeaseServer):
         slots = [*self.owner.slots_to_ask(now), *self._lost_shards.slots_to_ask(now)]
         out += self._peer_directory.repeated_calls(slots)
         out += self._membership.fill_free_seats(now)
-        self._cuts.save_if_whole(now)
+        self._snapshots.save_if_whole(now)
         self._phases.decide_on_the_best()  # of a lost worker nothing more is waited for
         self._membership.warn_of_missing(now)
         return out + self._finish_if_closed(now) + self._notifications(now)
@@ -143,7 +147,7 @@ class Coordinator(LeaseServer):
         """Returns what workers without an owner must be sent now."""
         if self.is_over or not self.owner.policy.meets:
             return []
-        is_wanted = self._membership.is_healing or self._cuts.is_due(now)
+        is_wanted = self._membership.is_healing or self._snapshots.is_due(now)
         return self._peer_directory.notifications(is_wanted=is_wanted)
 
     # -- seats -----------------------------------------------------------------------------------
@@ -188,7 +192,7 @@ class Coordinator(LeaseServer):
     def prepared_to_yield(self) -> bool:
         """Returns whether all seats may be given up now.
 
-        Asks for a cut first where only the workers hold the agreed point.
+        Asks for a snapshot first where only the workers hold the agreed point.
         """
         if not self.can_yield:
             return False
@@ -203,7 +207,7 @@ class Coordinator(LeaseServer):
         return True
 
     def unprepare(self) -> None:
-        """Drops the preparation: the cut that was made for it is too old to give seats up later."""
+        """Drops the preparation: its snapshot is too old to give seats up later."""
         self._is_preparing = False
 
     def yield_seats(self, slots: Iterable[int], how: Yields, now: float) -> list[Frame]:
@@ -235,8 +239,8 @@ class Coordinator(LeaseServer):
         return self._fall_back(now) or self._answer_all(self.owner.close(now), now)
 
     def _fall_back(self, now: float) -> list[Frame]:
-        """Sends all back to the last cut where shards of the table were lost that none restores."""
-        lost_seats = self._lost_shards.lost_seats(self._cuts.holders)
+        """Sends all back to the last snapshot where lost shards cannot be restored."""
+        lost_seats = self._lost_shards.lost_seats(self._snapshots.holders)
         is_stuck = self._lost_shards.is_stuck(now)
         if not lost_seats and not is_stuck:
             return []
@@ -246,12 +250,12 @@ class Coordinator(LeaseServer):
             self._lost_shards.restore(lost_seats[0])
             self._restart_meeting()
             return []
-        holder_seats = [self.leases.seats[slot] for slot in self._cuts.holders]
+        holder_seats = [self.leases.seats[slot] for slot in self._snapshots.holders]
         for seat in holder_seats:
             self.leases.vacate(seat)
         self.owner.give_up()
         self.leases.free_numbers()
-        self._cuts.fall_back()
+        self._snapshots.fall_back()
         self._lost_shards.forget()
         return [self._frame("fenced", s.slot, s.lease) for s in holder_seats]
 
@@ -273,7 +277,7 @@ class Coordinator(LeaseServer):
     def _state(self, frame: Frame, now: float) -> list[Frame]:
         if not self.leases.holds(frame):
             return []
-        self._cuts.take(frame.slot, frame.header["version"], snapshot_of(frame), now)
+        self._snapshots.take(frame.slot, frame.header["version"], snapshot_of(frame), now)
         return self._membership.heal(frame, now)
 
     def _page(self, frame: Frame, now: float) -> list[Frame]:
@@ -281,7 +285,7 @@ class Coordinator(LeaseServer):
         if not self.leases.holds(frame) or frame.phase != self.owner.phase:
             return [self._reply_to(frame, "fenced")]
         page = page_of(frame)
-        answer = self._cuts.page(frame.slot, page, now)
+        answer = self._snapshots.page(frame.slot, page, now)
         return [page_to(self._reply_to(frame, "page"), answer, asked=page.start)]
 
     def _publish(self, frame: Frame, now: float) -> list[Frame]:  # noqa: ARG002 - as all of `hear`
@@ -346,8 +350,8 @@ class Coordinator(LeaseServer):
         agreed_slots = frozenset(a.seat.slot for a in answers if a.is_applied)
         members, progress = agreed_slots & self.leases.members, self._phases.progress
         self._phases.warn_of_bad_loss()
-        is_cut = bool(agreed_slots) and self._cuts.begin(members, progress, now)
-        out = [self._answer(answer, is_cut=is_cut) for answer in answers]
+        is_snapshot = bool(agreed_slots) and self._snapshots.begin(members, progress, now)
+        out = [self._answer(answer, is_snapshot=is_snapshot) for answer in answers]
         for seat, _, message in answers:
             if message.kind == "rejoin" and message.fingerprint:
                 self._warn_of_divergence(seat, message)
@@ -371,19 +375,19 @@ class Coordinator(LeaseServer):
             do="test the memory of its host if this comes again",
         )
 
-    def _answer(self, answer: PushResult, *, is_cut: bool) -> Frame:
+    def _answer(self, answer: PushResult, *, is_snapshot: bool) -> Frame:
         seat, push, message = answer
         kind = "fenced" if message.kind == "rejoin" else message.kind
         member_fields = dict(self._peer_directory.member_fields()) if kind == "meet" else {}
         if member_fields and self.owner.has_shards:
-            member_fields["kept"] = self._cuts.restorable_version
+            member_fields["kept"] = self._snapshots.restorable_version
         seat.last_answer = seat.answers[push.sequence] = message_to(
             self._reply_to(push, kind),
             message,
             **member_fields,
             progress=self.owner.progress,
             stop=self._phases.is_spent,
-            save=kind == "agreed" and (is_cut or self._membership.is_healer(seat)),
+            save=kind == "agreed" and (is_snapshot or self._membership.is_healer(seat)),
             measure=kind == "agreed" and self._phases.should_measure(seat.slot),
         )
         if push.kind == "push" and kind in ("agreed", "ack"):  # as its worker will read it
@@ -399,7 +403,7 @@ class Coordinator(LeaseServer):
         seat.sequence += 1
         self._phases.add_measurement(frame)
         self.leases.close(seat, frame)
-        self._cuts.keep_closing_state(frame)
+        self._snapshots.keep_closing_state(frame)
         frames = [self._reply_to(frame, "done")] if seat.is_resting else []
         return frames + self._after_seat_emptied(seat, now) + self._finish_if_closed(now)
 

@@ -85,10 +85,10 @@ class EarlyStopping:
         self._slots_to_ask.discard(slot)
         return is_asked
 
-    def offer_candidate(self, cut: RunSnapshot) -> None:
+    def offer_candidate(self, snapshot: RunSnapshot) -> None:
         """Takes the point of the present trial: it may be the best."""
-        if cut.version == self._trial_version:
-            self._candidate = cut
+        if snapshot.version == self._trial_version:
+            self._candidate = snapshot
 
     def drop_slot(self, slot: int) -> None:
         """Continues without a worker that was lost."""

@@ -78,7 +78,7 @@ class LeaseServer(ABC):
 
     @property
     def is_snapshot_asked(self) -> bool:
-        """True while a cut that was asked for is not whole."""
+        """True while a snapshot that was asked for is not whole."""
         return False
 
     def next_pass(self, now: float) -> None:  # noqa: B027 - only rows that stream have passes

@@ -182,15 +182,15 @@ class Leases:
         for seat in self.seats.values():
             seat.position, seat.reached, seat.lost = 0, {}, 0
 
-    def restore(self, cut: RunSnapshot) -> None:
-        """Every seat is as far as it was at a cut."""
+    def restore(self, snapshot: RunSnapshot) -> None:
+        """Every seat is as far as it was at a snapshot."""
         for seat in self.seats.values():
-            seat.position = cut.positions.get(seat.slot, 0)
-            seat.reached = dict(cut.reached.get(seat.slot, {}))
-            seat.lost = cut.lost.get(seat.slot, 0)
+            seat.position = snapshot.positions.get(seat.slot, 0)
+            seat.reached = dict(snapshot.reached.get(seat.slot, {}))
+            seat.lost = snapshot.lost.get(seat.slot, 0)
 
     def positions(self) -> dict[str, Any]:
-        """Returns how far every seat is, as the fields of a cut."""
+        """Returns how far every seat is, as the fields of a snapshot."""
         seats = self.seats.values()
         return {
             "positions": {s.slot: s.position for s in seats},

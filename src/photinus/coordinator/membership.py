@@ -39,7 +39,7 @@ class Membership:
         now: float,
     ) -> None:
         self._phases, self._peer_directory = phases, peer_directory
-        self._owner, self._cuts = phases.owner, phases.cuts
+        self._owner, self._snapshots = phases.owner, phases.snapshots
         self._leases, self._callbacks = leases, callbacks
         self._created_at, self._has_warned = now, False
         self._healer: SeatState | None = None
@@ -91,8 +91,8 @@ class Membership:
         return seat.is_yielding or (now < seat.returns_at and bool(self._leases.members))
 
     def worker_lost(self, seat: SeatState) -> None:
-        """A lost worker can neither heal others nor complete a cut."""
-        self._cuts.drop_slot(seat.slot)
+        """A lost worker can neither heal others nor complete a snapshot."""
+        self._snapshots.drop_slot(seat.slot)
         if self._healer is seat:
             self._healer = None
 
@@ -102,7 +102,7 @@ class Membership:
         if healer is None or healer.slot != frame.slot or version != self._owner.version:
             return []
         self._healer, state = None, snapshot_of(frame)
-        point = self._cuts.point_of(state)
+        point = self._snapshots.point_of(state)
         return [self._admit(seat, now, point, state.inner) for seat in self._claimable_seats(now)]
 
     def regrant(self, stateful_slots: frozenset[int] = frozenset()) -> list[Frame]:
@@ -114,7 +114,7 @@ class Membership:
         grants: list[Frame] = []
         for seat in self._leases.seats.values():
             if seat.is_live:
-                point, inner = self._cuts.start_for(seat.slot)
+                point, inner = self._snapshots.start_for(seat.slot)
                 grants.append(
                     self._grant(seat, point, {} if seat.slot in stateful_slots else inner)
                 )
@@ -134,14 +134,14 @@ class Membership:
         frames: list[Frame] = []
         if self._owner.has_shards and seat.close_frame is not None:
             return []  # its shard was sent with its close: nothing is left to do here
-        if self._cuts.is_in_workers_only and not self._owner.has_shards:
+        if self._snapshots.is_in_workers_only and not self._owner.has_shards:
             if survivors := self._leases.members:
                 self._healer = self._healer or self._leases.seats[min(survivors)]
                 return []
-            if self._cuts.saved is None:
-                self._cuts.fall_back()
+            if self._snapshots.saved is None:
+                self._snapshots.fall_back()
                 frames = self.regrant()
-        return [*frames, self._admit(seat, now, *self._cuts.start_for(seat.slot))]
+        return [*frames, self._admit(seat, now, *self._snapshots.start_for(seat.slot))]
 
     def warn_of_missing(self, now: float) -> None:
         """Warns the user, once, that workers are waited for."""
@@ -165,10 +165,10 @@ class Membership:
 
     def _grant(self, seat: SeatState, point: Message, inner: InnerOptimizer) -> Frame:
         """Returns what a seat's worker is sent: the phase, and from where it continues."""
-        owner, history, is_fresh = self._owner, self._cuts.history, self._owner.version == 0
+        owner, history, is_fresh = self._owner, self._snapshots.history, self._owner.version == 0
         shard: dict[str, Kind] = {}
         if owner.has_shards:
-            shard = kinds_of(self._cuts.load_shard(seat.slot))
+            shard = kinds_of(self._snapshots.load_shard(seat.slot))
         grant = Grant(
             phase=owner.phase,
             lease=seat.lease,

@@ -124,7 +124,7 @@ class ParameterServer:
 
     @property
     def has_moved(self) -> bool:
-        """True when something was agreed on since the start, or since the last return to a cut."""
+        """True when something was agreed on since the start, or the last return to a snapshot."""
         return self.version > self._start_version
 
     def give_up(self) -> None:

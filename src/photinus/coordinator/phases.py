@@ -53,11 +53,11 @@ class Phases:
     Args:
         plan: what is trained.
         leases: the seats.
-        callbacks: receive events, ledger lines and cuts.
-        cut: what to continue from, of an earlier term.
+        callbacks: receive events, ledger lines and snapshots.
+        snapshot: what to continue from, of an earlier term.
 
     Raises:
-        UsageError: the cut belongs to another plan.
+        UsageError: the snapshot belongs to another plan.
     """
 
     def __init__(
@@ -65,18 +65,20 @@ class Phases:
         plan: TrainingPlan,
         leases: Leases,
         callbacks: Callbacks,
-        cut: RunSnapshot | None = None,
+        snapshot: RunSnapshot | None = None,
     ) -> None:
         self._plan, self._leases, self._callbacks = plan, leases, callbacks
         self.owner = ParameterServer(leases, callbacks)
         self.early_stopping = EarlyStopping(0.0, plan.patience)
-        self.cuts = SnapshotCollector(plan, leases, self.owner, self.early_stopping, callbacks, cut)
+        self.snapshots = SnapshotCollector(
+            plan, leases, self.owner, self.early_stopping, callbacks, snapshot
+        )
         self.span, self.stateful_slots = (0.0, 1.0), frozenset[int]()
         self.has_begun, self.is_between_passes, self._is_trial_over = False, False, False
         self._begun_phase, self._is_shuffled, self.wants_shuffle = -1, False, False
         self._warned_stages = set[str]()
         """The stages that were warned of."""
-        self.enter(cut.phase if cut else 0)
+        self.enter(snapshot.phase if snapshot else 0)
 
     @property
     def phase(self) -> Phase:
@@ -129,16 +131,16 @@ class Phases:
             point: of a rest, where its start ended: every seat continues where it was.
         """
         self._is_trial_over = False
-        self.cuts.forget()
+        self.snapshots.forget()
         if point is None:
             self._leases.restart()
             self.early_stopping.restart(self._plan.phases[phase].stage.finished)
-        cut = self.cuts.last
-        if cut is not None and cut.phase == phase:
-            self._enter_owner(phase, cut.point, cut.applied)
-            self._leases.restore(cut)
+        snapshot = self.snapshots.last
+        if snapshot is not None and snapshot.phase == phase:
+            self._enter_owner(phase, snapshot.point, snapshot.applied)
+            self._leases.restore(snapshot)
         else:
-            first = self.cuts.first_point(phase) if point is None else point
+            first = self.snapshots.first_point(phase) if point is None else point
             self._enter_owner(phase, first._replace(version=0))
 
     def _enter_owner(self, phase: int, point: Message, applied: int = 0) -> None:
@@ -169,15 +171,15 @@ class Phases:
             for text, got, do in no_probabilities(self.phase.name, spans):
                 self._callbacks.warn(text, got=got, do=do)
         self._entered_at = now
-        self.cuts.enter_phase(now)
+        self.snapshots.enter_phase(now)
         stage, rows = self.phase.stage, {s.slot: s.rows for s in self._leases.seats.values()}
         epochs = stage.passes(self._leases.rows)
         if self._plan.measures:
             self.early_stopping.measure_for(epochs)
         start, end = (round(share * epochs * self._leases.rows) for share in self.span)
         self.owner.begin(end - start)
-        cut = self.cuts.saved
-        if cut is not None and not cut.is_phase_start and rows != cut.rows:
+        snapshot = self.snapshots.saved
+        if snapshot is not None and not snapshot.is_phase_start and rows != snapshot.rows:
             wrong = "the workers hold other rows than at the checkpoint: some count twice, or never"
             self._callbacks.warn(wrong, do="resume with the same data in the same partitions")
         self._callbacks.emit(
@@ -209,7 +211,7 @@ class Phases:
     def _size(self) -> int:
         """Returns how many numbers are trained in this phase."""
         if self.owner.has_shards:
-            blank = self.phase.stage.blank(self.cuts.history, self._plan.seed)
+            blank = self.phase.stage.blank(self.snapshots.history, self._plan.seed)
             return blank.parameters.layout.size()
         return self.owner.numbers
 
@@ -219,7 +221,7 @@ class Phases:
 
     def finish(self, now: float) -> RunResult | None:
         """Ends the present phase, and enters the next one; returns the result after the last."""
-        point, table = self._final_point(), self.cuts.table(self._best)
+        point, table = self._final_point(), self.snapshots.table(self._best)
         assert point.floats is not None
         assert point.integers is not None
         self._warn_of_unused_rows()
@@ -236,7 +238,7 @@ class Phases:
         )
         if self._enter_next(point, now):
             return None
-        return RunResult(self.cuts.history, point.floats, point.integers, table)
+        return RunResult(self.snapshots.history, point.floats, point.integers, table)
 
     def _enter_next(self, point: Message, now: float) -> bool:
         """Enters the phase after the present one, from where this one ended; False after the last.
@@ -248,7 +250,7 @@ class Phases:
             next_phase += 1
         if not has_rest and not self.owner.has_shards:
             assert point.vector is not None
-            self.cuts.keep_stage(point.vector)
+            self.snapshots.keep_stage(point.vector)
         if next_phase == len(self._plan.phases):
             return False
         close_frames = self._leases.close_frames
@@ -259,13 +261,15 @@ class Phases:
         self.stateful_slots = frozenset(close_frames)
         self.enter(next_phase, point if has_rest else None)
         self.begin(now)
-        cut = self.cuts.present_snapshot()
+        snapshot = self.snapshots.present_snapshot()
         if has_rest:
             self._callbacks.enter("rest", self.owner.frame("stop", 0, 0), {})
             inner_states = {slot: inner_of(frame.arrays) for slot, frame in close_frames.items()}
-            cut = replace(cut, inner={slot: state for slot, state in inner_states.items() if state})
-            self.cuts.continue_from(cut)
-        self._callbacks.save(cut)
+            snapshot = replace(
+                snapshot, inner={slot: state for slot, state in inner_states.items() if state}
+            )
+            self.snapshots.continue_from(snapshot)
+        self._callbacks.save(snapshot)
         return True
 
     def _final_point(self) -> Message:
@@ -361,10 +365,10 @@ class Phases:
     def rest(self) -> list[Frame]:
         """Ends a pass over the rows: keeps what the workers held alone, and lets them leave."""
         self.is_between_passes = True
-        leases, cut = self._leases, self.cuts.saved
-        if self.owner.version > 0 and (cut is None or not cut.inner):
+        leases, snapshot = self._leases, self.snapshots.saved
+        if self.owner.version > 0 and (snapshot is None or not snapshot.inner):
             close_frames = leases.close_frames.items()
-            self.cuts.save_from_workers(
+            self.snapshots.save_from_workers(
                 {
                     slot: frame.arrays
                     for slot, frame in close_frames
@@ -377,7 +381,7 @@ class Phases:
         """Lets all workers say hello again, each with a pass over its rows."""
         self.is_between_passes, self.has_begun = False, False
         self._is_shuffled, self.wants_shuffle = self._is_shuffled or self.wants_shuffle, False
-        self.cuts.drop()
+        self.snapshots.drop()
         self._leases.empty(now)
 
     def _is_at_agreed_point(self, close_frame: Frame) -> bool:

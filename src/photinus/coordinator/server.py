@@ -103,7 +103,7 @@ class Service:
         with self._lock:
             self._coordinator.next_pass(self._now())
 
-    def cut(self, seconds: float) -> bool | None:
+    def save_snapshot(self, seconds: float) -> bool | None:
         """Has the present round saved, and waits for that; None where there is none to save."""
         with self._lock:
             if not self._coordinator.ask_for_snapshot():

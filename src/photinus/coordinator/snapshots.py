@@ -1,4 +1,4 @@
-"""Cuts: which rounds are saved, what workers send for them, and which point a run returns to."""
+"""Snapshots: which rounds are saved, what workers send, and which point a run returns to."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from photinus.training.snapshots import RunSnapshot, Shards
 from photinus.transport.frames import Frame
 
 _MAX_RETURNS = 10
-"""How often in a row a run goes back to the same cut before it fails."""
+"""How often in a row a run goes back to the same snapshot before it fails."""
 
 
 class SnapshotCollector:
-    """The last whole cut, and the one in the making: it waits for every worker of its round.
+    """The last whole snapshot, and the one in the making: it waits for every worker of its round.
 
     Where a table is sharded over the workers it waits for their shards, too.
 
@@ -38,12 +38,12 @@ class SnapshotCollector:
         plan: what is trained.
         leases: the seats.
         owner: holds the agreed parameters.
-        early_stopping: the rounds that it measures are cuts, too.
-        callbacks: receive cuts.
+        early_stopping: the rounds that it measures are snapshots, too.
+        callbacks: receive snapshots.
         last: what to continue from, of an earlier term.
 
     Raises:
-        UsageError: that cut belongs to another plan.
+        UsageError: that snapshot belongs to another plan.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SnapshotCollector:
         """The examples that were agreed on before the present round."""
         self._pending: RunSnapshot | None = None
         self._slots_awaited: set[int] = set()
-        self._snapshots: dict[int, WorkerSnapshot] = {}
+        self._worker_snapshots: dict[int, WorkerSnapshot] = {}
         self._shards = ShardFiles(callbacks.scratch, self._give_up_round)
 
     def enter_phase(self, now: float) -> None:
@@ -86,9 +86,9 @@ class SnapshotCollector:
         """Keeps what a stage that is over agreed on [n]."""
         self.history = (*self.history, trained)
 
-    def continue_from(self, cut: RunSnapshot) -> None:
-        """Takes a cut as the last one: the run continues from there."""
-        self.last = cut
+    def continue_from(self, snapshot: RunSnapshot) -> None:
+        """Takes a snapshot as the last one: the run continues from there."""
+        self.last = snapshot
 
     def request(self, *, is_open: bool) -> bool:
         """Has the present round saved, however recent the last save is, where one is open."""
@@ -99,15 +99,19 @@ class SnapshotCollector:
 
     @property
     def saved(self) -> RunSnapshot | None:
-        """The last cut, when nothing was agreed since."""
-        cut = self.last
-        return cut if cut is not None and (cut.phase, cut.version) == self._owner.point_id else None
+        """The last snapshot, when nothing was agreed since."""
+        snapshot = self.last
+        return (
+            snapshot
+            if snapshot is not None and (snapshot.phase, snapshot.version) == self._owner.point_id
+            else None
+        )
 
     @property
     def is_in_workers_only(self) -> bool:
-        """True when neither the owner nor a cut with inner states holds the present point."""
-        cut, owner = self.saved, self._owner
-        is_whole = cut is not None and bool(cut.inner)
+        """True when neither the owner nor a snapshot with inner states holds the present point."""
+        snapshot, owner = self.saved, self._owner
+        is_whole = snapshot is not None and bool(snapshot.inner)
         return not (owner.policy.keeps or owner.version == 0 or is_whole)
 
     def start_for(self, slot: int) -> tuple[Message, Mapping[str, Vector]]:
@@ -115,16 +119,16 @@ class SnapshotCollector:
 
         The inner state is its own; where those of all workers are the same, any worker's.
         """
-        cut, owner = self.saved, self._owner
-        point = owner.point if cut is None or owner.policy.keeps else cut.point
-        if cut is None or not cut.inner:
+        snapshot, owner = self.saved, self._owner
+        point = owner.point if snapshot is None or owner.policy.keeps else snapshot.point
+        if snapshot is None or not snapshot.inner:
             return point, {}
-        is_own = owner.policy.keeps and cut.version > 0
-        fallback = {} if is_own else cut.inner[min(cut.inner)]
-        return point, cut.inner.get(slot, fallback)
+        is_own = owner.policy.keeps and snapshot.version > 0
+        fallback = {} if is_own else snapshot.inner[min(snapshot.inner)]
+        return point, snapshot.inner.get(slot, fallback)
 
     def present_snapshot(self) -> RunSnapshot:
-        """Returns the present point as a cut, without what the workers hold alone."""
+        """Returns the present point as a snapshot, without what the workers hold alone."""
         owner = self._owner
         return RunSnapshot(
             phase=owner.phase,
@@ -143,7 +147,7 @@ class SnapshotCollector:
         vector = None if self._plan.is_sharded(phase) else trained
         return Message("heal", vector, floats=floats, integers=integers)
 
-    # -- the cut in the making -------------------------------------------------------------------
+    # -- the snapshot in the making --------------------------------------------------------------
 
     def is_due(self, now: float) -> bool:
         """Returns whether the present round must be saved."""
@@ -151,10 +155,10 @@ class SnapshotCollector:
         return self.is_requested or (interval is not None and now - self._saved_at >= interval)
 
     def begin(self, members: frozenset[int], progress: float, now: float) -> bool:
-        """Begins a cut of this round, if it is due or a trial needs it.
+        """Begins a snapshot of this round, if it is due or a trial needs it.
 
-        Returns whether workers are asked for their state. A cut that is still not whole is given
-        up: what it waits for was lost.
+        Returns whether workers are asked for their state. A snapshot that is still not whole is
+        given up: what it waits for was lost.
 
         Args:
             members: whose work was just agreed on.
@@ -172,7 +176,7 @@ class SnapshotCollector:
         is_trial = is_whole_round and self._early_stopping.begin(
             progress, owner.version, self._leases.members
         )
-        # an unfinished cut will be whole: with a worker that is lost it is given up
+        # an unfinished snapshot will be whole: with a worker that is lost it is given up
         is_unfinished = (
             self._pending is not None and len(self._arrived_shards) < owner.policy.shards
         )
@@ -180,7 +184,7 @@ class SnapshotCollector:
             return False
         # where workers do not wait, no two of them are at the same point: each starts fresh
         slots = members if owner.policy.waits else frozenset[int]()
-        self._pending, self._slots_awaited, self._snapshots = (
+        self._pending, self._slots_awaited, self._worker_snapshots = (
             self.present_snapshot(),
             set(slots),
             {},
@@ -188,44 +192,44 @@ class SnapshotCollector:
         return bool(slots)
 
     def take(self, slot: int, version: int, snapshot: WorkerSnapshot, now: float) -> None:
-        """Takes in the state that a worker sent, for the cut in the making."""
+        """Takes in the state that a worker sent, for the snapshot in the making."""
         if (
             self._pending is not None
             and version == self._pending.version
             and slot in self._slots_awaited
         ):
-            self._snapshots[slot] = snapshot
+            self._worker_snapshots[slot] = snapshot
             self._slots_awaited.discard(slot)
         self.save_if_whole(now)
 
     def save_if_whole(self, now: float) -> None:
-        """Saves the cut in the making once no worker is waited for: it is then the last one.
+        """Saves the snapshot in the making once no worker is waited for: it is then the last one.
 
         Where the owner does not hold the parameters, the lowest slot's are taken; without any
-        there is no cut.
+        there is no snapshot.
         """
         policy, shards = self._owner.policy, self._arrived_shards
         if self._pending is None or self._slots_awaited or len(shards) < policy.shards:
             return
-        cut, self._pending = self._pending, None
+        snapshot, self._pending = self._pending, None
         if not policy.keeps and not policy.shards:
-            if not self._snapshots:
+            if not self._worker_snapshots:
                 return
-            first = self._snapshots[min(self._snapshots)]
-            cut = _at_worker_point(cut, first.trained, first.floats, first.integers)
-        inner = {slot: s.inner for slot, s in sorted(self._snapshots.items())}
-        self.last = replace(cut, inner=inner, shards=shards)
+            first = self._worker_snapshots[min(self._worker_snapshots)]
+            snapshot = _at_worker_point(snapshot, first.trained, first.floats, first.integers)
+        inner = {slot: s.inner for slot, s in sorted(self._worker_snapshots.items())}
+        self.last = replace(snapshot, inner=inner, shards=shards)
         self._early_stopping.offer_candidate(self.last)
         if self.is_due(now):
             self._saved_at, self.is_requested = now, False
             self._callbacks.save(self.last)
 
     def drop(self) -> None:
-        """Gives up the cut in the making."""
+        """Gives up the snapshot in the making."""
         self._pending = None
 
     def drop_slot(self, slot: int) -> None:
-        """A worker was lost: it can complete neither a cut nor a measurement."""
+        """A worker was lost: it can complete neither a snapshot nor a measurement."""
         self._slots_awaited.discard(slot)
         if self._owner.has_shards and slot not in self._arrived_shards:
             self.drop()  # no worker can send that version of its shard any more
@@ -235,14 +239,14 @@ class SnapshotCollector:
 
     @property
     def _arrived_shards(self) -> Mapping[int, MappedFile]:
-        """Slot -> its shard, of those that have arrived for the cut in the making."""
+        """Slot -> its shard, of those that have arrived for the snapshot in the making."""
         return {} if self._pending is None else self._shards.at(self._pending.version)
 
     def shard(self, slot: int) -> Shard:
         """Returns what a worker's shard is loaded from; nothing where the worker makes it."""
-        cut, owner = self.last, self._owner
-        if cut is not None and cut.phase == owner.phase and cut.shards:
-            return cut.shards[slot]
+        snapshot, owner = self.last, self._owner
+        if snapshot is not None and snapshot.phase == owner.phase and snapshot.shards:
+            return snapshot.shards[slot]
         start = self._plan.start.get(self._plan.phases[owner.phase].stage.name, ())
         if not start or not start[0].size:
             return {}
@@ -251,13 +255,16 @@ class SnapshotCollector:
     @property
     def restorable_version(self) -> int:
         """The version of the shards that a lost worker's successor loads."""
-        cut = self.last
-        return cut.version if cut is not None and cut.phase == self._owner.phase else 0
+        snapshot = self.last
+        return (
+            snapshot.version if snapshot is not None and snapshot.phase == self._owner.phase else 0
+        )
 
     def load_shard(self, slot: int) -> Shard:
         """Notes that a worker loads its shard, and returns what it is loaded from.
 
-        That stays the same, though another cut is whole before the worker has asked for all of it.
+        That stays the same, though another snapshot is whole before the worker has asked for all
+        of it.
         """
         self.holders.add(slot)
         self._loading_shards[slot] = shard = self.shard(slot)
@@ -307,16 +314,19 @@ class SnapshotCollector:
         ).point
 
     def save_from_workers(self, arrays_by_slot: Mapping[int, Mapping[str, Vector]]) -> None:
-        """Saves a cut of what workers sent when they left, by slot."""
-        cut = self.present_snapshot()
+        """Saves a snapshot of what workers sent when they left, by slot."""
+        snapshot = self.present_snapshot()
         if self._owner.has_shards:
-            cut = replace(cut, shards=self._shards.at(cut.version))
+            snapshot = replace(snapshot, shards=self._shards.at(snapshot.version))
         elif not self._owner.policy.keeps:
             if not arrays_by_slot:
                 return
-            cut = _at_worker_point(cut, *_parameter_vectors(arrays_by_slot[min(arrays_by_slot)]))
+            snapshot = _at_worker_point(
+                snapshot, *_parameter_vectors(arrays_by_slot[min(arrays_by_slot)])
+            )
         self.last = replace(
-            cut, inner={slot: inner_of(arrays) for slot, arrays in sorted(arrays_by_slot.items())}
+            snapshot,
+            inner={slot: inner_of(arrays) for slot, arrays in sorted(arrays_by_slot.items())},
         )
         self._callbacks.save(self.last)
 
@@ -339,22 +349,27 @@ class SnapshotCollector:
         self._leases.reopen()
 
     def fall_back(self) -> None:
-        """Goes back to the last cut or the phase's start: no worker is left with the parameters."""
-        owner, leases, cut, lost_version = self._owner, self._leases, self.last, self._owner.version
-        if cut is None or cut.phase != owner.phase:
-            cut = replace(
+        """Goes back to the last snapshot or the phase's start: no worker has the parameters."""
+        owner, leases, snapshot, lost_version = (
+            self._owner,
+            self._leases,
+            self.last,
+            self._owner.version,
+        )
+        if snapshot is None or snapshot.phase != owner.phase:
+            snapshot = replace(
                 self.present_snapshot(),
                 version=0,
                 applied=0,
                 point=self.first_point(owner.phase),
                 positions=dict.fromkeys(leases.seats, 0),
             )
-        self._returns = self._returns + 1 if lost_version == cut.version else 0
-        self.last = cut
+        self._returns = self._returns + 1 if lost_version == snapshot.version else 0
+        self.last = snapshot
         self.forget()
-        owner.restore(cut.point, cut.applied)
-        leases.restore(cut)
-        self._callbacks.enter("back", owner.frame("stop", 0, 0, version=cut.version), {})
+        owner.restore(snapshot.point, snapshot.applied)
+        leases.restore(snapshot)
+        self._callbacks.enter("back", owner.frame("stop", 0, 0, version=snapshot.version), {})
         do = "checkpoint more often to lose less"
         if owner.has_shards:
             wrong = "a worker was lost, and with it the rows that it owned"
@@ -362,9 +377,8 @@ class SnapshotCollector:
             wrong, do = "all seats were given up, and with them what the workers had agreed on", ""
         else:
             wrong = "all workers were lost, and with them what they had agreed on"
-        then = (
-            f"the run went back from version {lost_version} to {cut.version} of phase {cut.phase}"
-        )
+        to = f"{snapshot.version} of phase {snapshot.phase}"
+        then = f"the run went back from version {lost_version} to {to}"
         self._callbacks.warn(wrong, then=then, do=do)
         if owner.has_shards and self._returns == _MAX_RETURNS:
             wrong = f"the workers agreed on nothing after version {lost_version}"
@@ -373,11 +387,11 @@ class SnapshotCollector:
 
 
 def _at_worker_point(
-    cut: RunSnapshot, trained: Vector | None, floats: Vector, integers: Vector
+    snapshot: RunSnapshot, trained: Vector | None, floats: Vector, integers: Vector
 ) -> RunSnapshot:
-    """Returns a cut at the point that a worker held."""
-    point = cut.point._replace(vector=trained, floats=floats, integers=integers)
-    return replace(cut, point=point)
+    """Returns a snapshot at the point that a worker held."""
+    point = snapshot.point._replace(vector=trained, floats=floats, integers=integers)
+    return replace(snapshot, point=point)
 
 
 def _blank_model(
@@ -394,11 +408,11 @@ def _parameter_vectors(arrays: Mapping[str, Vector]) -> tuple[Vector, Vector, Ve
     return arrays["vector"], arrays["floats"], arrays["integers"]
 
 
-def _check_plan(cut: RunSnapshot, plan: TrainingPlan) -> None:
-    if cut.phase >= len(plan.phases):
-        wrong = f"the checkpoint is of phase {cut.phase}, and this plan has fewer phases"
+def _check_plan(snapshot: RunSnapshot, plan: TrainingPlan) -> None:
+    if snapshot.phase >= len(plan.phases):
+        wrong = f"the checkpoint is of phase {snapshot.phase}, and this plan has fewer phases"
         raise UsageError(wrong, got=len(plan.phases), do="resume with the plan it is of")
-    workers = len(cut.positions)
-    if not cut.is_phase_start and workers != plan.workers:
+    workers = len(snapshot.positions)
+    if not snapshot.is_phase_start and workers != plan.workers:
         wrong = f"a checkpoint within a phase continues with as many workers as it has, {workers}"
         raise UsageError(wrong, got=plan.workers, do=f"resume with {workers} workers")

@@ -29,7 +29,7 @@ from photinus.training.worker_loop import WorkerData
 
 SOCKETS = "sockets"
 BACKENDS = {"torch": "gloo", "nccl": "nccl"}
-"""Road -> what of torch.distributed makes the sums there."""
+"""Transport -> what of torch.distributed makes the sums there."""
 MEMORY_RAN_OUT = "if nobody killed it, memory ran out"
 """A SIGKILL of the system looks like one of any other sender."""
 
@@ -165,13 +165,13 @@ class RunSpec(Callbacks):
     """ArrayData, or what the engine reads besides."""
     run: bytes
     """The run's 16 bytes, which no other run has."""
-    cut: RunSnapshot | None = None
+    snapshot: RunSnapshot | None = None
     """What to continue from."""
     has_view: bool = False
     """A live view of the run is drawn on a screen."""
     security: str = "tls"
     """none: frames in clear, for a network that is trusted as a whole."""
-    road: str = SOCKETS
+    transport: str = SOCKETS
     """Or the address of a folder that all see: frames are then files in it; torch: workers sum up
     through torch.distributed."""
     restarts: int = 100
@@ -194,7 +194,7 @@ class RunSpec(Callbacks):
     @property
     def backend(self) -> str:
         """The backend of torch.distributed that makes the sums; empty: none of them."""
-        return BACKENDS.get(self.road, "")
+        return BACKENDS.get(self.transport, "")
 
     def sent(self) -> RunSpec:
         """Returns what is sent to a task in which the coordinator runs."""
@@ -203,7 +203,7 @@ class RunSpec(Callbacks):
             self,
             plan=self.plan.sent(),
             data=None,
-            cut=None,
+            snapshot=None,
             emit=defaults.emit,
             enter=defaults.enter,
             save=defaults.save,

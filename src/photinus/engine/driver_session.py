@@ -38,7 +38,7 @@ class ListeningService(Service):
         server: the state machine; its callbacks name the run.
         host: the interface to listen on.
         security: tls, or none.
-        road: sockets, torch, nccl, or a folder.
+        transport: sockets, torch, nccl, or a folder.
         key: to listen with, where the run's keys were made in another process; else they are made
             here.
 
@@ -51,14 +51,14 @@ class ListeningService(Service):
         server: LeaseServer,
         host: str = "127.0.0.1",
         security: str = "tls",
-        road: str = SOCKETS,
+        transport: str = SOCKETS,
         key: WorkerKey | None = None,
     ) -> None:
         allow_descriptors(
             _SPARE_DESCRIPTORS + _WORKER_DESCRIPTORS * server.leases.workers, "the driver"
         )
         make = Credentials.make if security == "tls" else Credentials.none
-        self._host, self._server, self._road = host, server, road
+        self._host, self._server, self._transport = host, server, transport
         self._keys = key or make(server.callbacks.run)
         super().__init__(server, self._listen)
         self.address = self.listener.address
@@ -72,8 +72,10 @@ class ListeningService(Service):
         self.close()
 
     def _listen(self, on_frame: OnFrame, on_closed: OnClosed) -> Listener:
-        if self._road not in (SOCKETS, *BACKENDS):
-            return FolderListener(self._road, self._keys, on_frame, on_closed, self._warn_refused)
+        if self._transport not in (SOCKETS, *BACKENDS):
+            return FolderListener(
+                self._transport, self._keys, on_frame, on_closed, self._warn_refused
+            )
         return TcpListener(
             self._host, self._keys, on_frame, on_closed, on_refused=self._warn_refused
         )
@@ -117,14 +119,14 @@ class DriverSession(ListeningService):
     ) -> None:
         self._run_spec = run_spec
         self._training = Coordinator(
-            run_spec.plan, run_spec, now=time.monotonic(), cut=run_spec.cut
+            run_spec.plan, run_spec, now=time.monotonic(), snapshot=run_spec.snapshot
         )
-        super().__init__(self._training, host, run_spec.security, run_spec.road, key)
+        super().__init__(self._training, host, run_spec.security, run_spec.transport, key)
 
     def bootstrap(self, hooks: Hooks | None = None) -> WorkerBootstrap:
         """Returns what every worker is sent, with the hooks of tests."""
         run_spec = self._run_spec
-        plan, has_sockets = run_spec.plan, run_spec.road == SOCKETS
+        plan, has_sockets = run_spec.plan, run_spec.transport == SOCKETS
         checked = (hooks or Hooks()).checked(plan.workers, is_real=True, has_sockets=has_sockets)
         rendezvous = replace(
             self.call(plan.limits, has_peers=plan.has_peers),
@@ -201,7 +203,7 @@ class DriverSession(ListeningService):
         then = f"a last checkpoint is made at the end of this round, within {limit}"
         do = "a second signal ends at once" if reason.startswith("stopped by") else ""
         self._run_spec.emit(Warned(text=message(reason, then=then, do=do)))
-        if self.cut(LAST_SECONDS) is False:
+        if self.save_snapshot(LAST_SECONDS) is False:
             problem = f"no round ended within {limit}"
             then = "the last checkpoint is an older one"
             self._run_spec.emit(Warned(text=message(problem, then=then)))

@@ -92,7 +92,7 @@ SETTINGS: Mapping[str, str] = {
     "precision": "the numbers that products and convolutions are computed in",
     "priority": "runs of higher priority are given the seats of lower ones",
     "reads": "a function that makes what the module reads, such as augmentation",
-    "road": "how messages travel: sockets, a folder that all see, torch or nccl",
+    "transport": "how messages travel: sockets, a folder that all see, torch or nccl",
     "seed": "decides first parameters, the order of the rows, and all draws",
     "settings": "of the optimizer",
     "sharded": "numbers in a row of sharded tables",

@@ -155,7 +155,7 @@ def _needed_seconds(job: Job, plan: TrainingPlan, data: Any, engine: Engine, fol
                 run=secrets.token_bytes(16),
                 emit=trial.record,
                 security=job.security,
-                road=job.road,
+                transport=job.transport,
                 urgency=job.urgency,
                 folder=folder,
             )

@@ -149,9 +149,11 @@ def classes_of(model: Any) -> int | None:  # noqa: ANN401 - one of MODELS
     return int(model.classes) if is_classifier else None
 
 
-def _is_road(road: object) -> bool:
-    is_named = road in (SOCKETS, *BACKENDS)
-    return isinstance(road, str) and (is_named or road.startswith("/") or "://" in road)
+def _is_transport(transport: object) -> bool:
+    is_named = transport in (SOCKETS, *BACKENDS)
+    return isinstance(transport, str) and (
+        is_named or transport.startswith("/") or "://" in transport
+    )
 
 
 def _check_named(model: object) -> None:
@@ -245,7 +247,7 @@ class Job:
     """How often a checkpoint is saved."""
     security: str = "tls"
     """tls, or none: frames in clear, for a network that is trusted as a whole."""
-    road: str = SOCKETS
+    transport: str = SOCKETS
     """"sockets"; or a folder that all workers see, as /shared/folder or hdfs://host:port/folder:
     messages then pass as files in it, and no port is opened; or "torch", "nccl":
     all_reduce(owners=K) sums up through torch.distributed, by gloo or on GPUs by NCCL, in clear."""
@@ -296,7 +298,9 @@ class Job:
         "security": one_of("tls", "none"),
         "shuffle": Limit("'auto' or False", lambda v: v is False or v == AUTO),
         "share": one_of(ROWS, FASTEST),
-        "road": Limit("sockets, torch, nccl, or a folder by its whole path or address", _is_road),
+        "transport": Limit(
+            "sockets, torch, nccl, or a folder by its whole path or address", _is_transport
+        ),
     }
 
     def __post_init__(self) -> None:
@@ -327,8 +331,8 @@ class Job:
         for name in self.strategies:
             if name not in phase_names:
                 raise unknown_name("phase", name, phase_names)
-        if self.bandwidth is not None and self.road != SOCKETS:
-            got = f"bandwidth={self.bandwidth:g} and road {self.road!r}"
+        if self.bandwidth is not None and self.transport != SOCKETS:
+            got = f"bandwidth={self.bandwidth:g} and transport {self.transport!r}"
             raise UsageError("bandwidth caps what goes over sockets", got=got, do="leave it out")
         check_share(self.cpu_share, self.threads)
         self._check_strategies()
@@ -388,7 +392,7 @@ class Job:
 
     @property
     def _is_folder(self) -> bool:
-        return self.road not in (SOCKETS, *BACKENDS)
+        return self.transport not in (SOCKETS, *BACKENDS)
 
     def _check_strategies(self) -> None:
         for strategy in self._all_strategies:
@@ -397,7 +401,7 @@ class Job:
                 self._check_table(strategy)
         if not self._takes_gradients:
             self._check_in_place()
-        if self.road in BACKENDS:
+        if self.transport in BACKENDS:
             self._check_torch()
         elif self._is_folder:
             self._check_folder()
@@ -442,8 +446,10 @@ class Job:
                 and strategy.owners == self.workers
             )
             if not is_summed:
-                wrong = f"road {self.road} is for all_reduce(owners={self.workers}) in fp32"
-                raise UsageError(wrong, got=str(strategy), do='use road="sockets"')
+                wrong = (
+                    f"transport {self.transport} is for all_reduce(owners={self.workers}) in fp32"
+                )
+                raise UsageError(wrong, got=str(strategy), do='use transport="sockets"')
 
     def _check_folder(self) -> None:
         for strategy in self._all_strategies:
@@ -451,7 +457,7 @@ class Job:
             if strategy.worker().site == GRADIENT or is_start:
                 raise UsageError(
                     f"{strategy.recipe} agrees at every step, too often for a folder",
-                    got=f"road {self.road!r}",
+                    got=f"transport {self.transport!r}",
                     do="name another strategy, such as averaging",
                 )
 
@@ -476,7 +482,8 @@ class Job:
         """
         if not isinstance(values, Mapping):
             raise UsageError("a job must be a table of settings", got=repr(values))
-        plain = dict(values)
+        # jobs and run folders of earlier versions call the transport road
+        plain = {"transport" if key == "road" else key: value for key, value in values.items()}
         known = {f.name for f in dataclasses.fields(cls)}
         for key in plain:
             if key not in known:
@@ -530,7 +537,7 @@ class Job:
         phases = [
             phase
             for stage in (stages[-1:] if self.start else stages)
-            for phase in split(stage, self._strategy_over_road(stage.name), self.workers)
+            for phase in split(stage, self._strategy_over_transport(stage.name), self.workers)
         ]
         return TrainingPlan(
             phases=tuple(phases),
@@ -553,8 +560,8 @@ class Job:
             shuffle=bool(self.shuffle),
         )
 
-    def _strategy_over_road(self, phase: str) -> StrategySpec | CustomStrategy:
-        """Returns how the workers agree in a phase, over the road that they have."""
+    def _strategy_over_transport(self, phase: str) -> StrategySpec | CustomStrategy:
+        """Returns how the workers agree in a phase, over the transport that they have."""
         strategy = self.strategy_of(phase)
         is_module = isinstance(self.model, ModuleStage)  # its table is drawn by owners alone
         if self.workers == 1 and not self._takes_gradients and not is_module:
@@ -589,9 +596,11 @@ class Job:
         """Returns why rows travel that did not change, where a model has sparse tables."""
         specs = [spec for spec in self._all_strategies if isinstance(spec, StrategySpec)]
         texts = [text for spec in specs if (text := spec.table_warning(layout))]
-        if layout.sparse and self.road in BACKENDS:
-            wrong = f"road {self.road} sums whole vectors: all rows of sparse tables travel"
-            texts.append(message(wrong, do='use road="sockets"'))
+        if layout.sparse and self.transport in BACKENDS:
+            wrong = (
+                f"transport {self.transport} sums whole vectors: all rows of sparse tables travel"
+            )
+            texts.append(message(wrong, do='use transport="sockets"'))
         return texts
 
     def _folder_warnings(self) -> list[str]:

@@ -240,7 +240,7 @@ def train_lazy(
         with _Run(job, RunFolder(path), run, all_callbacks, mirror) as active_run:
             save_job(active_run.run_folder.path, job, run)
             active_run.draft, active_run.note, active_run.choice = draft, note, choice
-            return active_run.train(prepared, cut=None)
+            return active_run.train(prepared, snapshot=None)
 
 
 def resume(
@@ -310,7 +310,7 @@ def resume_run(
         _Run(job, run_folder, run, all_callbacks, mirror) as active_run,
     ):
         active_run.note = note
-        return active_run.train(None, cut=active_run.checkpoints.newest(), given=given)
+        return active_run.train(None, snapshot=active_run.checkpoints.newest(), given=given)
 
 
 def _resume_hint(path: Path, mirror: Mirror | None, job: Job) -> str:
@@ -525,13 +525,16 @@ class _Run:
             callback(event)
 
     def train(
-        self, prepared: _Prepared | None, cut: RunSnapshot | None, given: _Given = _NOTHING_GIVEN
+        self,
+        prepared: _Prepared | None,
+        snapshot: RunSnapshot | None,
+        given: _Given = _NOTHING_GIVEN,
     ) -> Outcome:
         """Runs the engine, then saves and measures what was agreed.
 
         Args:
             prepared: what is trained; None of a run that continues, which notes its refusal.
-            cut: where it continues.
+            snapshot: where it continues.
             given: what `_prepared` takes.
         """
         engine = prepared.engine if prepared else _checked_engine(self.job, given[2])
@@ -540,15 +543,15 @@ class _Run:
             self.emit(Warned(text=self.note))
         if self.mirror is not None:
             self.mirror.push()  # from here on another machine can continue with the run
-        prepared = prepared or _prepared(self.draft, (*given[:2], engine), is_new=cut is None)
+        prepared = prepared or _prepared(self.draft, (*given[:2], engine), is_new=snapshot is None)
         data, test, plan = prepared.data, prepared.test, prepared.plan
         warnings = self.job.warnings() + ([self.choice.reason] if self.choice else [])
         if isinstance(self.job.model, (ModuleStage, Word2VecStage)):
             warnings += self.job.table_warnings(self.draft.model().parameters.layout)
         for text in warnings:
             self.emit(Warned(text=text))
-        result = engine.run(self._run_spec(plan, data, cut))
-        self._check_applied(plan, cut)
+        result = engine.run(self._run_spec(plan, data, snapshot))
+        self._check_applied(plan, snapshot)
         if self.choice is not None and (late_seconds := engine.clock() - self.choice.ends_at) > 0:
             wrong = (
                 f"training ended {late_seconds:.1f} s after its deadline: slower than it was tried"
@@ -568,10 +571,13 @@ class _Run:
             self.draft.trained(result),
         )
 
-    def _check_applied(self, plan: TrainingPlan, cut: RunSnapshot | None) -> None:
+    def _check_applied(self, plan: TrainingPlan, snapshot: RunSnapshot | None) -> None:
         """Refuses a result in which a phase has learnt nothing, since nothing was applied."""
         for number, phase in enumerate(plan.phases):
-            is_begun = cut is not None and (cut.phase, bool(cut.applied)) >= (number, True)
+            is_begun = snapshot is not None and (snapshot.phase, bool(snapshot.applied)) >= (
+                number,
+                True,
+            )
             if (refused := self._ledger.refused(number)) and not is_begun:
                 raise RunFailedError(
                     f"nothing was learnt in {phase.name}: no push was applied",
@@ -579,13 +585,13 @@ class _Run:
                     do="look at the warnings above; lower the learning rate, or look at the rows",
                 )
 
-    def _run_spec(self, plan: TrainingPlan, data: Any, cut: RunSnapshot | None) -> RunSpec:  # noqa: ANN401
+    def _run_spec(self, plan: TrainingPlan, data: Any, snapshot: RunSnapshot | None) -> RunSpec:  # noqa: ANN401
         return RunSpec(
             plan=plan,
             data=data,
             run=self.run,
             term=self.term,
-            cut=cut,
+            snapshot=snapshot,
             emit=self.emit,
             enter=self._ledger.enter,
             save=self.checkpoints.save,
@@ -596,7 +602,7 @@ class _Run:
             ),
             checkpoint_seconds=self.job.checkpoint_seconds,
             security=self.job.security,
-            road=self.job.road,
+            transport=self.job.transport,
             urgency=self.job.urgency,
             folder=str(self.run_folder.path),
             fingerprint=self._fingerprint,
@@ -662,7 +668,15 @@ _LATER_SETTINGS: Mapping[str, Mapping[str, Any]] = {
 def _fingerprint(job: Job) -> str:
     """What must be the same for a checkpoint to fit: all but where and how long it runs."""
     plain = Job.from_dict(job.to_dict()).to_dict()  # 4 epochs are 4.0 when they are read again
-    for name in ("engine", "checkpoint_seconds", "security", "road", "name", "device", "resources"):
+    for name in (
+        "engine",
+        "checkpoint_seconds",
+        "security",
+        "transport",
+        "name",
+        "device",
+        "resources",
+    ):
         plain.pop(name)
     for name in ("cpu_share", "memory", "priority", "weight", "jobs_folder", "deadline_seconds"):
         plain.pop(name, None)

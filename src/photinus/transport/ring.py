@@ -149,6 +149,6 @@ def gpu(slot: int) -> str:
         raise UsageError(
             "NCCL sums in the memory of GPUs, one for each worker",
             got=f"{count} GPUs on {platform.node()}, PyTorch {torch.__version__} {nccl} NCCL",
-            do='use road="torch", or workers with GPUs and a PyTorch that is built for them',
+            do='use transport="torch", or workers with GPUs and a PyTorch that is built for them',
         )
     return f"cuda:{slot % count}"

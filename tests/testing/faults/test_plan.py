@@ -90,11 +90,13 @@ def test_what_real_processes_cannot_do_is_refused(tiny, faults):
         session.bootstrap(faults)
 
 
-def test_a_road_without_sockets_cannot_be_slowed(tiny, tmp_path):
+def test_a_transport_without_sockets_cannot_be_slowed(tiny, tmp_path):
     slow = Faults().slow_link(slot=0, bytes_per_second=1e6)
     with (
-        DriverSession(tiny.assignment(road=str(tmp_path))) as session,
-        pytest.raises(UsageError, match="a slow link is one of sockets; got another road; use"),
+        DriverSession(tiny.assignment(transport=str(tmp_path))) as session,
+        pytest.raises(
+            UsageError, match="a slow link is one of sockets; got another transport; use"
+        ),
     ):
         session.bootstrap(slow)
 

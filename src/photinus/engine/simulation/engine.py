@@ -102,7 +102,7 @@ class SimulatedEngine(Engine):
     """All workers in this process, one after the other, on machines as fast as `cluster` says.
 
     Args:
-        cluster: speeds and faults; no road but "sockets" has an effect here.
+        cluster: speeds and faults; no transport but "sockets" has an effect here.
     """
 
     name = "simulate"
@@ -141,12 +141,12 @@ class SimulatedEngine(Engine):
 
     def run(self, run_spec: RunSpec) -> RunResult:
         data, plan = run_spec.data, run_spec.plan
-        if run_spec.road != SOCKETS:
+        if run_spec.transport != SOCKETS:
             wrong, got = (
                 "the simulator's links are its SimulatedCluster's",
-                f"road {run_spec.road!r}",
+                f"transport {run_spec.transport!r}",
             )
-            raise UsageError(wrong, got=got, do='use road="sockets", or another engine')
+            raise UsageError(wrong, got=got, do='use transport="sockets", or another engine')
         if not isinstance(data, ArrayData):
             got = type(data).__name__
             raise UsageError("the simulator reads arrays", got=got, do="use the Spark engine")
@@ -156,7 +156,7 @@ class SimulatedEngine(Engine):
             part_of(rows_by_slot[s % len(rows_by_slot)], plan) for s in range(plan.workers)
         ]
         driver = faults.driver(run_spec, lambda: self.seconds)
-        coordinator = Coordinator(plan, driver.run_spec, cut=run_spec.cut)
+        coordinator = Coordinator(plan, driver.run_spec, snapshot=run_spec.snapshot)
         simulation = Simulation(plan, worker_data, self.cluster, coordinator=coordinator)
         self._seconds_before += self.seconds
         self._simulation = simulation

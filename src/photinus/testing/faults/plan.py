@@ -342,8 +342,8 @@ class Faults(Hooks):
             wrong = "a simulated worker looks for no file"
             raise UsageError(wrong, got="slow with until", do="leave until out")
         if not has_sockets and any(fault.kind == SLOW_LINK for fault in self.planned):
-            do = 'use road="sockets"'
-            raise UsageError("a slow link is one of sockets", got="another road", do=do)
+            do = 'use transport="sockets"'
+            raise UsageError("a slow link is one of sockets", got="another transport", do=do)
         return self
 
     def _with_fault(self, fault: Fault) -> Faults:

@@ -63,7 +63,9 @@ class ConnectSession:
             towards: a host that all executors reach.
         """
         spec = self._run_spec.sent()
-        checked_hooks = hooks.checked(self.slots, is_real=True, has_sockets=spec.road == SOCKETS)
+        checked_hooks = hooks.checked(
+            self.slots, is_real=True, has_sockets=spec.transport == SOCKETS
+        )
         if checked_hooks.taken()[0]:
             wrong = "slots are taken by a job of the same application"
             raise UsageError(wrong, got="Spark Connect", do="use a classic session")

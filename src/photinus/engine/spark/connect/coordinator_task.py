@@ -177,7 +177,7 @@ class _Task:
             sent_spec,
             plan=replace(sent_spec.plan, start=run_directory.initial_vectors(key)),
             term=term,
-            cut=checkpoints.newest(),
+            snapshot=checkpoints.newest(),
             emit=event_log.emit,
             enter=event_log.enter,
             save=checkpoints.save,

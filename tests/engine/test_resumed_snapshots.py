@@ -1,4 +1,4 @@
-"""Runs that continue from a cut, in virtual time: the same bits, or a clear word."""
+"""Runs that continue from a snapshot, in virtual time: the same bits, or a clear message."""
 
 import json
 
@@ -30,13 +30,15 @@ def test_a_run_that_is_resumed_ends_with_the_same_bits(field, name):
     stages = [field.stage(name=n, epochs=5) for n in ("first", "second")]
     usual = {"stages": stages, "callbacks": {"checkpoint_seconds": 0.2}}
     whole = field.play(field.small[name], **usual).run()
-    cuts = whole.tape.cuts
-    assert len(cuts) >= (2 if name == "iterative_reduce" else 4)
-    for cut in (cuts[0], cuts[len(cuts) // 2], cuts[-1]):
-        resumed = field.play(field.small[name], stages=stages, callbacks={"term": 2}, cut=cut).run()
+    snapshots = whole.tape.snapshots
+    assert len(snapshots) >= (2 if name == "iterative_reduce" else 4)
+    for snapshot in (snapshots[0], snapshots[len(snapshots) // 2], snapshots[-1]):
+        resumed = field.play(
+            field.small[name], stages=stages, callbacks={"term": 2}, snapshot=snapshot
+        ).run()
         assert len(resumed.result.vectors) == 2
         pairs = zip(whole.result.vectors, resumed.result.vectors, strict=True)
-        assert all((a == b).all() for a, b in pairs), cut.name
+        assert all((a == b).all() for a, b in pairs), snapshot.name
         assert sum(resumed.simulation.steps) < sum(whole.simulation.steps)
 
 
@@ -63,12 +65,12 @@ def test_cuts_since_a_lost_worker_came_back_resume_to_the_same_bits(field, name)
     back = [e for e in whole.tape.events if type(e).__name__ in ("WorkerJoined", "RoundClosed")]
     joined = max(n for n, e in enumerate(back) if type(e).__name__ == "WorkerJoined")
     since = next(e.version for e in back[joined:] if lost.slot in getattr(e, "slots", ()))
-    cuts = [cut for cut in whole.tape.cuts if cut.version >= since]
-    for cut in (cuts[0], cuts[len(cuts) // 2]):
+    snapshots = [snapshot for snapshot in whole.tape.snapshots if snapshot.version >= since]
+    for snapshot in (snapshots[0], snapshots[len(snapshots) // 2]):
         resumed = field.play(
-            field.small[name], stages=[stage], callbacks={"term": 2}, cut=cut
+            field.small[name], stages=[stage], callbacks={"term": 2}, snapshot=snapshot
         ).run()
-        assert (resumed.vector == whole.vector).all(), cut.name
+        assert (resumed.vector == whole.vector).all(), snapshot.name
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "averaging", "iterative_reduce"])
@@ -77,15 +79,17 @@ def test_a_resumed_run_goes_on_with_the_momentum_that_it_had(field, name):
     whole = field.play(
         field.small[name], stages=[stage], callbacks={"checkpoint_seconds": 0.2}
     ).run()
-    cut = whole.tape.cuts[len(whole.tape.cuts) // 2]
-    assert {len(v) for v in cut.inner.values()} == {1}
-    resumed = field.play(field.small[name], stages=[stage], callbacks={"term": 2}, cut=cut).run()
+    snapshot = whole.tape.snapshots[len(whole.tape.snapshots) // 2]
+    assert {len(v) for v in snapshot.inner.values()} == {1}
+    resumed = field.play(
+        field.small[name], stages=[stage], callbacks={"term": 2}, snapshot=snapshot
+    ).run()
     assert (resumed.vector == whole.vector).all()
     fresh = field.play(
         field.small[name],
         stages=[stage],
         callbacks={"term": 2},
-        cut=type(cut)(**fields(cut) | {"inner": {}}),
+        snapshot=type(snapshot)(**fields(snapshot) | {"inner": {}}),
     ).run()
     assert not (fresh.vector == whole.vector).all(), "the momentum matters"
 
@@ -102,26 +106,28 @@ def test_a_resumed_run_goes_on_with_the_momentum_that_it_had(field, name):
 )
 def test_a_resumed_run_goes_on_with_what_its_codec_left_out(field, strategy):
     whole = field.play(strategy, epochs=6, callbacks={"checkpoint_seconds": 0.2}).run()
-    cut = whole.tape.cuts[len(whole.tape.cuts) // 2]
-    assert all("agreement.left" in held for held in cut.inner.values())
-    assert strategy.recipe == "all_reduce" or cut.point.left.any()
-    cut = snapshot_from(twin(cut), "")
-    resumed = field.play(strategy, epochs=6, callbacks={"term": 2}, cut=cut).run()
+    snapshot = whole.tape.snapshots[len(whole.tape.snapshots) // 2]
+    assert all("agreement.left" in held for held in snapshot.inner.values())
+    assert strategy.recipe == "all_reduce" or snapshot.point.left.any()
+    snapshot = snapshot_from(twin(snapshot), "")
+    resumed = field.play(strategy, epochs=6, callbacks={"term": 2}, snapshot=snapshot).run()
     assert (resumed.vector == whole.vector).all()
-    bare = type(cut)(**fields(cut) | {"inner": {}})
-    fresh = field.play(strategy, epochs=6, callbacks={"term": 2}, cut=bare).run()
+    bare = type(snapshot)(**fields(snapshot) | {"inner": {}})
+    fresh = field.play(strategy, epochs=6, callbacks={"term": 2}, snapshot=bare).run()
     assert not (fresh.vector == whole.vector).all(), "the feedback matters"
 
 
-def twin(cut):
+def twin(snapshot):
     """A cut as the checkpoint that is read again."""
     from photinus.checkpoint.store import Checkpoint
 
-    return Checkpoint(cut.name, json.loads(json.dumps(meta_of(cut, ""))), files_of(cut), True)
+    return Checkpoint(
+        snapshot.name, json.loads(json.dumps(meta_of(snapshot, ""))), files_of(snapshot), True
+    )
 
 
-def fields(cut):
-    return {name: getattr(cut, name) for name in cut.__slots__}
+def fields(snapshot):
+    return {name: getattr(snapshot, name) for name in snapshot.__slots__}
 
 
 def test_healing_carries_the_momentum_of_a_survivor(field):
@@ -158,7 +164,7 @@ def test_a_cut_of_a_lossy_network_is_made_all_the_same(field):
     whole = field.play(
         field.small["averaging"], epochs=20, cluster=faults, callbacks=callbacks
     ).run()
-    assert len(whole.tape.cuts) > 1
+    assert len(whole.tape.snapshots) > 1
 
 
 def test_a_cut_of_other_workers_is_refused_within_a_phase(field):
@@ -166,16 +172,18 @@ def test_a_cut_of_other_workers_is_refused_within_a_phase(field):
         field.small["averaging"], callbacks={"checkpoint_seconds": 0.1}, epochs=6
     ).run()
     with pytest.raises(UsageError, match="as many workers as it has, 4; got 3; resume with 4"):
-        field.play(field.small["averaging"], 3, cut=whole.tape.cuts[0])
+        field.play(field.small["averaging"], 3, snapshot=whole.tape.snapshots[0])
 
 
 def test_between_phases_a_run_goes_on_with_other_workers(field):
     stages = [field.stage(name=n, epochs=2) for n in ("first", "second")]
     whole = field.play(field.small["averaging"], stages=stages).run()
-    resumed = field.play(field.small["averaging"], 3, stages=stages, cut=whole.tape.cuts[0]).run()
+    resumed = field.play(
+        field.small["averaging"], 3, stages=stages, snapshot=whole.tape.snapshots[0]
+    ).run()
     assert (resumed.result.vectors[0] == whole.result.vectors[0]).all()
     with pytest.raises(UsageError, match="this plan has fewer phases; got 1"):
-        field.play(field.small["averaging"], stages=stages[:1], cut=whole.tape.cuts[0])
+        field.play(field.small["averaging"], stages=stages[:1], snapshot=whole.tape.snapshots[0])
 
 
 def test_a_cut_of_other_rows_is_told(field):
@@ -184,6 +192,6 @@ def test_a_cut_of_other_rows_is_told(field):
     ).run()
     parts = field.parts(4, [100, 100, 100, 180])
     resumed = field.play(
-        field.small["averaging"], parts=parts, cut=whole.tape.cuts[0], epochs=6
+        field.small["averaging"], parts=parts, snapshot=whole.tape.snapshots[0], epochs=6
     ).run()
     assert "the workers hold other rows than at the checkpoint" in resumed.tape.warnings()[0]

@@ -1,4 +1,4 @@
-"""The folder road between executors: of processes that see the same folder, and that do not."""
+"""The folder transport between executors that see the same folder, and that do not."""
 
 import os
 
@@ -33,8 +33,8 @@ def plan_of(tiny):
 
 def test_executors_that_open_no_port_agree_through_a_folder(clusters, applications, tiny, tmp_path):
     driver, plan = applications(clusters()), plan_of(tiny)
-    folder = tmp_path / "road"
-    vectors = driver.train("folder", plan, tiny.data, road=str(folder))
+    folder = tmp_path / "transport"
+    vectors = driver.train("folder", plan, tiny.data, transport=str(folder))
     expected = SimulatedEngine().run(tiny.assignment(plan)).vectors
     assert all(np.array_equal(a, b) for a, b in zip(vectors, expected, strict=True))
     assert not list(folder.rglob("*-0*")), "no message is left"
@@ -44,9 +44,9 @@ def test_executors_that_open_no_port_agree_through_a_folder(clusters, applicatio
 def test_a_folder_that_executors_do_not_share_ends_the_run_in_a_sentence(
     clusters, applications, tiny, tmp_path
 ):
-    apart = Apart(tmp_path / "road")
+    apart = Apart(tmp_path / "transport")
     driver = applications(clusters(hosts=apart))
-    driver.start("apart", plan_of(tiny), tiny.data, road=str(apart.folder))
+    driver.start("apart", plan_of(tiny), tiny.data, transport=str(apart.folder))
     failed = driver.wait("Failed", "apart")
     assert failed["kind"] == "NotReadyError"
     assert f"nobody of this run signs in {apart.folder}" in failed["text"]

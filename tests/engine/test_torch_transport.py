@@ -28,10 +28,15 @@ from photinus.testing import Faults
 pytestmark = pytest.mark.processes
 
 
-def assigned(tiny, folder, epochs, road="torch"):
+def assigned(tiny, folder, epochs, transport="torch"):
     plan = tiny.plan(workers=3, recipes=(all_reduce(owners=3),), epochs=epochs)
     book, events = LedgerWriter(folder / "ledger.jsonl", run := os.urandom(16)), []
-    fields = {"emit": events.append, "enter": book.enter, "security": "none", "road": road}
+    fields = {
+        "emit": events.append,
+        "enter": book.enter,
+        "security": "none",
+        "transport": transport,
+    }
     return tiny.assignment(plan, run=run, **fields), book, events
 
 
@@ -116,11 +121,13 @@ def test_a_killed_process_is_left_out_of_the_sums_and_comes_back(tiny, tmp_path)
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without GPUs")
 def test_nccl_without_a_gpu_ends_the_run_in_a_sentence_before_any_step(tiny, tmp_path):
-    assignment, _, events = assigned(tiny, tmp_path, 1.0, road="nccl")
+    assignment, _, events = assigned(tiny, tmp_path, 1.0, transport="nccl")
     with DriverSession(assignment) as session:
         part = part_of(Rows.of(*tiny.data.part(assignment.plan, 0)), assignment.plan)
         session.bootstrap().run(0, "first", lambda: part)
-        with pytest.raises(UsageError, match=r'one for each worker; got 0 GPUs on .*road="torch"'):
+        with pytest.raises(
+            UsageError, match=r'one for each worker; got 0 GPUs on .*transport="torch"'
+        ):
             session.result()
     assert not [e for e in events if isinstance(e, WorkerJoined)]
 
@@ -129,14 +136,25 @@ def test_nccl_without_a_gpu_ends_the_run_in_a_sentence_before_any_step(tiny, tmp
     ("fields", "words"),
     [
         ({"security": "tls"}, "neither encrypts nor authenticates; got security 'tls'"),
-        ({"strategy": averaging(owners=4)}, r"road torch is for all_reduce\(owners=4\) in fp32"),
-        ({"strategy": all_reduce()}, r"road torch is for all_reduce\(owners=4\) in fp32"),
-        ({"strategy": all_reduce(owners=4, codec="bf16")}, "road torch is for all_reduce"),
-        ({"road": "nccl", "strategy": all_reduce()}, r"road nccl is for all_reduce\(owners=4\)"),
+        (
+            {"strategy": averaging(owners=4)},
+            r"transport torch is for all_reduce\(owners=4\) in fp32",
+        ),
+        ({"strategy": all_reduce()}, r"transport torch is for all_reduce\(owners=4\) in fp32"),
+        ({"strategy": all_reduce(owners=4, codec="bf16")}, "transport torch is for all_reduce"),
+        (
+            {"transport": "nccl", "strategy": all_reduce()},
+            r"transport nccl is for all_reduce\(owners=4\)",
+        ),
     ],
 )
-def test_what_the_road_cannot_carry_is_refused(fields, words):
-    usual = {"road": "torch", "security": "none", "strategy": all_reduce(owners=4), "workers": 4}
-    assert Job(**usual).road == "torch"
+def test_what_the_transport_cannot_carry_is_refused(fields, words):
+    usual = {
+        "transport": "torch",
+        "security": "none",
+        "strategy": all_reduce(owners=4),
+        "workers": 4,
+    }
+    assert Job(**usual).transport == "torch"
     with pytest.raises(UsageError, match=words):
         Job(**usual | fields)

@@ -1,8 +1,8 @@
 """What a round costs over sockets, over a folder on disk, in memory, and on HDFS.
 
-    python benchmarks/roads.py [hdfs://host:port/folder]
+    python benchmarks/round_trips.py [hdfs://host:port/folder]
 
-One worker's frame of a million float32 goes to the listener and comes back. The roads take
+One worker's frame of a million float32 goes to the listener and comes back. The transports take
 turns; a line is the median of the tries. Files are sealed, sockets encrypted.
 """
 
@@ -55,21 +55,21 @@ def seconds(link: Link, frame: Frame) -> float:
 
 
 def main() -> None:
-    """Prints a line for each road."""
+    """Prints a line for each transport."""
     small, large = Frame("fetch"), Frame("push", arrays={"a": np.ones(1_000_000, np.float32)})
     with (
         tempfile.TemporaryDirectory() as disk,
         tempfile.TemporaryDirectory(dir="/dev/shm") as memory,
     ):
-        roads = {"sockets": "", "folder in memory": memory, "folder on disk": disk}
+        transports = {"sockets": "", "folder in memory": memory, "folder on disk": disk}
         if len(sys.argv) > 1:
-            roads["folder on HDFS"] = sys.argv[1]
-        ends = {name: opened(folder) for name, folder in roads.items()}
-        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in roads}
+            transports["folder on HDFS"] = sys.argv[1]
+        ends = {name: opened(folder) for name, folder in transports.items()}
+        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in transports}
         for _ in range(TRIES):
             for name, (_, link) in ends.items():
                 taken[name].append((seconds(link, small), seconds(link, large)))
-        print("road | empty message, ms | 4 MB, ms")
+        print("transport | empty message, ms | 4 MB, ms")
         print("--- | --- | ---")
         for name, both in taken.items():
             empty, full = (1e3 * statistics.median(side) for side in zip(*both, strict=True))
