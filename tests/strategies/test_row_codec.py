@@ -70,7 +70,7 @@ def test_rows_come_from_their_owners_in_a_codec_that_needs_no_feedback():
 
 
 def test_beyond_its_bound_what_was_left_of_the_oldest_rows_is_dropped(monkeypatch):
-    monkeypatch.setattr(row_codec, "MOST_LEFT", 6)
+    monkeypatch.setattr(row_codec, "MAX_LEFT_OUT", 6)
     held = RowErrorFeedback(np.array([9, 1, 4]), np.arange(6.0).reshape(3, 2))
     after = held.after(np.array([1, 2, 3]), np.array([[7.0, 7.0], [8.0, 0.0], [0.0, 0.0]]))
     assert after.rows.tolist() == [1, 2, 9], "row 3 is whole, and row 4 the oldest"

@@ -56,7 +56,7 @@ def test_by_time_what_was_left_out_of_a_row_that_is_not_read_stays():
     vector[6] += 0.5
     message, state = strategy.offer(Turn("meet"), vector, Clock(1, 4, seconds=1.0), state)
     assert message.rows.tolist() == [3]
-    kept = dict(zip(state.leaving.rows.tolist(), state.leaving.numbers, strict=True))
+    kept = dict(zip(state.pending.rows.tolist(), state.pending.numbers, strict=True))
     assert np.array_equal(kept[1], left[0])
 
 
@@ -214,7 +214,7 @@ def test_nothing_is_kept_where_the_codec_needs_no_feedback(codec):
     vector, state = begun(Sharded(every=Steps(2), rows=WIDTH, codec=codec))
     vector[6] += 0.3
     _, state = Sharded(rows=WIDTH, codec=codec).offer(Turn("meet"), vector, Clock(2, 8), state)
-    assert (state.leaving, state.left.size) == (None, 0)
+    assert (state.pending, state.left.size) == (None, 0)
 
 
 def test_an_unknown_codec_of_rows_is_one_sentence():

@@ -391,9 +391,9 @@ def _checked_engine(job: Job, engine: Engine | None) -> Engine:
     return engine
 
 
-def _prepared(draft: LazyModel, given: _Given, *, is_new: bool = True) -> _Prepared:
+def _prepared(draft: LazyModel, arguments: _Given, *, is_new: bool = True) -> _Prepared:
     """Refuses a job whose module, loss, path, columns or rows are wrong, before it trains."""
-    job, (data, test, engine) = draft.job, given
+    job, (data, test, engine) = draft.job, arguments
     engine, plan = _checked_engine(job, engine), job.plan()
     if engine.name == "local":
         check_importable(job.to_dict(), 'a job with engine="local"')

@@ -16,7 +16,7 @@ from photinus.core.parameters import Vector, is_finite
 from photinus.strategies import codecs
 from photinus.strategies.codecs import codec
 
-MOST_LEFT = 1 << 24
+MAX_LEFT_OUT = 1 << 24
 """How many numbers a worker keeps of what a codec left out: 64 MB."""
 
 
@@ -50,10 +50,10 @@ class RowCodec(NamedTuple):
     @property
     def size(self) -> int:
         """How many elements of the vector that travels are of one row."""
-        taken = codec(self.name)
-        if not taken.levels:
+        scheme = codec(self.name)
+        if not scheme.levels:
             return self.width
-        return self._body + -(-(self.width - self.exact) * taken.bits // 8)
+        return self._body + -(-(self.width - self.exact) * scheme.bits // 8)
 
     @property
     def _body(self) -> int:
@@ -61,16 +61,16 @@ class RowCodec(NamedTuple):
 
     def encode(self, rows: Vector) -> Vector:
         """Returns rows [r, w] as they travel [r · size]."""
-        taken, some = codec(self.name), self.width - self.exact
-        if not taken.levels:
+        scheme, scaled = codec(self.name), self.width - self.exact
+        if not scheme.levels:
             return codecs.encode(self.name, rows.ravel())
         with np.errstate(over="ignore"):  # as of `codecs`
             numbers = np.ascontiguousarray(rows, np.float32)
         sent = np.empty((len(rows), self.size), np.uint8)
         floats = np.empty((len(rows), 1 + self.exact), np.float32)
-        floats[:, 1:] = numbers[:, some:]
-        work = np.empty((len(rows), some), np.float32)
-        codecs.pack(taken, numbers[:, :some], floats[:, 0], sent[:, self._body :], work)
+        floats[:, 1:] = numbers[:, scaled:]
+        work = np.empty((len(rows), scaled), np.float32)
+        codecs.pack(scheme, numbers[:, :scaled], floats[:, 0], sent[:, self._body :], work)
         sent[:, : self._body] = floats.view(np.uint8)
         return sent.ravel()
 
@@ -80,17 +80,17 @@ class RowCodec(NamedTuple):
         Raises:
             FrameError: these bytes are no rows of that codec.
         """
-        taken, some = codec(self.name), self.width - self.exact
-        if not taken.levels:
+        scheme, scaled = codec(self.name), self.width - self.exact
+        if not scheme.levels:
             return codecs.decode(self.name, sent).reshape(-1, self.width)
         if sent.dtype != np.uint8 or sent.size % self.size:
             got = f"{sent.size} bytes"
             raise FrameError(f"rows in codec {self.name} take {self.size} bytes each", got=got)
-        held = sent.reshape(-1, self.size)
-        floats = np.ascontiguousarray(held[:, : self._body]).view(np.float32)
-        rows = np.empty((len(held), self.width), np.float32)
-        rows[:, some:] = floats[:, 1:]
-        codecs.unpack(taken, held[:, self._body :], floats[:, 0], rows[:, :some])
+        encoded = sent.reshape(-1, self.size)
+        floats = np.ascontiguousarray(encoded[:, : self._body]).view(np.float32)
+        rows = np.empty((len(encoded), self.width), np.float32)
+        rows[:, scaled:] = floats[:, 1:]
+        codecs.unpack(scheme, encoded[:, self._body :], floats[:, 0], rows[:, :scaled])
         return rows
 
     def is_sound(self, sent: Vector) -> bool:
@@ -110,16 +110,16 @@ class RowErrorFeedback(NamedTuple):
 
     def add_to(self, delta: Vector, rows: Vector) -> None:
         """Adds what was left out to the deltas [r, w] of rows [r] that are named once."""
-        _, at, of = np.intersect1d(rows, self.rows, assume_unique=True, return_indices=True)
-        delta[at] += self.numbers[of]
+        _, at, known = np.intersect1d(rows, self.rows, assume_unique=True, return_indices=True)
+        delta[at] += self.numbers[known]
 
     def after(self, rows: Vector, left: Vector) -> RowErrorFeedback:
         """Returns what is left out after a push of rows [r], of which `left` [r, w] stayed here.
 
-        Beyond `MOST_LEFT` numbers, that of the rows that were pushed longest ago is dropped.
+        Beyond `MAX_LEFT_OUT` numbers, that of the rows that were pushed longest ago is dropped.
         """
         is_left, is_older = left.any(axis=1), np.isin(self.rows, rows, invert=True)
-        most = MOST_LEFT // left.shape[1]
+        most = MAX_LEFT_OUT // left.shape[1]
         return RowErrorFeedback(
             np.concatenate([rows[is_left], self.rows[is_older]])[:most],
             np.concatenate([left[is_left], self.numbers[is_older]])[:most],

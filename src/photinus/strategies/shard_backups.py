@@ -37,13 +37,17 @@ class ShardBackup:
     """
 
     def __init__(
-        self, count: int, like: Vector, outer: OuterOptimizer, room: Callable[..., Vector | None]
+        self,
+        count: int,
+        like: Vector,
+        outer: OuterOptimizer,
+        allocate: Callable[..., Vector | None],
     ) -> None:
-        self._like, self._room = (like, *outer.init(like)), room
+        self._like, self._allocate = (like, *outer.init(like)), allocate
         self._places = np.full(count, -1, np.int32)
         """Row of the shard -> which of the rows here it is [m]; -1: it has not moved."""
-        self._held = 0
-        self._block = max(1, min(count, _BLOCK_NUMBERS // max(1, like.shape[1])))
+        self._row_count = 0
+        self._block_rows = max(1, min(count, _BLOCK_NUMBERS // max(1, like.shape[1])))
         """How many rows lie in a block."""
         self._blocks: list[tuple[Vector, ...]] = []
         """Of each the rows [b, width], and of the outer optimizer, each [b, numbers]."""
@@ -53,13 +57,13 @@ class ShardBackup:
     def take(self, move: ShardMove) -> bool:
         """Takes in what a round did to the shard; False where there was no room for it."""
         new = move.at[self._places[move.at] < 0]
-        if not self._has_room(self._held + new.size):
+        if not self._has_room(self._row_count + new.size):
             return False
-        self._places[new] = np.arange(self._held, self._held + new.size)
-        self._held += new.size
-        for block, at, some in self._split(move.at):
-            for held, moved in zip(block, (move.rows, *move.outer), strict=True):
-                held[at] = moved[some]
+        self._places[new] = np.arange(self._row_count, self._row_count + new.size)
+        self._row_count += new.size
+        for block, at, selected in self._split(move.at):
+            for array, moved in zip(block, (move.rows, *move.outer), strict=True):
+                array[at] = moved[selected]
         self._inner = dict(move.inner)
         return True
 
@@ -70,38 +74,38 @@ class ShardBackup:
         """
         most = PAGE_NUMBERS // max(1, self._like[0].shape[1])
         rows, after = next_moved(self._places >= 0, start, most)
-        found = [np.empty((rows.size, *like.shape[1:]), like.dtype) for like in self._like]
-        for block, at, some in self._split(rows):
-            for held, into in zip(block, found, strict=True):
-                into[some] = held[at]
+        arrays = [np.empty((rows.size, *like.shape[1:]), like.dtype) for like in self._like]
+        for block, at, selected in self._split(rows):
+            for array, target in zip(block, arrays, strict=True):
+                target[selected] = array[at]
         is_last = after == len(self._places)
-        return ShardMove(rows, found[0], tuple(found[1:]), self._inner if is_last else {}), after
+        return ShardMove(rows, arrays[0], tuple(arrays[1:]), self._inner if is_last else {}), after
 
     def _has_room(self, rows: int) -> bool:
         """Returns whether so many rows fit, in further blocks too."""
-        while len(self._blocks) * self._block < rows:
-            shapes = [(self._block, *like.shape[1:]) for like in self._like]
+        while len(self._blocks) * self._block_rows < rows:
+            shapes = [(self._block_rows, *like.shape[1:]) for like in self._like]
             numbers = sum(math.prod(shape[1:]) for shape in shapes)
-            whole = len(self._places) * numbers * self._like[0].itemsize
-            found = [
-                self._room(shape, like.dtype, whole)
+            total_bytes = len(self._places) * numbers * self._like[0].itemsize
+            arrays = [
+                self._allocate(shape, like.dtype, total_bytes)
                 for shape, like in zip(shapes, self._like, strict=True)
             ]
-            block = tuple(held for held in found if held is not None)
-            if len(block) < len(found):
+            block = tuple(array for array in arrays if array is not None)
+            if len(block) < len(arrays):
                 return False
-            for held in block:
-                read_at_random(held)
+            for array in block:
+                read_at_random(array)
             self._blocks.append(block)
         return True
 
     def _split(self, rows: Vector) -> Iterator[tuple[tuple[Vector, ...], Vector, Vector]]:
         """Returns each block that holds some of these rows [r], where in it, and which of them."""
         places = self._places[rows]
-        of = places // self._block
-        for number in np.unique(of):
-            some = np.flatnonzero(of == number)
-            yield self._blocks[number], places[some] - number * self._block, some
+        block_numbers = places // self._block_rows
+        for number in np.unique(block_numbers):
+            selected = np.flatnonzero(block_numbers == number)
+            yield self._blocks[number], places[selected] - number * self._block_rows, selected
 
 
 def next_moved(moved: Vector, start: int, most: int) -> tuple[Vector, int]:
@@ -135,25 +139,27 @@ def write(
     if not move.at.size:
         return
     rows[move.at], moved[move.at] = move.rows, version
-    for held, some in zip(outer, move.outer, strict=True):
-        held[move.at] = some
+    for array, values in zip(outer, move.outer, strict=True):
+        array[move.at] = values
 
 
 def to_arrays(move: ShardMove) -> dict[str, Vector]:
     """Returns a move as arrays by name, as it travels."""
     arrays = {"at": move.at, "rows": move.rows.ravel()}
-    arrays |= {f"{_OUTER}{n}": held.ravel() for n, held in enumerate(move.outer)}
-    arrays |= {f"{_INNER}{name}": held for name, held in move.inner.items()}
-    return {f"{_PREFIX}{name}": held for name, held in arrays.items()}
+    arrays |= {f"{_OUTER}{n}": array.ravel() for n, array in enumerate(move.outer)}
+    arrays |= {f"{_INNER}{name}": array for name, array in move.inner.items()}
+    return {f"{_PREFIX}{name}": array for name, array in arrays.items()}
 
 
 def from_arrays(arrays: Mapping[str, Vector]) -> ShardMove | None:
     """The inverse of `to_arrays`; None where the arrays hold no move."""
-    told = {n.removeprefix(_PREFIX): v for n, v in arrays.items() if n.startswith(_PREFIX)}
-    if not told:
+    named = {n.removeprefix(_PREFIX): v for n, v in arrays.items() if n.startswith(_PREFIX)}
+    if not named:
         return None
-    count = len(told["at"])
-    outer = (told[name] for name in sorted(told) if name.startswith(_OUTER))
-    inner = {n.removeprefix(_INNER): v for n, v in told.items() if n.startswith(_INNER)}
-    by_row = [held.reshape(count, held.size // max(1, count)) for held in (told["rows"], *outer)]
-    return ShardMove(told["at"], by_row[0], tuple(by_row[1:]), inner)
+    count = len(named["at"])
+    outer = (named[name] for name in sorted(named) if name.startswith(_OUTER))
+    inner = {n.removeprefix(_INNER): v for n, v in named.items() if n.startswith(_INNER)}
+    by_row = [
+        array.reshape(count, array.size // max(1, count)) for array in (named["rows"], *outer)
+    ]
+    return ShardMove(named["at"], by_row[0], tuple(by_row[1:]), inner)

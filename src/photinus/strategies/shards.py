@@ -33,7 +33,7 @@ class ShardState(NamedTuple):
     """The outer optimizer's state of its shard, each [m · numbers], written into as well."""
     rows: Vector
     """Which rows it asked for [r], in order."""
-    came: Vector
+    received: Vector
     """Their numbers on arrival [r, width]."""
     version: int = 0
     sent: Clock = Clock()
@@ -58,7 +58,7 @@ class ShardState(NamedTuple):
     """The rows [l] of whose agreed deltas the codec left something out."""
     left: Vector = np.zeros(0)
     """What that is [l · width]."""
-    leaving: RowErrorFeedback | None = None
+    pending: RowErrorFeedback | None = None
     """Both, should the push that is under way be agreed on."""
 
 
@@ -125,8 +125,8 @@ class Sharded(Strategy):
         """Offers the deltas of the rows that changed; the loop adds which are wanted next."""
         if turn.kind == "publish":
             # by time it is not known which steps the round after the next one will have
-            asks = None if self.every.is_deterministic else state.rows[:0]
-            return Message("fetch", version=state.version, asks=asks), state
+            requested = None if self.every.is_deterministic else state.rows[:0]
+            return Message("fetch", version=state.version, asks=requested), state
         owned = OwnedShard(
             state.own,
             _by_row(state),
@@ -136,23 +136,23 @@ class Sharded(Strategy):
             backup=state.backup,
             exact=self.exact,
         )
-        by_row, how = RowCodec(self.codec, self.rows, self.exact), self.codec
+        by_row, name = RowCodec(self.codec, self.rows, self.exact), self.codec
         if state.is_behind:
-            nothing = by_row.encode(state.came)
-            return Message("fetch", nothing, version=state.version, codec=how, owned=owned), state
-        delta = state.came - vector.reshape(-1, self.rows)[state.rows]  # [r, width]
+            nothing = by_row.encode(state.received)
+            return Message("fetch", nothing, version=state.version, codec=name, owned=owned), state
+        delta = state.received - vector.reshape(-1, self.rows)[state.rows]  # [r, width]
         changed = delta.any(axis=1)
-        left = RowErrorFeedback(state.left_rows, state.left.reshape(-1, self.rows))
-        left.add_to(delta, state.rows)
+        feedback = RowErrorFeedback(state.left_rows, state.left.reshape(-1, self.rows))
+        feedback.add_to(delta, state.rows)
         if self.every.is_deterministic:  # by time, some of the rows that came were not read
             # by reads it counts that a row was read, though it did not move
             changed = delta.any(axis=1) | (self.merge == READS)
         rows = state.rows
         if not changed.all():
             rows, delta = rows[changed], delta[changed]
-        sent, leaving = by_row.encode(delta), None
-        if codec(how).has_feedback:
-            leaving = left.after(rows, delta - by_row.decode(sent))
+        sent, pending = by_row.encode(delta), None
+        if codec(name).has_feedback:
+            pending = feedback.after(rows, delta - by_row.decode(sent))
         message = Message(
             "push",
             sent,
@@ -160,10 +160,10 @@ class Sharded(Strategy):
             rows,
             since=clock.since(state.sent),
             version=state.version,
-            codec=how,
+            codec=name,
             owned=owned,
         )
-        return message, state._replace(sent=clock, is_closing=clock.closing, leaving=leaving)
+        return message, state._replace(sent=clock, is_closing=clock.closing, pending=pending)
 
     def accept(self, vector: Vector, incoming: Message, state: ShardState) -> ShardState:
         """Takes its shard, or what a round did to it and the rows of the next steps."""
@@ -173,7 +173,7 @@ class Sharded(Strategy):
         if incoming.kind == "heal":
             own = incoming.vector.reshape(-1, self.rows)
             state = self.init(vector)
-            outer = incoming.outer or tuple(held.ravel() for held in self.outer.init(own))
+            outer = incoming.outer or tuple(array.ravel() for array in self.outer.init(own))
             moved = np.zeros(len(own), np.int32)
             if incoming.moved is not None:
                 moved[incoming.moved.at] = incoming.version
@@ -192,22 +192,22 @@ class Sharded(Strategy):
         if incoming.guarded is not None and state.backup is not None:
             has_room = state.backup.take(incoming.guarded)
             state = state if has_room else state._replace(backup=None)
-        came = decode(incoming.codec, incoming.vector).astype(vector.dtype, copy=False)
-        came = came.reshape(-1, self.rows)
-        vector.reshape(-1, self.rows)[incoming.rows] = came
-        left = (
+        received = decode(incoming.codec, incoming.vector).astype(vector.dtype, copy=False)
+        received = received.reshape(-1, self.rows)
+        vector.reshape(-1, self.rows)[incoming.rows] = received
+        feedback = (
             RowErrorFeedback(state.left_rows, state.left)
-            if state.leaving is None
-            else state.leaving
+            if state.pending is None
+            else state.pending
         )
         if state.is_behind:  # it may be of a checkpoint, and was pushed since
-            left = RowErrorFeedback(state.left_rows[:0], state.left[:0])
+            feedback = RowErrorFeedback(state.left_rows[:0], state.left[:0])
         return state._replace(
-            left_rows=left.rows,
-            left=left.numbers.ravel(),
-            leaving=None,
+            left_rows=feedback.rows,
+            left=feedback.numbers.ravel(),
+            pending=None,
             rows=incoming.rows,
-            came=came,
+            received=received,
             version=incoming.version,
             is_fed=True,
             is_behind=False,
@@ -218,4 +218,4 @@ class Sharded(Strategy):
 def _by_row(state: ShardState) -> tuple[Vector, ...]:
     """Returns the outer state as views, each [m, numbers]: what travels is flat."""
     count = len(state.own)
-    return tuple(held.reshape(count, held.size // max(1, count)) for held in state.outer)
+    return tuple(array.reshape(count, array.size // max(1, count)) for array in state.outer)

@@ -232,11 +232,11 @@ class TrainingPlan:
         self, phase: int, history: tuple[Vector, ...]
     ) -> tuple[Vector, Vector, Vector]:
         stage = self.phases[phase].stage
-        given = self.start.get(stage.name, ())
-        if len(given) < 3:
+        start = self.start.get(stage.name, ())
+        if len(start) < 3:
             p = stage.blank(history, self.seed).parameters
-            given = (p.trained, p.floats, p.integers)
-        return given[0][:0].copy(), given[1].copy(), given[2].copy()
+            start = (p.trained, p.floats, p.integers)
+        return start[0][:0].copy(), start[1].copy(), start[2].copy()
 
     def sent(self) -> TrainingPlan:
         """Returns what travels to the workers: the same without the parameters to start from."""

@@ -55,13 +55,13 @@ def _measured(context: PhaseContext, state: Any) -> Read:  # noqa: ANN401
             rows = context.model.measured_rows(batch)
             numbers = yield RowsRequest(rows)
             if numbers is None:
-                _load_rows(context, state.rows, state.came)
+                _load_rows(context, state.rows, state.received)
                 return None
             _load_rows(context, rows, numbers)
         for name, value in context.model.measure(batch).items():
             sums[name] = sums.get(name, 0.0) + float(value)
     if is_sharded:
-        _load_rows(context, state.rows, state.came)
+        _load_rows(context, state.rows, state.received)
     return {name: value for name, value in sums.items() if math.isfinite(value)}
 
 
