@@ -32,6 +32,7 @@ def main(folder, spark=None, workers=2, epochs=2.0):
         module="sparknet_cifar10:Net",
         optimizer="sgd",
         optimizerArgs={"momentum": 0.9, "weight_decay": 0.004},
+        decays="weights",
         learningRate=0.001,
         batchSize=100 * workers,
         epochs=epochs,

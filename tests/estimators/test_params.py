@@ -88,6 +88,7 @@ OTHERS = {
     "moduleArgs": {"in_features": 4},
     "loss": "multi_margin",
     "optimizerArgs": {"momentum": 0.5},
+    "decays": "weights",
     "epochs": 4.0,
     "activationMemory": "recompute",
     "activationBytes": 100_000_000,

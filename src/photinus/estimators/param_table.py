@@ -490,6 +490,13 @@ _MODULE_ROWS = (
         job_path="model.settings",
     ),
     ParamRow(
+        name="decays",
+        meaning="what the optimizer's weight decay acts on: all, as in torch; or weights: tensors "
+        "of two dimensions and more, so no biases and norms",
+        convert=_to_string,
+        job_path="model.decays",
+    ),
+    ParamRow(
         name="perTensor",
         meaning="give the optimizer each tensor in its own shape, not as flat vectors; adafactor "
         "and muon need it",

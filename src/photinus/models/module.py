@@ -196,8 +196,9 @@ class ModuleStage(Stage):
     """Left out: the optimizer's usual rate, as `Schedule.usual` has it. A number stays as it is."""
     lr_scale: str = "none"
     """Where batch_size is not 32: "linear" multiplies lr by batch_size/32, "sqrt" by its root."""
-    decays: str = "weights"
-    """What weight decay acts on: "weights" (of two dimensions and more), or "all"."""
+    decays: str = "all"
+    """What the optimizer's weight decay acts on: "all", as in torch, or "weights": tensors of two
+    dimensions and more, so no biases and norms."""
     per_tensor: bool = False
     """Show the optimizer each tensor in its shape: for those that are not elementwise."""
     sharded: int = 0

@@ -142,6 +142,7 @@ def _cifar10_quick(workers: int) -> Job:
         reads="photinus.models.images:centred",
         optimizer="sgd",
         settings={"momentum": 0.9, "weight_decay": 0.004},
+        decays="weights",
         lr=Schedule.stairs(0.001, 0.1, 0.8),
     )
     return Job(
