@@ -67,6 +67,15 @@ class Said:
         return frame, self.coordinator.hear(frame, now)
 
 
+def test_a_worker_that_comes_back_with_other_rows_is_told():
+    said = Said()
+    for digest, attempt in (("1f", "a"), ("1f", "b"), ("2e", "c"), ("2e", "d")):
+        frame = said.session(0, attempt).frame(Hello(4, 0, digest=digest), 0.0)
+        said.coordinator.hear(frame, 0.0)
+    [warned] = [event.text for event in said.events if isinstance(event, Warned)]
+    assert warned.startswith("worker 0 reads other rows than before: some count twice, or never")
+
+
 def test_frames_of_strangers_are_not_heard():
     said = Said()
     hello, _ = said.hello(said.voices[0])

@@ -488,6 +488,17 @@ def test_other_rows_at_a_resume_are_told(small, tmp_path, events, breaking):
     assert any("other rows than at the checkpoint" in text for text in warned)
 
 
+def test_as_many_other_rows_at_a_resume_are_told(small, tmp_path, events, breaking):
+    job = small.job(checkpoint_seconds=0.0)
+    for name, features in (("same", small.features), ("other", small.features[::-1] + 1)):
+        with pytest.raises(KeyboardInterrupt):
+            train(job, small.data(), folder=tmp_path / name, engine=breaking(9))
+        resume(tmp_path / name, small.data(features, small.labels))
+        warned = [e.text for e in events(tmp_path / name, "Warned")]
+        told = [text for text in warned if "other rows than at the checkpoint" in text]
+        assert len(told) == (name == "other")
+
+
 # -- warm start --------------------------------------------------------------------------------
 
 

@@ -110,6 +110,7 @@ def meta_of(snapshot: RunSnapshot, fingerprint: str) -> dict[str, Any]:
         "budget": snapshot.budget,
         "positions": {str(slot): position for slot, position in snapshot.positions.items()},
         "rows": {str(slot): rows for slot, rows in snapshot.rows.items()},
+        "digests": {str(slot): digest for slot, digest in snapshot.digests.items()},
         "reached": {
             str(s): [[*fragment, n] for fragment, n in fragments.items()]
             for s, fragments in snapshot.reached.items()
@@ -153,7 +154,8 @@ def snapshot_from(checkpoint: Checkpoint, fingerprint: str) -> RunSnapshot:
         ),
         positions={int(slot): int(position) for slot, position in meta["positions"].items()},
         rows={int(slot): int(rows) for slot, rows in meta["rows"].items()},
-        # older checkpoints hold neither
+        # older checkpoints hold none of the next three
+        digests={int(slot): digest for slot, digest in meta.get("digests", {}).items()},
         reached={
             int(slot): {(start, stop): n for start, stop, n in fragments}
             for slot, fragments in meta.get("reached", {}).items()

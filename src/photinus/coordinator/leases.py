@@ -54,6 +54,8 @@ class SeatState:
     """How often each label is in its rows; empty where that is not known."""
     is_streaming: bool = False
     """It has as many passes over its rows as there are jobs, and no more."""
+    digest: str = ""
+    """64 bits that follow from the content of its rows; empty where rows stream."""
     span: tuple[float, ...] = ()
     """The lowest and the highest number of its first rows; empty where the job needs none."""
     phases_held: int = 0
@@ -197,6 +199,7 @@ class Leases:
             "reached": {s.slot: dict(s.reached) for s in seats if s.reached},
             "lost": {s.slot: s.lost for s in seats if s.lost},
             "rows": {s.slot: s.rows for s in seats},
+            "digests": {s.slot: s.digest for s in seats if s.digest},
         }
 
     def passes(self, numbers: int) -> dict[int, float]:

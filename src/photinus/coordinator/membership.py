@@ -61,6 +61,7 @@ class Membership:
         if seat.rows < 0:
             self._callbacks.enter("hello", frame, {})
         seat.rows, seat.pending_hello = frame.header["rows"], frame
+        self._check_digest(seat, frame.header.get("digest", ""))
         seat.labels = frame.header.get("labels", seat.labels)
         seat.is_streaming = "passes" in frame.header
         seat.span = tuple(frame.header.get("span", seat.span))
@@ -69,6 +70,14 @@ class Membership:
         return (
             self._seat(seat, now) if self._phases.has_begun else self._begin_when_all_arrived(now)
         )
+
+    def _check_digest(self, seat: SeatState, digest: str) -> None:
+        """Warns where a seat's rows are others than those of the worker before."""
+        if seat.digest and digest and seat.digest != digest:
+            wrong = f"worker {seat.slot} reads other rows than before: some count twice, or never"
+            do = "cache the DataFrame, or make its plan give the same rows each time"
+            self._callbacks.warn(wrong, do=do)
+        seat.digest = digest or seat.digest
 
     def fill_free_seats(self, now: float) -> list[Frame]:
         """Seats the workers that wait for a seat that is free now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -179,7 +180,7 @@ class Phases:
         start, end = (round(share * epochs * self._leases.rows) for share in self.span)
         self.owner.begin(end - start)
         snapshot = self.snapshots.saved
-        if snapshot is not None and not snapshot.is_phase_start and rows != snapshot.rows:
+        if snapshot is not None and self._has_other_rows(snapshot, rows):
             wrong = "the workers hold other rows than at the checkpoint: some count twice, or never"
             self._callbacks.warn(wrong, do="resume with the same data in the same partitions")
         self._callbacks.emit(
@@ -207,6 +208,14 @@ class Phases:
             hello is not None and hello.header.get("passes") == 0 for hello in hellos
         )
         return self.rest() if is_counting_pass else []
+
+    def _has_other_rows(self, snapshot: RunSnapshot, rows: Mapping[int, int]) -> bool:
+        if snapshot.is_phase_start:
+            return False
+        digests = {s.slot: s.digest for s in self._leases.seats.values() if s.digest}
+        return rows != snapshot.rows or any(
+            snapshot.digests.get(slot, digest) != digest for slot, digest in digests.items()
+        )
 
     def _size(self) -> int:
         """Returns how many numbers are trained in this phase."""

@@ -150,6 +150,10 @@ class Rows:
         assert out is not None
         return replace(self, features=out, scale=None)
 
+    def digest(self) -> str:
+        """Returns 64 bits that follow from the rows' content, in whatever order they are."""
+        return f"{int(self.keys[self.order].sum(dtype=np.uint64)):016x}"
+
     def lengths(self) -> NDArray[np.integer[Any]] | None:
         """Returns how long each row is, [n]; None where all are equally long."""
         return self.features.lengths() if isinstance(self.features, Inputs) else None

@@ -150,10 +150,16 @@ def part_of(rows: Rows, plan: TrainingPlan) -> WorkerData:
             lambda order: PartitionFeed(rows, order),
             labels=labels,
             span=span,
+            digest=rows.digest(),
             room=rows.room,
         )
-    row_count = -(-len(rows) // plan.workers)
-    return WorkerData(row_count, lambda order: SharedFeed(rows, order), span=span, room=rows.room)
+    return WorkerData(
+        -(-len(rows) // plan.workers),
+        lambda order: SharedFeed(rows, order),
+        span=span,
+        digest=rows.digest(),
+        room=rows.room,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -72,7 +72,8 @@ _RULES: tuple[tuple[str, _Holds, str], ...] = (
     (
         "a text",
         _is_text,
-        "attempt host address device fingerprint name reason level text error type cause merge",
+        "attempt host address device fingerprint name reason level text error type cause merge"
+        " digest",
     ),
     (
         "true or false",

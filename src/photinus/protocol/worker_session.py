@@ -123,6 +123,7 @@ class WorkerSession:
             header |= {} if request.passes is None else {"passes": request.passes}
             header |= {"labels": dict(request.labels)} if request.labels else {}
             header |= {} if request.span is None else {"span": request.span}
+            header |= {"digest": request.digest} if request.digest else {}
             return self.seat.frame("hello", header)
         if isinstance(request, WorkerSnapshot):
             return snapshot_to(self.seat.frame("state", {"version": self._version}), request)

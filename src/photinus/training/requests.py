@@ -24,6 +24,8 @@ class Hello(NamedTuple):
     """As of its part."""
     span: tuple[float, float] | None = None
     """As of its part."""
+    digest: str = ""
+    """As of its part."""
 
 
 class Close(NamedTuple):

@@ -30,6 +30,8 @@ class RunSnapshot:
     """Slot -> how far its rows are in the agreed parameters."""
     rows: Mapping[int, int]
     """Slot -> how many rows it holds."""
+    digests: Mapping[int, str] = field(default_factory=dict)
+    """Slot -> 64 bits that follow from the content of its rows, where they are known."""
     reached: Mapping[int, Mapping[tuple[int, int], int]] = field(default_factory=dict)
     """Slot -> how far its rows are in each fragment; a slot whose pushes are whole is left out."""
     lost: Mapping[int, int] = field(default_factory=dict)

@@ -55,6 +55,8 @@ class WorkerData:
     """Rows that were set aside, to measure on."""
     span: tuple[float, float] | None = None
     """The lowest and the highest number of its first rows, where the model asks for 0..1."""
+    digest: str = ""
+    """64 bits that follow from the rows' content; empty where rows stream."""
     room: Allocator = memory
     """Where the worker's shard of a table lies: in memory, or in a mapped file."""
 
@@ -90,7 +92,7 @@ def live(plan: TrainingPlan, slot: int, data: WorkerData) -> WorkerGenerator:
     history: list[Vector] = []
     previous: _PreviousPhase | None = None
     is_used = data.passes == 0
-    grant: Grant | None = yield Hello(data.rows, 0, data.passes, data.labels, data.span)
+    grant: Grant | None = yield _hello(data)
     while grant is not None:
         history += grant.history
         try:
@@ -105,7 +107,11 @@ def live(plan: TrainingPlan, slot: int, data: WorkerData) -> WorkerGenerator:
             grant = yield close
         except FencedError:
             previous = None
-            grant = yield Hello(data.rows, len(history), data.passes)
+            grant = yield _hello(data)._replace(has=len(history))
+
+
+def _hello(data: WorkerData) -> Hello:
+    return Hello(data.rows, 0, data.passes, data.labels, data.span, data.digest)
 
 
 def _train_share(
