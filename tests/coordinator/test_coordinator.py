@@ -32,10 +32,10 @@ def plan(strategy=PLAIN, workers=2, **fields):
 class Said:
     """A coordinator and two voices that speak to it, without simulator."""
 
-    def __init__(self, strategy=PLAIN, workers=2, **callbacks):
+    def __init__(self, strategy=PLAIN, workers=2, fields=None, **callbacks):
         self.events, self.lines = [], []
         callbacks = Callbacks(emit=self.events.append, enter=self._enter, **callbacks)
-        self.coordinator = Coordinator(plan(strategy, workers), callbacks)
+        self.coordinator = Coordinator(plan(strategy, workers, **(fields or {})), callbacks)
         self.voices = [self.session(slot) for slot in range(workers)]
 
     def _enter(self, op, frame, fields):
@@ -44,8 +44,8 @@ class Said:
     def session(self, slot, attempt="a"):
         return WorkerSession(Seat(RUN, 1, 0, slot), {"attempt": f"{attempt}{slot}"})
 
-    def hello(self, session, now=0.0):
-        frame = session.frame(Hello(4, 0), now)
+    def hello(self, session, now=0.0, rows=4):
+        frame = session.frame(Hello(rows, 0), now)
         return frame, self.coordinator.hear(frame, now)
 
     def all_come(self, now=0.0):
@@ -94,6 +94,31 @@ def test_a_run_begins_when_all_came():
     assert [(f.kind, f.slot, f.lease) for f in out] == [("grant", 0, 1), ("grant", 1, 1)]
     assert grant_of(out[0]).is_fresh
     assert said.coordinator.owner.budget == 2 * 4 * 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({}, ""),
+        ({"has_held": True}, ", and at which rows validation or validationIndicatorCol sets aside"),
+    ],
+)
+def test_a_run_without_rows_ends_with_an_error_before_its_first_step(fields, hint):
+    said = Said(fields=fields)
+    said.hello(said.voices[0], rows=0)
+    _, out = said.hello(said.voices[1], rows=0)
+    assert [(f.kind, f.slot) for f in out] == [("stop", 0), ("stop", 1)]
+    assert said.coordinator.failure_kind == "DataError"
+    told = "there are no rows to train on; look at where the data is read and filtered"
+    assert said.coordinator.failure == told + hint
+    assert said.coordinator.result is None
+
+
+def test_a_run_with_rows_of_one_worker_only_begins():
+    said = Said()
+    said.hello(said.voices[0], rows=0)
+    _, out = said.hello(said.voices[1], rows=4)
+    assert [f.kind for f in out] == ["grant", "grant"]
 
 
 def test_where_an_owner_holds_the_parameters_nobody_is_told_who_is_there():

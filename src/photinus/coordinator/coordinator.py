@@ -17,6 +17,7 @@ from photinus.coordinator.membership import Membership
 from photinus.coordinator.parameter_server import PushResult
 from photinus.coordinator.peer_directory import PeerDirectory
 from photinus.coordinator.phases import Phases, RunResult
+from photinus.core.errors import DataError
 from photinus.core.events import WorkerLost
 from photinus.protocol.messages import message_to, page_of, page_to, snapshot_of
 from photinus.strategies.base import Message
@@ -164,7 +165,10 @@ class Coordinator(LeaseServer):
         if seat.is_live and seat.is_same_attempt(frame) and frame.header["hello"] > seat.hello:
             self.leases.vacate(seat)  # it was refused, or sent to heal, and has left its seat
             out = self._after_seat_emptied(seat, now)
-        return out + self._membership.hello(frame, now)
+        try:
+            return out + self._membership.hello(frame, now)
+        except DataError as error:  # no worker has rows: the run ends before its first step
+            return out + self.stop(str(error), DataError.__name__)
 
     @property
     def has_begun(self) -> bool:

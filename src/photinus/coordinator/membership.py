@@ -54,7 +54,11 @@ class Membership:
         return self._healer is seat
 
     def hello(self, frame: Frame, now: float) -> list[Frame]:
-        """Answers a worker that asks for a seat: with a grant, "busy", or nothing yet."""
+        """Answers a worker that asks for a seat: with a grant, "busy", or nothing yet.
+
+        Raises:
+            DataError: all workers have come, and none has rows to train on.
+        """
         seat = self._leases.seats[frame.slot]
         if seat.is_live and seat.is_same_attempt(frame):
             return _repeated_grant(seat, frame)

@@ -13,7 +13,7 @@ from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.early_stopping import EarlyStopping
 from photinus.coordinator.leases import Leases, SeatState
 from photinus.coordinator.parameter_server import ParameterServer
-from photinus.coordinator.row_checks import no_probabilities, other_labels, uneven
+from photinus.coordinator.row_checks import no_probabilities, no_rows, other_labels, uneven
 from photinus.coordinator.sharded_table import Table
 from photinus.coordinator.snapshots import SnapshotCollector
 from photinus.core.events import PhaseEnded, PhaseStarted
@@ -199,7 +199,12 @@ class Phases:
         """Begins as all workers have come; returns what sends them away before they train.
 
         They leave where their rows must be redistributed, or were only counted.
+
+        Raises:
+            DataError: no worker has rows: the result would be the first parameters.
         """
+        if self._leases.rows == 0:
+            raise no_rows(sets_aside=self._plan.measures)
         if self._warn_of_skew():
             return self.rest()
         self.begin(now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from photinus.core.errors import DataError
 from photinus.data.label_skew import skewed
 
 _LARGE_FACTOR = 1.5
@@ -11,6 +12,22 @@ _LARGE_FACTOR = 1.5
 
 Finding = tuple[str, str, str]
 """What is wrong, what was got, what to do."""
+
+
+def no_rows(*, sets_aside: bool) -> DataError:
+    """Returns the error for a run whose workers hold no rows.
+
+    Args:
+        sets_aside: whether some rows are set aside to measure on.
+
+    Example:
+        >>> str(no_rows(sets_aside=False))
+        'there are no rows to train on; look at where the data is read and filtered'
+    """
+    do = "look at where the data is read and filtered"
+    if sets_aside:
+        do += ", and at which rows validation or validationIndicatorCol sets aside"
+    return DataError("there are no rows to train on", do=do)
 
 
 def uneven(rows: Sequence[int]) -> list[Finding]:
