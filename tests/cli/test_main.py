@@ -203,7 +203,11 @@ def test_the_environment_stands_behind_the_arguments(call, monkeypatch):
             "workers in workers.of holds no",
         ),
         (["train", "--resume", "nowhere"], "nowhere holds no run to resume"),
-        (["train", "--resume", "run", "--seed", "3"], "a resumed run keeps its settings"),
+        (
+            ["train", "--resume", "my run", "--seed", "3"],
+            "a resumed run keeps its settings; photinus train --resume 'my run'; once it has "
+            "ended, a new run with --set 'start=my run/model' takes other settings",
+        ),
         (["train", "--resume", "run", "--seed", "0"], "a resumed run keeps its settings"),
         (["train", "word2vec", "texts", "--print-config"], "word2vec has no job to print"),
         (["evaluate", "nowhere"], "no model at that path"),

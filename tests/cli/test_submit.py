@@ -155,7 +155,7 @@ def test_a_driver_here_trains_as_train_does_with_the_clusters_spark(
         (["job.toml", "--deploy-mode", "cluster"], "cannot read a path of this machine", 2),
         (["cifar10", "--deploy-mode", "cluster"], "of this machine; got none", 2),
         (["remote.toml", "--py-files", "nets.py"], "must exist; got nets.py", 2),
-        (["remote.toml", "--resume", "memory://host/run"], "keeps its settings", 2),
+        (["remote.toml", "--resume", "memory://host/run"], "start=memory://host/run/model", 2),
         (["remote.toml", "--conf", "spark.my.password=x"], "must not stand in a command", 2),
     ],
 )

@@ -76,5 +76,6 @@ def test_a_checkpoint_from_before_rows_were_counted_by_fragment_is_read(tmp_path
 def test_a_checkpoint_of_another_job_is_refused_by_name(tmp_path):
     snapshot, store = a_cut(), Store(tmp_path)
     store.save(snapshot.name, meta_of(snapshot, "job"), files_of(snapshot))
-    with pytest.raises(CheckpointError, match="belongs to another job"):
+    told = "belongs to another job; got job; .*begin a new run with start = 'FOLDER/model' of one"
+    with pytest.raises(CheckpointError, match=told):
         snapshot_from(store.load(snapshot.name), "another")

@@ -86,12 +86,13 @@ def _resolve_job(job: str | None, settings: tuple[str, ...], options: dict[str, 
     """Returns the job as it will be trained; None where a run is resumed."""
     from dataclasses import replace
 
-    from photinus.cli.train import job_of
+    from photinus.cli.train import job_of, new_run_hint
 
     overrides = {name: options[name] for name in ("workers", "strategy", "seed", "threads")}
     if options["resume"]:
         if job or settings or options["folder"] or any(v is not None for v in overrides.values()):
-            do = f"photinus submit --resume {shlex.quote(options['resume'])}"
+            command = f"photinus submit --resume {shlex.quote(options['resume'])}"
+            do = f"{command}; {new_run_hint(options['resume'])}"
             raise UsageError("a resumed run keeps its settings", do=do)
         return None
     if job is None:

@@ -223,11 +223,16 @@ def _parse_value(text: str) -> Any:  # noqa: ANN401 - any plain value
         return text
 
 
+def new_run_hint(folder: str) -> str:
+    """Returns how to train on from a run's parameters with other settings."""
+    start = shlex.quote(f"start={folder.rstrip('/')}/model")
+    return f"once it has ended, a new run with --set {start} takes other settings"
+
+
 def _resume(folder: str, other_arguments: tuple[Any, ...], *, trust_code: bool) -> None:
     if any(other_arguments):
-        raise UsageError(
-            "a resumed run keeps its settings", do=f"photinus train --resume {shlex.quote(folder)}"
-        )
+        do = f"photinus train --resume {shlex.quote(folder)}; {new_run_hint(folder)}"
+        raise UsageError("a resumed run keeps its settings", do=do)
     continue_run(folder, trust_code=trust_code)
 
 

@@ -132,7 +132,8 @@ def snapshot_from(checkpoint: Checkpoint, fingerprint: str) -> RunSnapshot:
         raise CheckpointError(
             f"checkpoint {checkpoint.name} belongs to another job",
             got=meta["program"],
-            do="resume with the settings that the run was started with",
+            do="resume with the settings and workers that the run was started with; for others, "
+            "begin a new run with start = 'FOLDER/model' of one that has ended",
         )
     agreed = files["agreed"]
     outer_count = sum(name.startswith("outer.") for name in agreed)
