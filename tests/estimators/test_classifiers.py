@@ -376,6 +376,13 @@ def test_a_wrong_module_is_found_before_any_work(nothing_left, points, params, s
     assert said in str(caught.value)
 
 
+def test_bytes_without_scale_are_told_to_set_it(nothing_left, digits):
+    pixels = {"featuresCol": "pixels", "labelCol": "label"}
+    network = {"module": "torch.nn:Linear", "moduleArgs": {"in_features": 64, "out_features": 10}}
+    with pytest.raises(UsageError, match=r"got Byte and Float; bytes .* set scale=1/255"):
+        TorchClassifier(**SMALL | network | pixels).fit(digits[0])
+
+
 @pytest.mark.parametrize("device", ["stand-in", ["cpu", "stand-in"]], ids=["all", "one"])
 def test_a_fit_on_the_stand_in_device_scores_as_the_processors(nothing_left, points, line, device):
     frame = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(points)

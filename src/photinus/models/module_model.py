@@ -48,6 +48,7 @@ from photinus.models.reading import (
     FeatureReading,
     Features,
     ModuleInput,
+    advice_for_bytes,
     cast_floats,
     chunks,
     example_count,
@@ -600,11 +601,13 @@ class ModuleModel(PlacedModel):
         else:
             features = self._read(batch.features, draws)  # [B, ...]
         labels = "none" if batch.labels is None else _describe(tensor_of(batch.labels))
-        with self._explained_errors(f"features {_describe(features)}, labels {labels}"):
+        with self._explained_errors(f"features {_describe(features)}, labels {labels}", features):
             return self._call_module(features), features
 
     @contextmanager
-    def _explained_errors(self, description: str) -> Iterator[None]:
+    def _explained_errors(
+        self, description: str, features: ModuleInput | None = None
+    ) -> Iterator[None]:
         """Adds to an error of torch's which batch it was."""
         try:
             yield
@@ -614,7 +617,8 @@ class ModuleModel(PlacedModel):
             raise DataError(
                 f"{type(self.module).__name__} with loss {self._name} does not take this batch",
                 got=f"{description}: {error}{_error_location(error)}",
-                do="compare the columns with what the module reads",
+                do=advice_for_bytes(features, error)
+                or "compare the columns with what the module reads",
             ) from error
 
 

@@ -30,6 +30,20 @@ ModuleInput = Tensor | dict[str, Tensor]
 CHUNK_ROWS = 1000
 
 
+def advice_for_bytes(features: Any, error: Exception) -> str:  # noqa: ANN401 - a tensor or a dict
+    """Returns what to do where a module does not take bytes; empty where it failed otherwise.
+
+    Args:
+        features: what the module was called with, an array or a tensor.
+        error: what it raised; torch names the type in it.
+    """
+    is_bytes = str(getattr(features, "dtype", "")).removeprefix("torch.") == "uint8"
+    text = str(error)
+    if not is_bytes or "scalar types" in text or not ("Byte" in text or "unsigned char" in text):
+        return ""
+    return "bytes stay bytes without scale: set scale=1/255 (of a Job: of its data)"
+
+
 @dataclass(frozen=True, slots=True)
 class FeatureReading:
     """How a module reads features."""

@@ -1,0 +1,33 @@
+"""How a module reads batches."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from torch import nn
+
+from photinus.core.errors import DataError
+from photinus.models.module_model import ModuleModel
+
+BYTES = np.zeros((4, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("module", "features"),
+    [
+        (nn.Linear(3, 2), BYTES),
+        (nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten()), BYTES[:, None]),
+    ],
+    ids=["linear", "convolution"],
+)
+def test_a_module_that_does_not_take_bytes_is_told_with_scale(module, features):
+    batch = SimpleNamespace(features=features, labels=np.zeros(4, np.int64))
+    with pytest.raises(DataError, match="; bytes stay bytes without scale: set scale=1/255"):
+        ModuleModel(module, "cross_entropy").learn(batch, 0)
+
+
+def test_bytes_of_a_wrong_shape_are_not_told_with_scale():
+    module = nn.Sequential(nn.Unflatten(1, (7, 7)), nn.Linear(7, 2))
+    batch = SimpleNamespace(features=BYTES, labels=np.zeros(4, np.int64))
+    with pytest.raises(DataError, match="compare the columns with what the module reads"):
+        ModuleModel(module, "cross_entropy").learn(batch, 0)
