@@ -29,14 +29,13 @@ def test_strategies_are_compared_in_one_table(call, job, tmp_path):
     ("arguments", "said"),
     [
         (("--strategy", "{"), "the strategy is no JSON"),
-        (("--step-seconds", "quick"), "step-seconds must be numbers; got 'quick'"),
-        (
-            ("--step-seconds", "0,-1"),
-            "step_seconds of SimulatedCluster must be a number of at least 0",
-        ),
+        (("--step-seconds", "quick"), "--step-seconds must be numbers; got 'quick'"),
+        (("--step-seconds", "0,-1"), "--step-seconds must be a number of at least 0"),
+        (("--latency", "-1"), "--latency must be a number of at least 0; got -1.0"),
+        (("--mbit", "inf"), "--mbit must be a number above 0; got inf"),
         (("--folder", "/proc/x"), "the folder /proc/x cannot be made; got "),
         (("--set", "strategy.quorum=9"), "each strategy that is compared is named whole"),
-        (("--mbit", "0"), "bytes_per_second of SimulatedCluster must be a number above 0"),
+        (("--mbit", "-1"), "--mbit must be a number above 0; got -1.0"),
         (("--engine", "local", "--mbit", "1"), "speeds are given to the simulator only"),
     ],
 )

@@ -13,6 +13,7 @@ import click
 from photinus.cli.train import ENGINE, job_of, strategy_of
 from photinus.cli.watch import StoppedError
 from photinus.core.errors import RunFailedError, UsageError
+from photinus.core.settings import Limit, above, at_least
 
 if TYPE_CHECKING:
     from photinus.engine.simulation.cluster import SimulatedCluster
@@ -147,6 +148,11 @@ def _create_folder(folder: Path) -> Path:
     return folder
 
 
+def _check_option(option: str, value: Any, limit: Limit) -> None:  # noqa: ANN401 - numbers
+    if not limit.holds(value):
+        raise UsageError(f"{option} must be {limit.text}", got=value)
+
+
 def _simulated_cluster(
     step_seconds: str | None, latency: float | None, mbit: float | None
 ) -> SimulatedCluster | None:
@@ -159,10 +165,13 @@ def _simulated_cluster(
         try:
             seconds = tuple(float(text) for text in step_seconds.split(","))
         except ValueError as error:
-            raise UsageError("step-seconds must be numbers", got=repr(step_seconds)) from error
+            raise UsageError("--step-seconds must be numbers", got=repr(step_seconds)) from error
+        _check_option("--step-seconds", seconds, Limit.each(at_least(0)))
         settings["step_seconds"] = seconds if len(seconds) > 1 else seconds[0]
     if latency is not None:
+        _check_option("--latency", latency, at_least(0))
         settings["latency_seconds"] = latency
     if mbit is not None:
+        _check_option("--mbit", mbit, above(0))
         settings["bytes_per_second"] = mbit * 1e6 / 8
     return SimulatedCluster(**settings)
