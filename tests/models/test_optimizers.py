@@ -188,7 +188,9 @@ def test_momentum_resumes_bit_for_bit_while_the_rate_falls():
     ("name", "settings", "says"),
     [
         ("admw", {}, "did you mean 'adamw'"),
-        ("adam", {"momentum": 0.9}, "does not take these settings"),
+        ("adam", {"momentum": 0.9}, "unknown argument of the optimizer 'adam'; got 'momentum'; kn"),
+        ("sgd", {"momentun": 0.9}, "of the optimizer 'sgd'; got 'momentun'; did you mean 'momentu"),
+        ("sgd", {"lr": -1.0}, "does not take these settings; got {'lr': -1.0}; Invalid learning"),
         ("adam", {"betas": (2.0, 0.9)}, "Invalid beta"),
         ("torch.nn:Linear", {}, "is a class of another kind; got Linear; name a subclass of Opt"),
         ("torch.nosuch:Adam", {}, "cannot be imported"),

@@ -225,12 +225,14 @@ class TorchOptimizer(InnerOptimizer):
             torch.nn.Parameter(torch.zeros(p.stop - p.start, dtype=dtype).view(p.shape))
             for p in self._spans
         ]
-        self._optimizers = self._make(optimizer, dict(settings or {}))
+        self._optimizers = self._make(optimizer, settings or {})
         """Of all tensors, and of those that are stepped by rows, where there are any."""
         self._bound: Vector | Tensor | None = None
 
-    def _make(self, name: str, settings: dict[str, Any]) -> list[torch.optim.Optimizer]:
-        cls, pairs = _class_of(name), list(zip(self._spans, self._tensors, strict=True))
+    def _make(self, name: str, given: Mapping[str, Any]) -> list[torch.optim.Optimizer]:
+        cls, settings = _class_of(name), dict(given)
+        _check_arguments(cls, name, settings)
+        pairs = list(zip(self._spans, self._tensors, strict=True))
         self._by_rows = [p.is_table and name.lower() in BY_ROWS for p in self._spans]
         dense = [pair for pair, by_rows in zip(pairs, self._by_rows, strict=True) if not by_rows]
         tables = [t for t, by_rows in zip(self._tensors, self._by_rows, strict=True) if by_rows]
@@ -247,7 +249,9 @@ class TorchOptimizer(InnerOptimizer):
                 optimizers.append(cls([g for g in groups if g["params"]], **settings))
         except (TypeError, ValueError, RuntimeError) as error:
             raise UsageError(
-                f"the optimizer {name!r} does not take these settings", got=settings, do=str(error)
+                f"the optimizer {name!r} does not take these settings",
+                got=dict(given),
+                do=str(error),
             ) from error
         if not isinstance(optimizers[-1], torch.optim.Optimizer):
             raise UsageError(f"{name} makes no torch optimizer", got=type(optimizers[-1]).__name__)
@@ -394,6 +398,17 @@ def _class_of(name: str) -> Any:  # noqa: ANN401 - whatever a name leads to
     if "closure" in step and step["closure"].default is inspect.Parameter.empty:
         raise _closure_error(name)
     return cls
+
+
+def _check_arguments(cls: Any, name: str, settings: Mapping[str, Any]) -> None:  # noqa: ANN401
+    """Refuses an argument that the optimizer does not have, with the nearest one."""
+    parameters = inspect.signature(cls).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    known = [argument for argument in parameters if argument != "params"]
+    for argument in settings:
+        if argument not in known:
+            raise unknown_name(f"argument of the optimizer {name!r}", argument, known)
 
 
 def _concatenate(values: list[Any]) -> Vector:
