@@ -110,6 +110,7 @@ def test_a_missing_key_is_refused():
 
 def test_an_unknown_name_gets_the_nearest_or_all():
     assert "did you mean 'averaging'?" in str(unknown_name("x", "averging", ["averaging", "b"]))
+    assert "did you mean 'a'?" in str(unknown_name("column", "A", ["a", "b"]))
     assert "known: averaging, b" in str(unknown_name("x", "zzz", ["b", "averaging"]))
 
 
