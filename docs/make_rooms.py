@@ -36,7 +36,7 @@ def imports() -> dict[str, set[str]]:
     """Returns room -> the rooms that its modules import."""
     graph = grimp.build_graph("photinus", exclude_type_checking_imports=True, cache_dir=None)
     found: dict[str, set[str]] = {room: set() for floor in floors() for room in floor}
-    for module in graph.modules:
+    for module in graph.modules - {"photinus.__main__"}:  # above all rooms: the command itself
         for other in graph.find_modules_directly_imported_by(module):
             here, there = f"{module}..".split(".")[1], f"{other}..".split(".")[1]
             if here and there and here != there:

@@ -225,6 +225,16 @@ def test_a_wrong_word_gets_one_sentence_and_exit_code_2(call, arguments, words):
     assert len(err.splitlines()) == 1
 
 
+def test_the_package_runs_as_the_command():
+    command = [sys.executable, "-m", "photinus", "trane"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (EXIT_CODES["usage"], "")
+    assert (
+        ended.stderr
+        == "photinus: No such command 'trane'. Did you mean 'train'?; photinus --help\n"
+    )
+
+
 def test_a_transport_is_taken_with_the_security_and_the_strategy_that_it_needs(call):
     strategy = '{"recipe": "all_reduce", "owners": 2}'
     needed = ("--set", "security=none", "--strategy", strategy)
