@@ -142,6 +142,16 @@ def test_a_clipped_gradient_moves_the_weights_less(tmp_path):
     assert 0 < np.linalg.norm(outcome.vector - first) <= 4 * 1e-3 * 1.001
 
 
+def test_a_file_to_start_from_holds_no_other_names_and_a_saved_model_may(tmp_path):
+    first = train(linear(max_steps=1), rows(), folder=tmp_path / "first")
+    arguments = {"in_features": 3, "out_features": 1, "bias": False}
+    fields = {"module": "torch.nn:Linear", "arguments": arguments, "loss": "mse", "max_steps": 1}
+    train(job(**fields, start=str(first.folder)), rows(), folder=tmp_path / "second")
+    start = str(first.folder / "model" / "model.safetensors")
+    with pytest.raises(UsageError, match=r"start holds names that the module .* have; got bias; "):
+        train(job(**fields, start=start), rows(), folder=tmp_path / "third")
+
+
 def test_frozen_parameters_come_from_the_start_and_stay(tmp_path):
     """They reach the workers, stand in the saved model, and come back after a resume."""
     data = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)

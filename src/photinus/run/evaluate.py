@@ -17,6 +17,7 @@ from photinus.checkpoint.initial_parameters import load_initial_tensors
 from photinus.checkpoint.mapped import ScratchFolder
 from photinus.checkpoint.signatures import Trust
 from photinus.coordinator.phases import RunResult
+from photinus.core.addresses import on_disk
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
 from photinus.core.settings import to_dict
@@ -254,6 +255,8 @@ def first_parameters(draft: LazyModel) -> dict[str, tuple[Vector, ...]]:
     model = None if is_dbn else draft.model()
     is_table = draft.is_sharded and model is not None
     tensors = load_initial_tensors(job.start, is_mapped=is_table) if job.start else {}
+    if job.start and on_disk(job.start).is_file():  # a model's folder may hold more
+        _check_names(model, tensors)
     parameters: dict[str, tuple[Vector, ...]] = {}
     if draft.is_sharded and model is not None:
         parameters[_stage(job.model).name] = _first_table(job, model, tensors)
@@ -274,6 +277,18 @@ def _first_table(job: Job, model: Model, tensors: Mapping[str, Vector]) -> tuple
     if isinstance(model, ShardedModel):
         model.attach(table)
     return _vectors(job.model, tensors, _stage(job.model).over(table) or model)
+
+
+def _check_names(model: Model | None, tensors: Mapping[str, Vector]) -> None:
+    """Refuses numbers that the module has no name for, as a strict load of torch does."""
+    if not isinstance(model, ModuleModel):
+        return
+    known = {*model.module.state_dict(), *named_arrays(model)}
+    unknown = [name for name in tensors if name.removeprefix("average.") not in known]
+    if unknown:
+        got = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if unknown[3:] else "")
+        do = "leave them out, or name the module that they are of"
+        raise UsageError("start holds names that the module does not have", got=got, do=do)
 
 
 def _check_constants(model: Model | None, tensors: Mapping[str, Vector]) -> None:
