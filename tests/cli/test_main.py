@@ -225,6 +225,22 @@ def test_a_wrong_word_gets_one_sentence_and_exit_code_2(call, arguments, words):
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("name", ["train.parquet", "test.parquet"])
+@pytest.mark.parametrize(
+    ("data", "words"), [(b"", "cannot be read as Parquet"), (None, "there is no t")]
+)
+def test_a_missing_or_broken_file_is_told_before_a_run_is(call, job, tmp_path, name, data, words):
+    (tmp_path / name).unlink()
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    code, out, err = call("train", job, "--folder", "run")
+    assert (code, out) == (EXIT_CODES["usage"], "")
+    assert err.startswith("photinus: t")
+    assert words in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_package_runs_as_the_command():
     command = [sys.executable, "-m", "photinus", "trane"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

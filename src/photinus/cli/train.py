@@ -268,10 +268,12 @@ def begin(job: Job, folder: str | Mirror, command: str = "train") -> None:
         command: of photinus, which can continue with it.
     """
     from photinus.cli.watch import watched
+    from photinus.run.data import check_files
     from photinus.run.remote_resume import placed
     from photinus.run.resume_hint import shortest
     from photinus.run.train import new_folder, train
 
+    check_files(job)  # before a run folder is named
     path, mirror = placed(folder or new_folder(job.name))
     kept_in = mirror.address if mirror else shortest(path)
     first_step = "starts Spark and reads the rows" if job.engine == "spark" else "reads the rows"

@@ -359,14 +359,30 @@ def _frame_data(frame: Any, source: Source) -> Any:  # noqa: ANN401 - a DataFram
     )
 
 
-def _read_parquet(source: Source, path: str) -> Block:
-    """Reads Parquet files without Spark."""
+def check_files(job: Job) -> None:
+    """Refuses Parquet files that are not there, or are none; no row is read, and no Spark starts.
+
+    Raises:
+        UsageError: one cannot be read, or lacks a column.
+    """
+    source = job.data
+    if source.name != "parquet" or job.engine == "spark":
+        return
+    for path in filter(None, (source.path, source.test)):
+        if is_address(path):
+            check_reachable(path)
+        try:
+            _open_parquet(source, path)
+        except DataError as error:
+            raise UsageError(str(error)) from error
+
+
+def _open_parquet(source: Source, path: str) -> tuple[Any, list[str]]:
+    """Returns Parquet files as a dataset, and the columns of it that are read."""
     try:
         import pyarrow.dataset as ds
     except ImportError:
         raise NotReadyError("pyarrow is not installed", do="pip install pyarrow") from None
-    from photinus.data.arrow import arrays
-
     remote, location = filesystem(path) if is_address(path) else (None, str(on_disk(path)))
     if not (remote.exists(location) if remote else Path(location).exists()):
         raise DataError(f"there is no {path}", do="name a Parquet file or a folder of them")
@@ -382,6 +398,14 @@ def _read_parquet(source: Source, path: str) -> Block:
     missing = [name for name in names if name not in table.schema.names]
     if missing:
         raise UsageError(f"{path}: {unknown_column(missing[0], table.schema.names)}")
+    return table, names
+
+
+def _read_parquet(source: Source, path: str) -> Block:
+    """Reads Parquet files without Spark."""
+    from photinus.data.arrow import arrays
+
+    table, names = _open_parquet(source, path)
     spec, checker = _column_spec(table, source), RowChecker(RowChecks(classes=source.classes))
     batches = (batch for batch in table.to_batches(columns=names) if batch.num_rows)
     renames = _column_names(source, spec)
