@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Epochs, Seconds, Steps
-from photinus.core.errors import RunFailedError, UsageError
+from photinus.core.errors import DataError, RunFailedError, UsageError
 from photinus.data.arrays import PartitionFeed
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.simulator import Simulation
@@ -132,9 +132,12 @@ def test_a_skew_of_a_hundred_to_one_is_trained_to_its_end(field, name):
     )
 
 
-def test_all_partitions_empty_end_at_once(field):
-    played = field.play(field.small["averaging"], parts=field.parts(4, [0, 0, 0, 0])).run()
-    assert (played.vector == 0).all()
+def test_all_partitions_empty_are_an_error_at_once(field):
+    played = field.play(field.small["averaging"], parts=field.parts(4, [0, 0, 0, 0]))
+    with pytest.raises(DataError, match="there are no rows to train on; look at where the data"):
+        played.run()
+    assert played.simulation.now < 1
+    assert played.simulation.steps == [0] * 4
 
 
 def test_a_budget_that_is_counted_centrally_is_used_up_with_a_bounded_overshoot(field):

@@ -15,10 +15,11 @@ from typing import Any
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.coordinator import Coordinator
 from photinus.coordinator.phases import RunResult
-from photinus.core.errors import FencedError, RunFailedError, UsageError
+from photinus.core.errors import FencedError, UsageError
 from photinus.core.seeds import backoff
 from photinus.core.threads import limit_threads
 from photinus.engine.simulation.cluster import SimulatedCluster
+from photinus.engine.worker_bootstrap import reported_error
 from photinus.protocol.messages import Seat
 from photinus.protocol.peer_session import (
     COORDINATOR,
@@ -266,6 +267,7 @@ class Simulation:
 
         Raises:
             RunFailedError: the run ended without a result.
+            DataError: no worker has rows to train on.
         """
         with limit_threads(self.plan.limits.threads):
             while self._queue and self._queue[0][0] <= until and not self.coordinator.is_over:
@@ -274,7 +276,7 @@ class Simulation:
                 if self.coordinator.is_between_passes:
                     self._next_pass()
         if self.coordinator.failure:
-            raise RunFailedError(self.coordinator.failure)
+            raise reported_error(self.coordinator.failure, self.coordinator.failure_kind)
         return self.coordinator.result
 
     def _next_pass(self) -> None:
