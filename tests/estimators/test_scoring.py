@@ -18,6 +18,7 @@ from photinus.estimators import scoring
 from photinus.estimators.inputs import score_inputs
 from photinus.estimators.network import Network, predictor
 from photinus.estimators.scoring import scorer
+from photinus.models.heads import NUMBERS
 from photinus.models.module import ModuleStage
 
 FIELDS = T.StructType(
@@ -160,6 +161,58 @@ def test_a_module_that_differentiates_in_forward_is_scored_and_measured(is_withi
     np.testing.assert_array_equal(model.outputs(x), expected)
     found = model.measure(Batch(x, np.zeros((2, 3))))
     assert found["loss"] == pytest.approx(2 * (expected**2).mean(), rel=1e-5)
+
+
+class Offset(nn.Module):
+    """Numbers that are large beside their differences."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(1, 1, dtype=torch.float64)
+
+    def forward(self, x):
+        return self.line(x) + 2e8
+
+
+def network_of(stage, **fields):
+    tensors = stage.build((), 1).parameters.tensors()
+    return Network(kind="module", settings=to_dict(stage), tensors=tensors, **fields)
+
+
+def test_outputs_of_float64_are_scored_as_the_module_returns_them():
+    stage = ModuleStage(module=f"{__name__}:Offset", loss="mse")
+    network = network_of(stage, shape=(1,), classes=1, head=NUMBERS)
+    x = np.linspace(-1, 1, 9, dtype=np.float32)[:, None]
+    with torch.no_grad():
+        expected = network.module()(torch.from_numpy(x).double()).numpy()[:, 0]
+    assert len(np.unique(expected.astype(np.float32))) < 9
+    np.testing.assert_array_equal(predictor(network, ["prediction"])(x)["prediction"], expected)
+    assert predictor(network, ["layer"], "line")(x)["layer"].dtype == np.float32
+
+
+class Types(nn.Module):
+    """Returns outputs of a type."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.line, self.dtype = nn.Linear(1, 1), getattr(torch, dtype)
+
+    def forward(self, x):
+        return (0 * self.line(x) + 0.25).to(self.dtype) + (not self.dtype.is_floating_point) * (
+            2**24 + 1
+        )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "becomes", "number"),
+    [("bfloat16", "f4", 0.25), ("float16", "f4", 0.25), ("int64", "f8", 2**24 + 1)],
+)
+def test_outputs_of_half_types_become_float32_and_whole_numbers_float64(dtype, becomes, number):
+    stage = ModuleStage(module=f"{__name__}:Types", arguments={"dtype": dtype}, loss="mse")
+    outputs = network_of(stage, shape=(1,), classes=1, head=NUMBERS).outputs()
+    found = outputs(np.ones((2, 1), np.float32))
+    assert found.dtype == becomes
+    assert found.tolist() == [[number]] * 2
 
 
 def ragged(rows):

@@ -199,7 +199,9 @@ class Network:
         return module.eval()
 
     def outputs(self, layer: str = "") -> Callable[[Array], Vector]:
-        """Returns the function from features [B, ...], as stored, to float32 outputs [B, ...].
+        """Returns the function from features [B, ...], as stored, to outputs [B, ...].
+
+        Outputs of float32 and float64 stay what they are. Half types become float32.
 
         Args:
             layer: a submodule's name: its outputs [B, ...] instead.
@@ -230,8 +232,7 @@ class Network:
             with torch.no_grad():
                 out = module(**x) if isinstance(x, dict) else module(x)
             layer_output = layer_outputs.pop() if layer else output_of("", out)
-            outputs: Vector = layer_output.detach().float().numpy()
-            return outputs
+            return _full_precision(layer_output.detach()).numpy()
 
         return run
 
@@ -242,7 +243,12 @@ class Network:
             raise UsageError(wrong, got=layer or type(model).__name__, do=do)
         for name, view in model.parameters.tensors().items():
             np.copyto(view, self.tensors[name].reshape(view.shape))
-        return lambda features: np.asarray(model.outputs(self.rows(features)), np.float32)
+
+        def run(features: Array) -> Vector:
+            own_outputs = torch.tensor(np.asarray(model.outputs(self.rows(features))))
+            return _full_precision(own_outputs).numpy()
+
+        return run
 
     def rows(self, features: Any) -> Any:  # noqa: ANN401 - an array, or a dict of them by input
         """Returns features [B, ...], as they are stored, as the model reads them."""
@@ -262,6 +268,14 @@ def _map_tensors(path: Path) -> Tensors:
 def _tensor(array: Array, dtype: torch.dtype, *, is_copy: bool) -> Tensor:
     tensor = torch.from_numpy(np.array(array) if is_copy else array)
     return tensor.to(dtype)
+
+
+def _full_precision(outputs: Tensor) -> Tensor:
+    """Returns outputs in a type that holds each of their numbers, and that numpy has."""
+    if outputs.dtype in (torch.float32, torch.float64):
+        return outputs
+    # whole numbers above 2^24 have no float32
+    return outputs.float() if outputs.is_floating_point() else outputs.double()
 
 
 _files_sent: set[tuple[str, str]] = set()
@@ -304,7 +318,8 @@ def predictor(
     def predict(features: Array) -> dict[str, Array]:
         raw = outputs(features)  # [B, ...]
         if layer:
-            return {name: raw.reshape(len(raw), -1) for name in names}
+            flat = raw.reshape(len(raw), -1).astype(np.float32, copy=False)
+            return {name: flat for name in names}
         return {name: head[name](raw).astype(np.float64) for name in names}
 
     return predict
