@@ -106,6 +106,16 @@ def test_a_regression_predicts_and_is_measured_as_scikit_learn_does(table, numbe
     assert again.predict(np.ones(4)) == numbers.predict(np.ones(4)) == pytest.approx(-0.5, abs=0.1)
 
 
+def test_the_params_of_an_estimator_are_those_of_its_model_and_of_the_saved_one(table, tmp_path):
+    regressor = TorchRegressor(**linear(1), labelCol="number")
+    model = regressor.fit(table)
+    model.save(str(tmp_path / "model"))
+    for one in (model, TorchRegressionModel.load(str(tmp_path / "model"))):
+        assert one.uid == regressor.uid
+        assert one.transform(table, {regressor.predictionCol: "zz"}).columns[-1] == "zz"
+        assert one.getOrDefault(regressor.labelCol) == "number"
+
+
 def test_a_model_is_a_function_of_sql(spark, table, numbers):
     numbers.registerFunction("estimated", spark)
     table.createOrReplaceTempView("estimated_rows")

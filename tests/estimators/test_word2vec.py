@@ -35,8 +35,13 @@ def sentences(spark):
 
 
 @pytest.fixture(scope="module")
-def model(sentences):
-    return Word2Vec(learningRate=0.05, **SMALL).fit(sentences)
+def estimator():
+    return Word2Vec(learningRate=0.05, **SMALL)
+
+
+@pytest.fixture(scope="module")
+def model(estimator, sentences):
+    return estimator.fit(sentences)
 
 
 def is_of_one_topic(model):
@@ -168,6 +173,10 @@ def test_synonyms_are_rows_as_of_mllib(model):
     found = model.findSynonyms("sky3", 4)
     assert found.columns == ["word", "similarity"]
     assert [row.word[:3] for row in found.collect()] == ["sky"] * 4
+
+
+def test_the_params_of_an_estimator_are_those_of_its_model(estimator, model, sentences):
+    assert model.transform(sentences, {estimator.outputCol: "mean"}).columns == ["text", "mean"]
 
 
 def test_a_sentence_becomes_the_mean_of_its_words(model, spark):

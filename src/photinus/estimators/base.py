@@ -112,9 +112,7 @@ class NetworkEstimator(TrainingEstimator):
                 spec=spec,
             )
             network, summary = self._train_network(folder, plan, data)
-        model = self._copyValues((plan.model_class or self._model_class)(network))
-        model.summary = summary
-        return model
+        return self._fitted((plan.model_class or self._model_class)(network), summary)
 
     def _check_label(self, columns: Sequence[str]) -> None:
         """Refuses a wrong label column where an estimator has better advice than the usual one."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.ml import Estimator
 from pyspark.ml.param.shared import HasSeed
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from photinus.run.train import Outcome
 
 
+M = TypeVar("M", bound=Any)
 _JobMaker = Callable[[Mapping[str, Any]], Job]
 
 
@@ -108,6 +109,17 @@ class TrainingEstimator(KeywordParams, Estimator[Any], HasSeed, MLWritable, MLRe
         )
         kept_folder = outcome.folder if is_kept else None
         return outcome, TrainingSummary.of(read(outcome.folder / "events.jsonl"), kept_folder)
+
+    def _fitted(self, model: M, summary: TrainingSummary) -> M:
+        """Gives a new model this estimator's Params, and the summary of the fit.
+
+        It gets the estimator's uid, too: Spark knows Params by uid and name, and the estimator's
+        Params, as `transform(table, {estimator.predictionCol: "x"})` names them, are the model's.
+        """
+        model._resetUid(self.uid)
+        self._copyValues(model)
+        model.summary = summary
+        return model
 
     def _reserve_seats(self, spark: SparkSession, workers: int) -> AbstractContextManager[None]:
         """Asks for the seats of a fit, before its first query."""

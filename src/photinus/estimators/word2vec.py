@@ -207,11 +207,8 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         if not outcome.trained.is_mapped:
             vectors, subword_vectors = vectors.copy(), subword_vectors.copy()
         subwords = None if ngrams is None else SubwordVectors(ngrams, subword_vectors)
-        model: VectorsModel = self._copyValues(
-            self._make_model(dataset, WordVectors(words, vectors, counts, subwords))
-        )
-        model.summary = summary
-        return model
+        model = self._make_model(dataset, WordVectors(words, vectors, counts, subwords))
+        return self._fitted(model, summary)
 
     def _check_pairs(self, sentences: DataFrame) -> None:
         """Refuses sequences of one word each: nothing is learnt from them.
