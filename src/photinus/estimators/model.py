@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -53,6 +53,30 @@ _OUTPUT_OF_PARAM = {
     "probabilityCol": "probability",
     "predictionCol": "prediction",
 }
+
+
+def check_new_columns(dataset: DataFrame, columns: Mapping[str, str]) -> None:
+    """Refuses new columns that would replace one of the table, or one another.
+
+    Args:
+        dataset: the table.
+        columns: by what sets their names.
+
+    Raises:
+        UsageError: there is such a column, or two have one name.
+    """
+    is_case_sensitive = dataset.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
+    fold = str if is_case_sensitive else str.lower
+    old_names = {fold(name) for name in dataset.columns}
+    setter_of: dict[str, str] = {}
+    for setter, name in columns.items():
+        if fold(name) in old_names:
+            wrong = f"column {name} exists already"
+            raise UsageError(wrong, do=f"drop it, or set {setter}")
+        if fold(name) in setter_of:
+            wrong = f"{setter_of[fold(name)]} and {setter} name the same column"
+            raise UsageError(wrong, got=name, do=f"set {setter} to another name")
+        setter_of[fold(name)] = setter
 
 
 class KeywordParams:
@@ -148,14 +172,16 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
         return [name for name in requested if ":" not in name]
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        output_of_column = {
-            str(self.getOrDefault(param)): output
-            for param, output in _OUTPUT_OF_PARAM.items()
+        columns = {
+            param: str(self.getOrDefault(param))
+            for param in _OUTPUT_OF_PARAM
             if self.hasParam(param) and self.getOrDefault(param)
         }
-        if not output_of_column:
+        check_new_columns(dataset, columns)
+        if not columns:
             return dataset
-        return self._with_scores(dataset, output_of_column)
+        outputs = {column: _OUTPUT_OF_PARAM[param] for param, column in columns.items()}
+        return self._with_scores(dataset, outputs)
 
     def withLayer(self, dataset: DataFrame, layer: str, outputCol: str) -> DataFrame:
         """Returns the rows with a new column: the outputs of a named layer, flattened.
@@ -166,8 +192,9 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
             outputCol: the new column, an array of float32.
 
         Raises:
-            UsageError: the network has no such layer.
+            UsageError: the network has no such layer, or the table has such a column.
         """
+        check_new_columns(dataset, {"outputCol": outputCol})
         self.network.outputs(layer)  # a wrong name is refused before any row is read
         return self._with_scores(dataset, {outputCol: "layer"}, layer)
 

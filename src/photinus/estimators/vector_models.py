@@ -28,7 +28,7 @@ from photinus.embeddings.subwords import Ngrams, SubwordVectors
 from photinus.embeddings.vectors import Analogies, Similarity, WordVectors
 from photinus.embeddings.words import MappedWords, row_finder
 from photinus.engine.spark.session import application_of, is_connect
-from photinus.estimators.model import KeywordParams
+from photinus.estimators.model import KeywordParams, check_new_columns
 from photinus.estimators.neighbours import neighbours_udf, query_column
 from photinus.estimators.param_table import ParamRow
 from photinus.estimators.params import defaults, with_params
@@ -170,11 +170,13 @@ class VectorsModel(KeywordParams, Model, HasInputCol, HasOutputCol, MLWritable, 
                 usearch.
 
         Raises:
-            UsageError: the column is unknown or holds something else, or `num` is below 1.
+            UsageError: the column is unknown or holds something else, `num` is below 1, or the
+                table has such a new column.
             NotReadyError: usearch is missing.
         """
         if num < 1:
             raise UsageError("num must be at least 1", got=num)
+        check_new_columns(dataset, {"outputCol": outputCol})
         column = column or self.of
         query, is_vector = query_column(dataset, column)
         spark = dataset.sparkSession
@@ -245,6 +247,7 @@ class VectorsModel(KeywordParams, Model, HasInputCol, HasOutputCol, MLWritable, 
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         sequences, output_column = self._sequences(dataset), self.getOrDefault("outputCol")
+        check_new_columns(dataset, {"outputCol": output_column})
         spark, trained_subwords = dataset.sparkSession, self.vectors.subwords
         load_words, load_vectors = self._word_and_vector_loaders(spark)
         load_subwords = self._send_once(spark, "subwords", lambda: send(spark, trained_subwords))
