@@ -1,5 +1,7 @@
 """The columns that a Python worker scores, without a Spark session."""
 
+import weakref
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 from torch import nn
 
-from photinus.core.errors import DataError
+from photinus.core.errors import DataError, UsageError
 from photinus.core.settings import to_dict
 from photinus.data.base import Batch
 from photinus.data.columns import InputSpec
@@ -20,6 +22,7 @@ from photinus.estimators.network import Network, predictor
 from photinus.estimators.scoring import scorer
 from photinus.models.heads import NUMBERS
 from photinus.models.module import ModuleStage
+from photinus.models.reading import output_of
 
 FIELDS = T.StructType(
     [T.StructField("x2", T.ArrayType(T.DoubleType())), T.StructField("sum", T.DoubleType())]
@@ -213,6 +216,52 @@ def test_outputs_of_half_types_become_float32_and_whole_numbers_float64(dtype, b
     found = outputs(np.ones((2, 1), np.float32))
     assert found.dtype == becomes
     assert found.tolist() == [[number]] * 2
+
+
+class Twice(nn.Module):
+    """Runs a layer twice; once and no more for a negative number, and never for a large one."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(1, 1, bias=False)
+
+    def forward(self, x):
+        if (x > 9).any():
+            return x
+        hidden = self.line(x)
+        if (x < 0).any():
+            raise ValueError("a negative number")
+        return self.line(hidden)
+
+
+@pytest.fixture
+def twice():
+    stage = ModuleStage(module=f"{__name__}:Twice", loss="mse")
+    return network_of(stage, shape=(1,), classes=1, head=NUMBERS)
+
+
+def test_of_a_layer_that_runs_twice_the_last_output_counts_and_none_is_kept(twice, monkeypatch):
+    copies = []
+
+    def noted(layer, out):
+        copy = output_of(layer, out)
+        copies.append(weakref.ref(copy))
+        return copy
+
+    monkeypatch.setattr("photinus.estimators.network.output_of", noted)
+    outputs, slope = twice.outputs("line"), twice.module().line.weight.item()
+    for x in (1, 2):
+        found = outputs(np.full((3, 1), x, np.float32))
+        np.testing.assert_allclose(found, np.full((3, 1), x * slope**2), rtol=1e-6)
+    assert [copy() for copy in copies] == [None] * 4
+
+
+def test_a_call_that_ended_in_an_error_leaves_no_output_to_the_next(twice):
+    outputs = twice.outputs("line")
+    with pytest.raises(ValueError, match="a negative number"):
+        outputs(np.full((1, 1), -1, np.float32))
+    with pytest.raises(UsageError, match="the layer 'line' does not run in forward; name a layer"):
+        outputs(np.full((1, 1), 10, np.float32))
 
 
 def ragged(rows):

@@ -216,12 +216,7 @@ class Network:
         module = self.module(is_copy=False)
         dtype = next(module.parameters()).dtype
         read_features = FeatureReading.of(module, dtype, "" if is_flat else settings.reads)
-        layer_outputs: list[Tensor] = []
-        if layer:
-            submodule = layer_of(module, layer)
-            submodule.register_forward_hook(
-                lambda _, __, out: layer_outputs.append(output_of(layer, out))
-            )
+        layer_output = _LayerOutput(module, layer) if layer else None
 
         def run(features: Any) -> Vector:  # noqa: ANN401 - an array, or a dict of them by input
             rows = self.rows(features)
@@ -231,8 +226,8 @@ class Network:
             # no inference_mode: in it `enable_grad` has no effect, of which a module may make use
             with torch.no_grad():
                 out = module(**x) if isinstance(x, dict) else module(x)
-            layer_output = layer_outputs.pop() if layer else output_of("", out)
-            return _full_precision(layer_output.detach()).numpy()
+            tensor = output_of("", out) if layer_output is None else layer_output.take()
+            return _full_precision(tensor.detach()).numpy()
 
         return run
 
@@ -268,6 +263,39 @@ def _map_tensors(path: Path) -> Tensors:
 def _tensor(array: Array, dtype: torch.dtype, *, is_copy: bool) -> Tensor:
     tensor = torch.from_numpy(np.array(array) if is_copy else array)
     return tensor.to(dtype)
+
+
+class _LayerOutput:
+    """The output of a layer in a forward pass; of a layer that runs several times the last one.
+
+    Args:
+        module: that is called.
+        layer: its submodule's name.
+    """
+
+    def __init__(self, module: nn.Module, layer: str) -> None:
+        self._layer = layer
+        self._output: Tensor | None = None
+        module.register_forward_pre_hook(self._clear)  # a pass that raised has left its output
+        layer_of(module, layer).register_forward_hook(self._keep)
+
+    def _clear(self, _module: nn.Module, _inputs: object) -> None:
+        self._output = None
+
+    def _keep(self, _module: nn.Module, _inputs: object, out: Any) -> None:  # noqa: ANN401
+        self._output = output_of(self._layer, out)
+
+    def take(self) -> Tensor:
+        """Returns the output, and keeps it no longer.
+
+        Raises:
+            UsageError: the layer did not run.
+        """
+        output, self._output = self._output, None
+        if output is None:
+            wrong = f"the layer {self._layer!r} does not run in forward"
+            raise UsageError(wrong, do="name a layer that forward calls")
+        return output
 
 
 def _full_precision(outputs: Tensor) -> Tensor:
