@@ -274,7 +274,8 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
 
         Raises:
             NotReadyError: `photinus[onnx]` is not installed.
-            UsageError: torch cannot export the module, or it takes `inputs`.
+            UsageError: torch cannot export the module, it takes `inputs`, or the file cannot be
+                written.
         """
         if (input_spec := self.network.input_spec) is not None:
             wrong = "toOnnx writes a module of one array of features"

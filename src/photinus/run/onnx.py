@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from photinus.core.errors import NotReadyError, UsageError
+from photinus.core.errors import NotReadyError, UsageError, reason_of
 
 
 class _Scaled(nn.Module):
@@ -37,7 +38,7 @@ def export_onnx(
 
     Raises:
         NotReadyError: `photinus[onnx]` is not installed.
-        UsageError: torch cannot export the module.
+        UsageError: torch cannot export the module, or the file cannot be written.
     """
     try:
         import onnx  # noqa: F401 - asked for before torch fails in the middle
@@ -51,20 +52,29 @@ def export_onnx(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.onnx.export(
+            program = torch.onnx.export(
                 _Scaled(module, scale).eval(),
                 (rows,),
-                str(path),
                 input_names=["features"],
                 output_names=["outputs"],
                 dynamic_shapes={"features": {0: torch.export.Dim("rows")}},
                 dynamo=True,
-                external_data=False,
                 verbose=False,
             )
+            _write(program, path)
+    except UsageError:
+        raise
     except Exception as error:  # whatever torch raises of a module that it cannot trace
         reason = str(error).strip().partition("\n")[0]
         raise UsageError("the module cannot be exported to ONNX", got=reason) from error
     finally:
         logger.setLevel(level)
     return Path(path)
+
+
+def _write(program: Any, path: Path | str) -> None:  # noqa: ANN401 - torch's, or None
+    try:
+        program.save(str(path), external_data=False)
+    except OSError as error:
+        wrong, do = f"the file {path} cannot be written", "name a file in a folder that is yours"
+        raise UsageError(wrong, got=reason_of(error), do=do) from error
