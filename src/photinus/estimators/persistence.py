@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWriter
 
 from photinus.checkpoint.signatures import check_code, is_signed, signature_of
-from photinus.core.errors import CheckpointError
+from photinus.core.errors import CheckpointError, UsageError, reason_of
 from photinus.core.factories import check_importable
 from photinus.estimators.network import Network
 
@@ -35,18 +36,19 @@ class NetworkWriter(MLWriter):
         """Writes both below `path`; Spark's own way to overwrite needs Java, and Connect has none.
 
         Raises:
-            UsageError: it names code that is sent by value.
-            Exception: Spark's own; without `overwrite()`, where something is there already.
+            UsageError: it names code that is sent by value; the path cannot be written; or, without
+                `overwrite()`, something is there already.
         """
         spark, network = self.sparkSession, self._model.network
         check_importable(network.meta(), "a model to be saved")
         meta, weights = network.meta(), network.weights()
         extra = {"network": meta, _SIGNATURE: signature_of(_MODEL, _signed_content(meta, weights))}
         mode = "overwrite" if self.shouldOverwrite else "error"
-        write_metadata(self._model, spark, path, mode, extra)
         rows = [(i, bytearray(part)) for i, part in enumerate(_chunks(weights))]
-        data = spark.createDataFrame(rows, _SCHEMA)
-        data.coalesce(1).write.mode(mode).parquet(f"{path}/data")
+        with explain_write(path):
+            write_metadata(self._model, spark, path, mode, extra)
+            data = spark.createDataFrame(rows, _SCHEMA)
+            data.coalesce(1).write.mode(mode).parquet(f"{path}/data")
 
 
 class _Reader(MLReader[M]):
@@ -62,8 +64,10 @@ class _Reader(MLReader[M]):
         self._cls, self._trust_code = cls, trust_code
 
     def _read_metadata(self, path: str) -> dict[str, Any]:
-        row: Any = self.sparkSession.read.text(f"{path}/metadata").first()
-        metadata, name = dict(DefaultParamsReader._parseMetaData(row["value"])), self._cls.__name__
+        with explain_read(path):
+            row: Any = self.sparkSession.read.text(f"{path}/metadata").first()
+            metadata = dict(DefaultParamsReader._parseMetaData(row["value"] if row else ""))
+        name = self._cls.__name__
         if not metadata["class"].endswith(f".{name}"):
             do = "load it with the class that saved it"
             raise CheckpointError(f"{path} holds no {name}", got=metadata["class"], do=do)
@@ -83,12 +87,13 @@ class NetworkReader(_Reader[M]):
         """Returns the model.
 
         Raises:
-            CheckpointError: another kind of model is there, or its weights are damaged.
+            CheckpointError: no such model is there, or it is damaged.
             UsageError: another user saved it, and it names code.
         """
         metadata = self._read_metadata(path)
-        parts = self.sparkSession.read.parquet(f"{path}/data").orderBy("part").collect()
-        weights = b"".join(bytes(row["bytes"]) for row in parts)
+        with explain_read(path):
+            parts = self.sparkSession.read.parquet(f"{path}/data").orderBy("part").collect()
+            weights = b"".join(bytes(row["bytes"]) for row in parts)
         signed = _signed_content(metadata["network"], weights)
         if not is_signed(_MODEL, signed, metadata.get(_SIGNATURE)):
             check_code(metadata["network"], f"the model in {path}", self._trust_code)
@@ -107,15 +112,16 @@ class ParamsWriter(MLWriter):
         """Writes them below `path`.
 
         Raises:
-            UsageError: they name code that is sent by value.
-            Exception: Spark's own; without `overwrite()`, where something is there already.
+            UsageError: they name code that is sent by value; the path cannot be written; or,
+                without `overwrite()`, something is there already.
         """
         instance = self._instance
         values = {p.name: instance.getOrDefault(p) for p in instance.params if instance.isSet(p)}
         check_importable(values, "an estimator to be saved")
         extra = {_SIGNATURE: signature_of(_PARAMS, values)}
         mode = "overwrite" if self.shouldOverwrite else "error"
-        write_metadata(instance, self.sparkSession, path, mode, extra)
+        with explain_write(path):
+            write_metadata(instance, self.sparkSession, path, mode, extra)
 
 
 class ParamsReader(_Reader[M]):
@@ -125,7 +131,7 @@ class ParamsReader(_Reader[M]):
         """Returns the estimator.
 
         Raises:
-            CheckpointError: something else is there.
+            CheckpointError: something else is there, or it is damaged.
             UsageError: another user saved it, and it names code.
         """
         metadata = self._read_metadata(path)
@@ -136,6 +142,46 @@ class ParamsReader(_Reader[M]):
 
 def _signed_content(meta: dict[str, Any], weights: bytes) -> dict[str, Any]:
     return {"meta": meta, "tensors": hashlib.sha256(weights).hexdigest()}
+
+
+@contextmanager
+def explain_write(path: str) -> Iterator[None]:
+    """Says in one sentence why Spark cannot write below `path`.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    try:
+        yield
+    except Exception as error:  # of Java's, of pyspark's or of Connect's, without a common class
+        reason = _reason(error)
+        is_there = "PATH_ALREADY_EXISTS" in reason
+        do = "write().overwrite().save(path) replaces it" if is_there else "name another path"
+        wrong = f"{path} already exists" if is_there else f"{path} cannot be written"
+        raise UsageError(wrong, got=None if is_there else reason, do=do) from error
+
+
+@contextmanager
+def explain_read(path: str) -> Iterator[None]:
+    """Says in one sentence why what is saved in `path` cannot be read.
+
+    Raises:
+        CheckpointError: it cannot.
+    """
+    try:
+        yield
+    except Exception as error:  # Spark's, or of a text that is no metadata
+        do = "save it anew, or load a copy of it"
+        raise CheckpointError(f"{path} cannot be read", got=_reason(error), do=do) from error
+
+
+def _reason(error: Exception) -> str:
+    """Returns in one line what failed in Spark: the first cause, not the job that it ended."""
+    java = getattr(error, "java_exception", None)
+    while java is not None and java.getCause() is not None:
+        java = java.getCause()
+    text = reason_of(error) if java is None else str(java.getMessage() or java.toString())
+    return text.strip().partition("\n")[0]
 
 
 def write_metadata(

@@ -32,7 +32,12 @@ from photinus.estimators.model import KeywordParams, check_new_columns
 from photinus.estimators.neighbours import neighbours_udf, query_column
 from photinus.estimators.param_table import ParamRow
 from photinus.estimators.params import defaults, with_params
-from photinus.estimators.persistence import ParamsReader, write_metadata
+from photinus.estimators.persistence import (
+    ParamsReader,
+    explain_read,
+    explain_write,
+    write_metadata,
+)
 from photinus.estimators.sentences import baskets_of, id_of, words_of
 from photinus.estimators.summary import TrainingSummary
 
@@ -413,12 +418,21 @@ class _VectorsWriter(MLWriter):
         self._model = model
 
     def save(self, path: str) -> None:
-        """Writes both below `path`; the driver reads some vectors at a time."""
+        """Writes both below `path`; the driver reads some vectors at a time.
+
+        Raises:
+            UsageError: the path cannot be written; or, without `overwrite()`, something is there.
+        """
         mode = "overwrite" if self.shouldOverwrite else "error"
-        vectors, subwords = self._model.vectors.vectors, self._model.vectors.subwords
+        subwords = self._model.vectors.subwords
         lengths = [] if subwords is None else [subwords.ngrams.shortest, subwords.ngrams.longest]
         extra = {"vectors": True, "subwords": lengths}
-        write_metadata(self._model, self.sparkSession, path, mode, extra)
+        with explain_write(path):
+            write_metadata(self._model, self.sparkSession, path, mode, extra)
+            self._write_vectors(path, mode)
+
+    def _write_vectors(self, path: str, mode: str) -> None:
+        vectors, subwords = self._model.vectors.vectors, self._model.vectors.subwords
         rows = max(1, _PART_SIZE // max(1, vectors.shape[1]))
         for start in range(0, len(vectors), rows):
             frame = self._model._rows_of(slice(start, start + rows))
@@ -439,9 +453,13 @@ class _VectorsReader(ParamsReader[Any]):
         """Returns the model.
 
         Raises:
-            CheckpointError: something else is there.
+            CheckpointError: something else is there, or it is damaged.
         """
         metadata = self._read_metadata(path)
+        with explain_read(path):
+            return self._read_model(path, metadata)
+
+    def _read_model(self, path: str, metadata: dict[str, Any]) -> Any:  # noqa: ANN401 - likewise
         table: Any = self.sparkSession.read.parquet(f"{path}/data").toPandas()
         words = table[self._cls.of].astype(str)
         table = table.assign(words=words).sort_values(["count", "words"], ascending=[False, True])

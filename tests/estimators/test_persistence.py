@@ -1,0 +1,92 @@
+"""What is told of a path that cannot be written or read: on a real Spark."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+from photinus.core.errors import CheckpointError, UsageError
+from photinus.core.settings import to_dict
+from photinus.embeddings.vectors import WordVectors
+from photinus.estimators.module import TorchClassificationModel, TorchClassifier
+from photinus.estimators.network import Network
+from photinus.estimators.vector_models import Word2VecModel
+from photinus.models.module import ModuleStage
+
+pytestmark = pytest.mark.spark
+
+
+def classifier_model():
+    linear = {"in_features": 2, "out_features": 3}
+    stage = ModuleStage(module="torch.nn:Linear", arguments=linear)
+    tensors = stage.build((), 1).parameters.tensors()
+    settings = to_dict(stage)
+    network = Network(kind="module", settings=settings, tensors=tensors, shape=(2,), classes=3)
+    return TorchClassificationModel(network)
+
+
+def word_model():
+    return Word2VecModel(WordVectors(["sea", "sky"], np.eye(2, dtype=np.float32)))
+
+
+MAKERS = [classifier_model, word_model, lambda: TorchClassifier(module="torch.nn:Linear")]
+IDS = ["network", "vectors", "estimator"]
+
+
+def is_one_sentence(error):
+    return "\n" not in str(error) and "java" not in str(error)
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=IDS)
+def test_a_path_that_cannot_be_written_is_named_in_one_sentence(spark, make, tmp_path):
+    (tmp_path / "file").touch()
+    path = f"{tmp_path}/file/saved"
+    told = f"^{re.escape(path)} cannot be written; got Parent path is not a directory: .*; name an"
+    with pytest.raises(UsageError, match=told) as found:
+        make().save(path)
+    assert is_one_sentence(found.value)
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=IDS)
+def test_what_is_saved_already_is_not_written_over_unasked(spark, make, tmp_path):
+    saved, path = make(), f"{tmp_path}/saved"
+    saved.save(path)
+    told = rf"^{re.escape(path)} already exists; write\(\).overwrite\(\).save\(path\) replaces it$"
+    with pytest.raises(UsageError, match=told):
+        saved.save(path)
+    saved.write().overwrite().save(path)
+
+
+@pytest.mark.parametrize("make", MAKERS[:2], ids=IDS[:2])
+def test_a_damaged_model_is_named_in_one_sentence(spark, make, tmp_path):
+    saved, path = make(), tmp_path / "saved"
+    saved.save(str(path))
+    told = f"^{re.escape(str(path))} cannot be read; got .*; save it anew, or load a copy of it$"
+    for folder in ("data", "metadata"):
+        copy = shutil.copytree(path, tmp_path / "copy")
+        for part in (path / folder).glob("part-*"):
+            with open(part, "r+b") as file:
+                file.truncate(100)
+        with pytest.raises(CheckpointError, match=told) as found:
+            type(saved).load(str(path))
+        assert is_one_sentence(found.value)
+        shutil.rmtree(path)
+        copy.rename(path)
+    shutil.rmtree(path / "data")
+    with pytest.raises(CheckpointError, match=told):
+        type(saved).load(str(path))
+
+
+def test_metadata_that_are_cut_off_or_missing_are_a_damaged_estimator(spark, tmp_path):
+    path = tmp_path / "saved"
+    TorchClassifier(module="torch.nn:Linear").save(str(path))
+    for checksum in (path / "metadata").glob(".*.crc"):
+        checksum.unlink()
+    [part] = (path / "metadata").glob("part-*")
+    for content in (part.read_bytes()[:50], b""):
+        part.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"saved cannot be read; got .*; save it"):
+            TorchClassifier.load(str(path))
+    with pytest.raises(CheckpointError, match=r"none cannot be read; got .*PATH_NOT_FOUND"):
+        TorchClassifier.load(str(tmp_path / "none"))
