@@ -5,7 +5,7 @@ import torch
 
 from photinus.core.errors import NotReadyError
 from photinus.devices.discovery import ready
-from photinus.devices.resources import TaskDevice, TaskResources, bound
+from photinus.devices.resources import TaskDevice, TaskResources, task_device
 
 MIG = "MIG-GPU-8f6e2a3c/1/0"
 
@@ -32,7 +32,7 @@ def test_a_task_without_resources_keeps_what_cuda_sees():
 def test_cuda_sees_the_gpus_addresses_alone(addresses, visible):
     TaskResources({"gpu": addresses}, {"gpu": float(len(addresses))}).bind()
     assert os.environ["CUDA_VISIBLE_DEVICES"] == visible
-    assert bound() == TaskDevice("gpu", addresses[0], 1.0)
+    assert task_device() == TaskDevice("gpu", addresses[0], 1.0)
 
 
 def test_level_zero_sees_the_gpus_numbers_and_no_names(monkeypatch):

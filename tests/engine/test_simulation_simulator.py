@@ -214,8 +214,8 @@ def test_phases_hand_their_history_on(field, name):
     assert len(played.result.vectors) == 3
     ended = played.tape.of("PhaseEnded")
     assert [e.name for e in ended] == ["first", "second", "third"]
-    assert [c.phase for c in played.tape.cuts] == [1, 2]
-    assert [len(c.history) for c in played.tape.cuts] == [1, 2]
+    assert [c.phase for c in played.tape.snapshots] == [1, 2]
+    assert [len(c.history) for c in played.tape.snapshots] == [1, 2]
     first = field.play(field.small[name], stages=three(field)[:1]).run()
     assert (played.result.vectors[0] == first.vector).all()
 

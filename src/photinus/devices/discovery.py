@@ -17,7 +17,7 @@ from photinus.devices.names import OPENCL, kind_of
 from photinus.devices.opencl import platforms
 from photinus.devices.opencl.offload import Offload
 from photinus.devices.opencl.open_devices import engine
-from photinus.devices.resources import bound
+from photinus.devices.resources import task_device
 
 _SIZE = 1024
 _REPEATS = 3
@@ -166,7 +166,7 @@ def ready(name: str) -> str:
     """
     kind, _, number = name.partition(":")
     if kind == "stand-in":
-        return f"{kind}:{number or bound().address or 0}"
+        return f"{kind}:{number or task_device().address or 0}"
     if kind in ("cuda", "xpu", "mps"):
         return _accelerator(name, kind, number)
     return engine(name).device.name if kind == OPENCL else name
@@ -185,13 +185,13 @@ def _accelerator(name: str, kind: str, number: str) -> str:
     if kind != "mps":
         module = torch.get_device_module(kind)
         module.set_device(int(number or 0))
-        if bound().gpu_share < 1:
-            module.set_per_process_memory_fraction(bound().gpu_share)
+        if task_device().gpu_share < 1:
+            module.set_per_process_memory_fraction(task_device().gpu_share)
     return full_name
 
 
 def _missing_device_error(name: str, got: str, do: str) -> NotReadyError:
-    resource = bound()
+    resource = task_device()
     note = f"; Spark gave {resource.resource} {resource.address}" if resource.address else ""
     return NotReadyError(f"there is no device {name} on {platform.node()}", got=got + note, do=do)
 
@@ -223,7 +223,7 @@ def check_memory(name: str, parameter_bytes: int) -> None:
     free_bytes, total_bytes = torch.get_device_module(kind).mem_get_info(
         int(name.partition(":")[2])
     )
-    free_bytes = min(free_bytes, int(total_bytes * bound().gpu_share))
+    free_bytes = min(free_bytes, int(total_bytes * task_device().gpu_share))
     needed_bytes = _COPIES * parameter_bytes
     if free_bytes < needed_bytes:
         wrong = f"the device {name} has too little memory for this model"

@@ -35,7 +35,7 @@ class TaskDevice:
 _bound = TaskDevice()
 
 
-def bound() -> TaskDevice:
+def task_device() -> TaskDevice:
     """Returns what this process was given last."""
     return _bound
 
@@ -46,9 +46,9 @@ class TaskResources:
 
     Example:
         >>> TaskResources({"fpga": ["3"]}, {"fpga": 0.5}).bind()
-        Bound(resource='fpga', address='3', share=0.5)
+        TaskDevice(resource='fpga', address='3', share=0.5)
         >>> TaskResources().bind()
-        Bound(resource='', address='', share=1.0)
+        TaskDevice(resource='', address='', share=1.0)
     """
 
     addresses: Mapping[str, Sequence[str]] = field(default_factory=dict)
