@@ -136,9 +136,9 @@ import sys
 import numpy as np
 from photinus.embeddings import reference
 from photinus.embeddings.kernel import descent
-from photinus.embeddings.vocabulary import chances_of
+from photinus.embeddings.vocabulary import draw_tables
 table, ones = np.zeros((9, 20), np.float32), np.ones(9, np.float32)
-chances, rule = chances_of(np.arange(1, 10), 0.0, 5), reference.Rule(5, 5, False)
+chances, rule = draw_tables(np.arange(1, 10), 0.0, 5), reference.Rule(5, 5, False)
 tables, run = reference.Tables(table, table.copy(), ones, ones), descent(20, False)
 run(np.zeros((1, 64), np.int32), tables, chances, rule, 0.1, np.arange(1))
 print(sum(run.stats.cache_hits.values()))

@@ -508,7 +508,7 @@ def test_only_the_other_layers_have_a_state_beside_the_rows():
     inner.descend(model, batch(), 1, 0.0)
     size = 5 * DIM + 5 + 3 * 5 + 3
     assert {name: len(held) for name, held in inner.state().items()} == {
-        "exp_avg": size, "exp_avg_sq": size, "step": 4,
+        "exp_avg": size, "exp_avg_sq": size, "step": 1,
     }  # fmt: skip
     again = of.inner(model.parameters.layout)
     again.load(inner.state())

@@ -88,8 +88,7 @@ def test_rows_step_as_by_torch_and_the_other_layers_by_their_optimizer(optimizer
     by_name = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
     table = by_name.get(optimizer, torch.optim.SparseAdam)([net.items.weight], lr=0.05)
     others = {**by_name, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[optimizer]
-    decayed = {"params": [net.out.weight]}, {"params": [net.out.bias], "weight_decay": 0.0}
-    dense = others(list(decayed), **settings)
+    dense = others(net.out.parameters(), **settings)
     for ids in ([[1, 2, 3], [4, 5, 6]], [[3, 8, 9], [7, 5, 0]], [[1, 2, 3], [4, 5, 6]]):
         gradient, _ = model.learn(batch(ids), 0)
         inner.step(model.parameters.trained, gradient, 0.0)

@@ -199,5 +199,6 @@ def test_a_module_keeps_the_fingerprint_that_it_had_before_it_had_more_settings(
     """That of the job below, as the version that knew no inputs computed it."""
     from photinus.run.train import _fingerprint
 
-    stage = ModuleStage(module="torch.nn:Linear", arguments={"in_features": 2, "out_features": 2})
+    arguments = {"in_features": 2, "out_features": 2}
+    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, decays="weights")
     assert _fingerprint(Job(model=stage, data=Source(name="given"))) == "6e2970fb58b0f5d1"

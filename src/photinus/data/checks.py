@@ -148,7 +148,7 @@ class RowChecker:
     Args:
         checks: what a row must be.
         partition: its number, for messages.
-        trained_in: returns the type of number that is trained on; asked only where it matters.
+        training_dtype: returns the type of number that is trained on; asked only where it matters.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class RowChecker:
     ) -> None:
         self.checks = checks
         self.partition = partition
-        self._trained_in = training_dtype
+        self._training_dtype = training_dtype
         self.rows_seen = 0
         self.templates: dict[str, Column] = {}
         """Input -> its column without rows: the type and the shape that its first rows had."""
@@ -222,7 +222,7 @@ class RowChecker:
             columns, (features, labels), (factor, 1.0), strict=True
         ):
             if values is not None:
-                yield from _too_large(column, values, multiplier, self._trained_in)
+                yield from _too_large(column, values, multiplier, self._training_dtype)
 
     def _check_kinds(self, features: Array, labels: Array | None, columns: ColumnNames) -> None:
         for column, values in zip(columns, (features, labels), strict=True):
