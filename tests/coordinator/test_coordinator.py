@@ -76,6 +76,22 @@ def test_a_worker_that_comes_back_with_other_rows_is_told():
     assert warned.startswith("worker 0 reads other rows than before: some count twice, or never")
 
 
+def test_rows_that_are_dealt_anew_and_those_of_a_standby_are_no_other_rows():
+    said = Said()
+    for slot in (0, 1):
+        frame = said.session(slot).frame(Hello(4, 0, digest="1f"), 0.0)
+        out = said.coordinator.hear(frame, 0.0)
+    assert {frame.kind for frame in out} == {"grant"}
+    standby = said.session(0, "b").frame(Hello(4, 0, digest="2e"), 0.0)
+    assert [frame.kind for frame in said.coordinator.hear(standby, 0.0)] == ["busy"]
+    assert said.coordinator.leases.seats[0].digest == "1f"
+    said.coordinator._phases.wants_shuffle = True
+    said.coordinator.next_pass(1.0)
+    said.coordinator.hear(said.session(0, "c").frame(Hello(4, 0, digest="3d"), 1.0), 1.0)
+    assert said.coordinator.leases.seats[0].digest == "3d"
+    assert [event for event in said.events if isinstance(event, Warned)] == []
+
+
 def test_frames_of_strangers_are_not_heard():
     said = Said()
     hello, _ = said.hello(said.voices[0])

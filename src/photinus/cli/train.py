@@ -65,6 +65,7 @@ def demo(workers: int | None, engine: str | None, folder: str, settings: tuple[s
 )
 @click.option(
     "--transport",
+    envvar=["PHOTINUS_TRAIN_TRANSPORT", "PHOTINUS_TRAIN_ROAD"],  # as earlier versions call it
     metavar="FOLDER|torch|nccl",
     help="How messages travel: as files in a shared folder, or by torch.distributed.",
 )

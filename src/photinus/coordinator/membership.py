@@ -65,18 +65,20 @@ class Membership:
         if seat.rows < 0:
             self._callbacks.enter("hello", frame, {})
         seat.rows, seat.pending_hello = frame.header["rows"], frame
-        self._check_digest(seat, frame.header.get("digest", ""))
         seat.labels = frame.header.get("labels", seat.labels)
         seat.is_streaming = "passes" in frame.header
         seat.span = tuple(frame.header.get("span", seat.span))
         if seat.is_live or seat.pending_push is not None or self._is_excluded(seat, now):
             return [self._owner.frame("busy", seat.slot, 0)]
+        self._check_digest(seat)
         return (
             self._seat(seat, now) if self._phases.has_begun else self._begin_when_all_arrived(now)
         )
 
-    def _check_digest(self, seat: SeatState, digest: str) -> None:
-        """Warns where a seat's rows are others than those of the worker before."""
+    def _check_digest(self, seat: SeatState) -> None:
+        """Warns where the rows of a worker that takes a seat are others than those before."""
+        assert seat.pending_hello is not None
+        digest = seat.pending_hello.header.get("digest", "")
         if seat.digest and digest and seat.digest != digest:
             wrong = f"worker {seat.slot} reads other rows than before: some count twice, or never"
             do = "cache the DataFrame, or make its plan give the same rows each time"
@@ -145,6 +147,8 @@ class Membership:
     def _seat(self, seat: SeatState, now: float) -> list[Frame]:
         """Grants the seat, or asks a survivor for the parameters that only workers hold."""
         frames: list[Frame] = []
+        if seat.pending_hello is not None:
+            self._check_digest(seat)
         if self._owner.has_shards and seat.close_frame is not None:
             return []  # its shard was sent with its close: nothing is left to do here
         if self._snapshots.is_in_workers_only and not self._owner.has_shards:

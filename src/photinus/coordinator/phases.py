@@ -394,6 +394,9 @@ class Phases:
     def next_pass(self, now: float) -> None:
         """Lets all workers say hello again, each with a pass over its rows."""
         self.is_between_passes, self.has_begun = False, False
+        if self.wants_shuffle:  # each worker gets other rows, on purpose
+            for seat in self._leases.seats.values():
+                seat.digest = ""
         self._is_shuffled, self.wants_shuffle = self._is_shuffled or self.wants_shuffle, False
         self.snapshots.drop()
         self._leases.empty(now)

@@ -152,7 +152,11 @@ class Rows:
 
     def digest(self) -> str:
         """Returns 64 bits that follow from the rows' content, in whatever order they are."""
-        return f"{int(self.keys[self.order].sum(dtype=np.uint64)):016x}"
+        if len(self.order) == len(self.keys):
+            return f"{int(self.keys.sum(dtype=np.uint64)):016x}"
+        chunks = range(0, len(self.order), _CHUNK_ROWS)
+        sums = (self.keys[self.order[at : at + _CHUNK_ROWS]].sum(dtype=np.uint64) for at in chunks)
+        return f"{sum(map(int, sums)) % 2**64:016x}"
 
     def lengths(self) -> NDArray[np.integer[Any]] | None:
         """Returns how long each row is, [n]; None where all are equally long."""

@@ -65,8 +65,8 @@ def check_new_columns(dataset: DataFrame, columns: Mapping[str, str]) -> None:
     Raises:
         UsageError: there is such a column, or two have one name.
     """
-    is_case_sensitive = dataset.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
-    fold = str if is_case_sensitive else str.lower
+    is_case_sensitive = dataset.sparkSession.conf.get("spark.sql.caseSensitive", "false")
+    fold = str if str(is_case_sensitive).lower() == "true" else str.lower
     old_names = {fold(name) for name in dataset.columns}
     setter_of: dict[str, str] = {}
     for setter, name in columns.items():

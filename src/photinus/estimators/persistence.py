@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReadable, MLReader, MLWriter
 
 from photinus.checkpoint.signatures import check_code, is_signed, signature_of
-from photinus.core.errors import CheckpointError, UsageError, reason_of
+from photinus.core.errors import CheckpointError, PhotinusError, UsageError, reason_of
 from photinus.core.factories import check_importable
 from photinus.estimators.network import Network
 
@@ -67,6 +67,7 @@ class _Reader(MLReader[M]):
         with explain_read(path):
             row: Any = self.sparkSession.read.text(f"{path}/metadata").first()
             metadata = dict(DefaultParamsReader._parseMetaData(row["value"] if row else ""))
+            metadata["class"]  # a KeyError is explained
         name = self._cls.__name__
         if not metadata["class"].endswith(f".{name}"):
             do = "load it with the class that saved it"
@@ -153,6 +154,8 @@ def explain_write(path: str) -> Iterator[None]:
     """
     try:
         yield
+    except PhotinusError:
+        raise
     except Exception as error:  # of Java's, of pyspark's or of Connect's, without a common class
         reason = _reason(error)
         is_there = "PATH_ALREADY_EXISTS" in reason
@@ -170,9 +173,15 @@ def explain_read(path: str) -> Iterator[None]:
     """
     try:
         yield
+    except PhotinusError:
+        raise
     except Exception as error:  # Spark's, or of a text that is no metadata
+        reason = _reason(error)
+        if "PATH_NOT_FOUND" in reason:
+            do = "name the path that it was saved to"
+            raise CheckpointError("nothing is saved at that path", got=path, do=do) from error
         do = "save it anew, or load a copy of it"
-        raise CheckpointError(f"{path} cannot be read", got=_reason(error), do=do) from error
+        raise CheckpointError(f"{path} cannot be read", got=reason, do=do) from error
 
 
 def _reason(error: Exception) -> str:

@@ -356,7 +356,7 @@ def send_vectors(spark: SparkSession, vectors: Vector) -> Callable[[], Vector]:
 
 
 def send_words(spark: SparkSession, words: Sequence[str]) -> Callable[[], Sequence[str]]:
-    """Returns what gives words in a task, as `sent_vectors` does vectors."""
+    """Returns what gives words in a task, as `send_vectors` does vectors."""
     if not isinstance(words, MappedWords):
         return send(spark, words)
     arrays = {"letters": words.letters, "ends": words.ends, "order": words.order}

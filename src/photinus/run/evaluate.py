@@ -284,7 +284,7 @@ def _check_names(model: Model | None, tensors: Mapping[str, Vector]) -> None:
     if not isinstance(model, ModuleModel):
         return
     known = {*model.module.state_dict(), *named_arrays(model)}
-    unknown = [name for name in tensors if name.removeprefix("average.") not in known]
+    unknown = [n for n in tensors if n not in known and n.removeprefix("average.") not in known]
     if unknown:
         got = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if unknown[3:] else "")
         do = "leave them out, or name the module that they are of"
