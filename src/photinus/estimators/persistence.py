@@ -177,7 +177,7 @@ def explain_read(path: str) -> Iterator[None]:
         raise
     except Exception as error:  # Spark's, or of a text that is no metadata
         reason = _reason(error)
-        if "PATH_NOT_FOUND" in reason:
+        if "PATH_NOT_FOUND" in reason and f"{path}/metadata" in reason:
             do = "name the path that it was saved to"
             raise CheckpointError("nothing is saved at that path", got=path, do=do) from error
         do = "save it anew, or load a copy of it"
