@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from photinus.core.errors import UsageError
+from photinus.models.logistic import LogisticStage
 from photinus.report.ledger import audit
 from photinus.run.job import Job
 from photinus.run.train import resume, train
@@ -50,6 +52,11 @@ def test_every_setting_that_a_job_was_saved_with_is_still_known(kind):
     plain = {**plain, "model": merged(plain["model"], CAME.get(kind, {}))}
     read = Job.from_dict(plain).to_dict()
     assert read.items() >= {RENAMED.get(key, key): value for key, value in plain.items()}.items()
+
+
+def test_a_setting_by_its_earlier_name_is_told_the_present_one():
+    with pytest.raises(UsageError, match="got 'road'; did you mean 'transport'"):
+        Job(model=LogisticStage(features=2, classes=2), road="sockets")
 
 
 def merged(saved, since):

@@ -163,10 +163,15 @@ _MIN_SIMILARITY = 0.65
 """How similar a name must be to be suggested: below it 'auroc' would be 'accuracy'."""
 
 
+_PRESENT_NAMES = {"road": "transport"}
+"""Name of a setting in earlier versions -> its present one."""
+
+
 def unknown_name(kind: str, name: str, known: typing.Iterable[str]) -> UsageError:
     """Returns the error for a name that is none of `known`, with the nearest one as a hint."""
     names = sorted(known)
-    matches = [known_name for known_name in names if known_name.casefold() == name.casefold()]
+    present = _PRESENT_NAMES.get(name, name)
+    matches = [known_name for known_name in names if known_name.casefold() == present.casefold()]
     matches = matches or difflib.get_close_matches(name, names, n=1, cutoff=_MIN_SIMILARITY)
     hint = f"did you mean {matches[0]!r}?" if matches else f"known: {', '.join(names)}"
     return UsageError(f"unknown {kind}", got=repr(name), do=hint)

@@ -59,7 +59,7 @@ class PhaseContext:
     held: Callable[[], Iterable[Batch]] = tuple
     """Returns the rows set aside, in batches."""
     kept: Mapping[str, Vector] = field(default_factory=dict)
-    """The strategy's own state of the worker, from the cut that it continues from."""
+    """The strategy's own state of the worker, from the snapshot that it continues from."""
     sums: Vector | None = None
     """The gradients [n] since the last push, where the strategy pushes their sum."""
     where: str = ""

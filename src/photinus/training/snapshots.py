@@ -1,4 +1,4 @@
-"""What a checkpoint saves and a run resumes from: a cut."""
+"""What a checkpoint saves and a run resumes from: a snapshot."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Saves and restores a strategy's state that only this worker has.
 
-Clocks are kept by their age: a worker that continues from a cut begins to count at 0.
+Clocks are kept by their age: a worker that continues from a snapshot begins to count at 0.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ def keep(
 
 
 def split(saved: Mapping[str, Vector]) -> tuple[dict[str, Vector], dict[str, Vector]]:
-    """Splits what a cut holds of a worker into the inner optimizer's and the strategy's state."""
+    """Splits a worker's part of a snapshot into the inner optimizer's and the strategy's state."""
     inner = {name: value for name, value in saved.items() if not name.startswith(_PREFIX)}
     return inner, {n.removeprefix(_PREFIX): v for n, v in saved.items() if n not in inner}
 
 
 def is_kept(saved: Mapping[str, Vector]) -> bool:
-    """Returns whether what a cut holds of a worker includes a strategy's own state."""
+    """Returns whether what a snapshot holds of a worker includes a strategy's own state."""
     return any(name.startswith(_PREFIX) for name in saved)
 
 
