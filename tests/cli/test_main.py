@@ -64,6 +64,7 @@ OPTIONS = {
         "--seed",
         "--threads",
         "--device",
+        "--road",
         "--transport",
         "--folder",
         "--set",
@@ -257,6 +258,12 @@ def test_a_transport_is_taken_with_the_security_and_the_strategy_that_it_needs(c
     asked = ("train", "cifar10", "--workers", "2", "--transport", "torch", "--print-config")
     assert 'transport = "torch"' in call(*asked, *needed)[1]
     assert 'security="none" if the whole network is trusted' in call(*asked)[2]
+
+
+def test_the_transport_by_its_earlier_name_is_told_the_present_one(call, job):
+    code, _, err = call("train", job, "--road", "/shared/a")
+    assert code == EXIT_CODES["usage"]
+    assert "--road is called --transport; write --transport /shared/a" in err
 
 
 @pytest.mark.parametrize("transport", ["/proc/x", "ftp://127.0.0.1:1/x"])

@@ -41,6 +41,11 @@ _SET = click.option(
 )
 
 
+def _refuse_road(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        raise UsageError("--road is called --transport", do=f"write --transport {value}")
+
+
 @click.command()
 @_WORKERS
 @_ENGINE
@@ -62,6 +67,9 @@ def demo(workers: int | None, engine: str | None, folder: str, settings: tuple[s
 @click.option("--threads", type=int, help="Threads of each worker.")
 @click.option(
     "--device", metavar="NAME", help="cpu, cuda, cuda:1, xpu, mps, opencl, opencl:0:1 or auto."
+)
+@click.option(
+    "--road", hidden=True, expose_value=False, allow_from_autoenv=False, callback=_refuse_road
 )
 @click.option(
     "--transport",
