@@ -349,8 +349,8 @@ def main() -> None:
         for cell, error in pool.map(measured, [cell for cell in todo if cell not in cells]):
             cells[cell] = error
             if asked.out:
-                list_image_files = [[*key, value] for key, value in cells.items()]
-                asked.out.write_text(json.dumps(list_image_files))
+                saved = [[*key, value] for key, value in cells.items()]
+                asked.out.write_text(json.dumps(saved))
     show({cell: cells[cell] for cell in todo}, asked.seeds)
 
 

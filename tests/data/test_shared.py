@@ -100,8 +100,8 @@ def test_an_examples_draws_are_its_own_whoever_reads_it():
         return {row: sorted(numbers) for row, numbers in found.items()}
 
     features = np.arange(48)[:, None]
-    run_plan_once = drawn(features, 1)
-    assert drawn(features[::-1].copy(), 4) == run_plan_once
-    assert len({number for pair in run_plan_once.values() for number in pair}) == 96
-    assert not set(drawn(features, 1, seed=2)[5]) & set(run_plan_once[5])
-    assert not set(drawn(features, 1, phase="other")[5]) & set(run_plan_once[5])
+    once = drawn(features, 1)
+    assert drawn(features[::-1].copy(), 4) == once
+    assert len({number for pair in once.values() for number in pair}) == 96
+    assert not set(drawn(features, 1, seed=2)[5]) & set(once[5])
+    assert not set(drawn(features, 1, phase="other")[5]) & set(once[5])

@@ -67,6 +67,6 @@ def test_a_walk_ends_where_no_edge_leads_on():
 
 def test_equal_edges_become_one_with_the_sum_of_their_weights():
     twice = graph_of(3, np.array([0, 0, 0]), np.array([1, 1, 2]))
-    run_plan_once = graph_of(3, np.array([0, 0]), np.array([1, 2]), np.array([2.0, 1.0]))
-    for one, other in zip(twice, run_plan_once, strict=True):
+    once = graph_of(3, np.array([0, 0]), np.array([1, 2]), np.array([2.0, 1.0]))
+    for one, other in zip(twice, once, strict=True):
         np.testing.assert_array_equal(one, other)

@@ -23,16 +23,16 @@ def batches(words, counts, size=3):
 
 def both(words):
     counts = np.arange(len(words))[::-1].astype(np.int64)
-    list_image_files, _ = collect_vocabulary(batches(words, counts), len(words))
+    listed, _ = collect_vocabulary(batches(words, counts), len(words))
     mapped, held = collect_vocabulary(batches(words, counts), 0)
     assert np.array_equal(held, counts)
-    return list_image_files, mapped
+    return listed, mapped
 
 
 @given(texts.map(lambda some: ["a", *dict.fromkeys(word for word in some if word != "a")]))
 def test_words_in_a_file_are_found_and_cut_as_those_of_a_list(words):
-    list_image_files, mapped = both(words)
-    assert (list_image_files, list(mapped), len(mapped)) == (words, words, len(words))
+    listed, mapped = both(words)
+    assert (listed, list(mapped), len(mapped)) == (words, words, len(words))
     assert [mapped[row] for row in range(-len(words), len(words))] == words + words
     for cut in (slice(1, 3), slice(None, None, -1), slice(5, 2), slice(2, 99)):
         assert mapped[cut] == words[cut]
@@ -40,7 +40,7 @@ def test_words_in_a_file_are_found_and_cut_as_those_of_a_list(words):
     assert list(mapped.rows) == words
     assert "of five" not in mapped.rows
     asked = [words[-1], "of five", None, words[0]]
-    assert row_finder(mapped)(asked).tolist() == row_finder(list_image_files)(asked).tolist()
+    assert row_finder(mapped)(asked).tolist() == row_finder(listed)(asked).tolist()
     with pytest.raises(IndexError):
         mapped[len(words)]
 
@@ -55,13 +55,13 @@ def test_words_beyond_the_limit_lie_in_a_file_and_travel_without_it():
 
 
 def test_vectors_of_words_in_a_file_answer_as_those_of_a_list(tmp_path):
-    list_image_files, mapped = both(["king", "queen", "man", "woman", "k\u00f6nig"])
+    listed, mapped = both(["king", "queen", "man", "woman", "k\u00f6nig"])
     numbers = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
-    plain, held = WordVectors(list_image_files, numbers), WordVectors(mapped, numbers)
+    plain, held = WordVectors(listed, numbers), WordVectors(mapped, numbers)
     for asked in (["king"], ["k\u00f6nig", "woman"]):
         assert held.most_similar(asked) == plain.most_similar(asked)
     held.save(tmp_path / "v.safetensors")
     again = WordVectors.load(tmp_path / "v.safetensors")
     assert is_mapped(again.words.letters)
-    assert list(again.words) == list_image_files
+    assert list(again.words) == listed
     assert again.most_similar(["man"]) == plain.most_similar(["man"])

@@ -98,16 +98,16 @@ def test_a_codec_that_cannot_pay_is_told_of_as_an_event(monkeypatch):
 @pytest.mark.parametrize("codec", ["bf16", "int8", "int4"])
 def test_fewer_bits_reach_the_same_loss(field, codec):
     """Deltas lose nothing: within a hundredth of the loss that fp32 reaches, for fewer bytes."""
-    exact, pickle_function = (
+    exact, coded = (
         field.play(diloco(every=Steps(10), codec=c), epochs=10).run() for c in ("fp32", codec)
     )
-    assert field.loss(pickle_function.vector) == pytest.approx(field.loss(exact.vector), rel=1e-2)
-    assert pickle_function.simulation.bytes < exact.simulation.bytes
+    assert field.loss(coded.vector) == pytest.approx(field.loss(exact.vector), rel=1e-2)
+    assert coded.simulation.bytes < exact.simulation.bytes
 
 
 @pytest.mark.parametrize("codec", ["bf16", "int8", "int4"])
 def test_gradients_in_fewer_bits_with_error_feedback_reach_the_same_loss(field, codec):
     exact = field.play(all_reduce(), epochs=10).run()
-    pickle_function = field.play(all_reduce(codec=codec, error_feedback=True), epochs=10).run()
-    assert field.loss(pickle_function.vector) == pytest.approx(field.loss(exact.vector), rel=1e-2)
-    assert pickle_function.simulation.bytes < exact.simulation.bytes
+    coded = field.play(all_reduce(codec=codec, error_feedback=True), epochs=10).run()
+    assert field.loss(coded.vector) == pytest.approx(field.loss(exact.vector), rel=1e-2)
+    assert coded.simulation.bytes < exact.simulation.bytes

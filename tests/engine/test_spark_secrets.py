@@ -69,14 +69,14 @@ def test_keys_stand_in_no_setting_argument_environment_or_file_of_spark(spark, t
             places.append(Places(spark, since))
 
     monkeypatch.setattr(Credentials, "worker", kept)
-    to_train_rows = spark.sparkContext.broadcast(b"a word that is handed to all")
+    broadcast = spark.sparkContext.broadcast(b"a word that is handed to all")
     plan = tiny.plan(recipes=tiny.recipes[:1])
     SparkEngine(spark).run(tiny.assignment(plan, emit=look))
     [seen] = places
     assert seen.with_(b"photinus tests"), "what is in the settings is found"
     assert seen.with_(b"pyspark"), "and what is in arguments"
     assert seen.with_(b"a word that is handed to all"), "and what is a broadcast"
-    to_train_rows.destroy()
+    broadcast.destroy()
     assert keys
     for key in keys:
         body = key.secret.splitlines()[1]

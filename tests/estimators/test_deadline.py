@@ -29,8 +29,8 @@ def test_a_short_training_takes_one_task_and_reads_the_plan_once(counted, nothin
     assert workers == 1
     assert phase.examples == 2 * 90
     assert not any("after its deadline" in text for text in warned)
-    run_plan_once = dict.fromkeys(range(3), 1)
-    assert ran() in (run_plan_once, run_plan_once | {0: 2}), "partition 0 may hold the first row"
+    once = dict.fromkeys(range(3), 1)
+    assert ran() in (once, once | {0: 2}), "partition 0 may hold the first row"
 
 
 def test_a_belief_network_is_tried_layer_by_layer(counted):

@@ -222,12 +222,12 @@ def test_a_fit_is_shown_where_that_is_asked_for(table, capsys):
 
 def test_an_autoencoder_gives_its_codes_and_its_error(table):
     coder = TorchEstimator(module="own:Coder", labelCol="", epochs=3, **QUICK).fit(table)
-    pickle_function = coder.withLayer(coder.transform(table), "encoder", "codes").toPandas()
-    rows = torch.tensor(np.stack(pickle_function.features), dtype=torch.float32)
+    coded = coder.withLayer(coder.transform(table), "encoder", "codes").toPandas()
+    rows = torch.tensor(np.stack(coded.features), dtype=torch.float32)
     module = coder.module()
     with torch.no_grad():
         np.testing.assert_allclose(
-            np.stack(pickle_function.codes), module.encoder(rows), rtol=1e-4, atol=1e-6
+            np.stack(coded.codes), module.encoder(rows), rtol=1e-4, atol=1e-6
         )
         apart = torch.nn.functional.mse_loss(module(rows), rows)
     assert coder.evaluate(table).metrics["loss"] == pytest.approx(float(apart), rel=1e-5)

@@ -119,8 +119,8 @@ TAUGHT = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples
 
 @pytest.mark.parametrize("path", TAUGHT, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_examples_and_docs_import_public_names_only(path):
-    import_named = {name for code in code_of(path) for name in modules_imported(code)}
-    assert {name for name in import_named if name.startswith("photinus.")} <= PUBLIC
+    imported = {name for code in code_of(path) for name in modules_imported(code)}
+    assert {name for name in imported if name.startswith("photinus.")} <= PUBLIC
 
 
 def test_names_for_tools_are_the_names_that_are_imported():

@@ -70,8 +70,8 @@ def test_bf16_is_torchs(vector):
 
 @given(FLOATS)
 def test_what_was_decoded_travels_unchanged(vector):
-    run_plan_once = decode("bf16", encode("bf16", vector))
-    np.testing.assert_array_equal(decode("bf16", encode("bf16", run_plan_once)), run_plan_once)
+    once = decode("bf16", encode("bf16", vector))
+    np.testing.assert_array_equal(decode("bf16", encode("bf16", once)), once)
 
 
 def test_a_vector_of_float64_keeps_the_digits_of_bf16():

@@ -113,9 +113,9 @@ def test_with_error_feedback_gradients_that_round_to_nothing_arrive_in_the_end(c
 
 
 def test_a_recipe_takes_error_feedback_only_with_a_codec_that_leaves_something_out():
-    pickle_function = compress(all_reduce(), "int4", error_feedback=True)
-    assert pickle_function == all_reduce(codec="int4", error_feedback=True)
-    assert str(pickle_function) == "all_reduce every step, merge examples, int4 with error feedback"
+    coded = compress(all_reduce(), "int4", error_feedback=True)
+    assert coded == all_reduce(codec="int4", error_feedback=True)
+    assert str(coded) == "all_reduce every step, merge examples, int4 with error feedback"
     with pytest.raises(UsageError, match="error_feedback of all_reduce needs another codec"):
         all_reduce(error_feedback=True)
     with pytest.raises(UsageError, match="error_feedback"):

@@ -76,7 +76,7 @@ def test_a_fork_of_a_process_that_used_opencl_is_refused(opencl, monkeypatch):
 def test_this_machines_device_is_listed_ready_and_measured(opencl):
     assert ready(opencl.name) == opencl.name
     assert ready("opencl").startswith("opencl:")
-    list_image_files = {device.name: device for device in found()}[opencl.name]
-    assert (list_image_files.title, list_image_files.memory_bytes > 0) == (opencl.title, True)
-    assert opencl.platform in list_image_files.driver
+    device = {device.name: device for device in found()}[opencl.name]
+    assert (device.title, device.memory_bytes > 0) == (opencl.title, True)
+    assert opencl.platform in device.driver
     assert product_gflops(opencl.name) > 0
