@@ -76,6 +76,17 @@ def as_frame(rows: Any) -> Any:  # noqa: ANN401 - whatever a user gives
     return session.createDataFrame(pairs, f"features {kind}, label {label}")
 
 
+def refuse_stream(rows: Any) -> None:  # noqa: ANN401 - whatever a user gives
+    """Refuses a streaming DataFrame: its rows have no end.
+
+    Raises:
+        UsageError: it is one.
+    """
+    if getattr(rows, "isStreaming", False):
+        do = "read the same source with spark.read; a fitted model's transform takes streams"
+        raise UsageError("these rows are a stream, and have no end", got="a streaming table", do=do)
+
+
 def columns(
     df: DataFrame, features: str | list[str], label: str | None = None
 ) -> tuple[DataFrame, ColumnSpec]:

@@ -23,7 +23,7 @@ from photinus.core.errors import UsageError, message
 from photinus.core.settings import from_dict, unknown_name
 from photinus.core.threads import use_threads
 from photinus.data.checks import RowChecks
-from photinus.data.spark import one_column, selected
+from photinus.data.spark import one_column, refuse_stream, selected
 from photinus.engine.spark.job import run_query
 from photinus.engine.spark.session import application_of
 from photinus.estimators.inputs import input_columns
@@ -140,6 +140,7 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
             UsageError: a column is unknown.
             DataError: there are no rows, or a label is no number.
         """
+        refuse_stream(dataset)
         label = self.getOrDefault("labelCol") or None
         spark, features = dataset.sparkSession, self.getOrDefault("featuresCol")
         input_spec = self.network.input_spec

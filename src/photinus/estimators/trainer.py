@@ -16,6 +16,7 @@ from pyspark.ml.param.shared import HasSeed
 from pyspark.ml.util import MLReadable, MLWritable
 
 from photinus.core.errors import UsageError
+from photinus.data.spark import refuse_stream
 from photinus.engine.spark.engine import FrameData, SparkEngine, claim_seats
 from photinus.estimators.model import KeywordParams
 from photinus.estimators.param_table import ParamRow
@@ -66,6 +67,17 @@ class TrainingEstimator(KeywordParams, Estimator[Any], HasSeed, MLWritable, MLRe
             UsageError: another user saved it, and it names code.
         """
         return ParamsReader(cls, trust_code=trust_code).load(path)
+
+    def fit(self, dataset: Any, params: Any = None) -> Any:  # noqa: ANN401 - as Spark's own
+        """Trains on a table's rows, and returns the model; for a list of ParamMaps, the models.
+
+        Raises:
+            UsageError: a column or a Param is wrong, or the table is a stream.
+            DataError: a row is wrong; the message names it.
+            NotReadyError: the cluster lacks slots.
+        """
+        refuse_stream(dataset)
+        return super().fit(dataset, params)
 
     def _job_of(self, make_job: _JobMaker, values: Mapping[str, Any]) -> Job:
         """Returns the job that `make_job` makes of Params.

@@ -344,8 +344,10 @@ def _parquet_frame_data(job: Job, source: Source) -> Any:  # noqa: ANN401 - Fram
 
 
 def _frame_data(frame: Any, source: Source) -> Any:  # noqa: ANN401 - a DataFrame -> FrameData
+    from photinus.data.spark import refuse_stream
     from photinus.engine.spark.engine import FrameData
 
+    refuse_stream(frame)
     names = list(source.features)
     return FrameData(
         frame=frame,
