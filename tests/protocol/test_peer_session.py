@@ -10,7 +10,7 @@ from photinus.data.rows import memory
 from photinus.protocol import peer_session as room
 from photinus.protocol.messages import Seat
 from photinus.protocol.peer_session import COORDINATOR, PeerSession
-from photinus.strategies.base import Message, OwnedShard
+from photinus.strategies.base import Message, OwnedShard, RowExchange
 from photinus.strategies.outer import Sgd
 from photinus.strategies.shard_backups import ShardBackup
 
@@ -347,8 +347,8 @@ def of_table(slot, value, lease=1):
     own, moved = np.zeros((1, 2)), np.zeros(1, np.int32)
     backup = ShardBackup(1, np.zeros((0, 2)), Sgd(), memory)
     owned = OwnedShard(own, (), Sgd().update, moved=moved, backup=backup)
-    push = Message("push", np.full(2, value), rows=np.array([0]), version=3, owned=owned)
-    worker.bring_push(push._replace(asks=np.array([0])))
+    push = Message("push", np.full(2, value), rows=np.array([0]), version=3)
+    worker.bring_push(push._replace(table=RowExchange(asks=np.array([0]), owned=owned)))
     return worker
 
 
@@ -368,7 +368,7 @@ def test_no_part_of_a_lost_owner_gets_into_the_meeting_that_begins_anew():
     np.testing.assert_array_equal(
         new.end_meeting(Message("agreed", version=4)).vector, [-2.5, -2.5]
     )
-    moved = one.end_meeting(Message("agreed", version=4)).moved
+    moved = one.end_meeting(Message("agreed", version=4)).table.moved
     np.testing.assert_array_equal(moved.rows, [[-2.5, -2.5]])
 
 
@@ -377,8 +377,8 @@ def test_a_new_backup_is_sent_the_rows_that_moved_since_the_last_checkpoint(kept
     worker = of_table(0, 1.0)
     own, moved = np.zeros((4, 2)), np.array([2, 0, 5, 6], np.int32)
     owned = OwnedShard(own, (), Sgd().update, moved=moved)
-    push = Message("push", np.full(2, 1.0), rows=np.array([0]), version=3, owned=owned)
-    worker.bring_push(push._replace(asks=np.array([0])))
+    push = Message("push", np.full(2, 1.0), rows=np.array([0]), version=3)
+    worker.bring_push(push._replace(table=RowExchange(asks=np.array([0]), owned=owned)))
     called = meet(worker, (0, 1))
     worker.hear_coordinator(dataclasses.replace(called, header={**called.header, "kept": kept}))
     other = of_table(1, 1.0)
@@ -392,7 +392,7 @@ def test_rows_that_came_for_another_question_are_not_taken_for_those_that_were_a
     worker, asked = of_table(0, 1.0), np.array([1, 3])
     worker.hear_coordinator(meet(worker, (0, 1)))
     worker._shards.end_round(worker._push, (0, 1), (1, 1))
-    [question] = worker._fetch_rows(Message("fetch", asks=asked))
+    [question] = worker._fetch_rows(Message("fetch", table=RowExchange(asks=asked)))
     assert (question.to, question.frame.header["restores"]) == (1, False)
     other = PeerSession()
     other.seated(Seat(RUN, 1, 0, 1, 1), 3, here(1, (0, 1), (1, 1)))

@@ -1,12 +1,14 @@
 """A round over a table among workers does what one owner of the whole table would do."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from photinus.core.clock import Clock
 from photinus.core.errors import FrameError
 from photinus.protocol.row_meeting import RowMeeting, ShardExchange
-from photinus.strategies.base import Message, OwnedShard
+from photinus.strategies.base import Message, OwnedShard, RowExchange
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.outer import Adagrad, RowAdagrad, RowAdam, Sgd
 from photinus.strategies.row_codec import RowCodec, answer_codec
@@ -24,7 +26,8 @@ def pushes(workers, codec, outer, rng):
         delta = rng.normal(size=(rows.size, WIDTH)).astype(np.float32)
         owned = OwnedShard(own, outer.init(own), outer.update, exact=1)
         sent = RowCodec(codec, WIDTH, 1).encode(delta)
-        made.append(Message("push", sent, rows=rows, asks=asks, codec=codec, owned=owned))
+        exchange = RowExchange(asks=asks, owned=owned)
+        made.append(Message("push", sent, rows=rows, codec=codec, table=exchange))
     return table, made
 
 
@@ -61,11 +64,11 @@ def test_rows_move_and_come_as_of_one_owner(workers, outer, codec):
     for meeting, push in zip(meet(brought, called(workers), rng), brought, strict=True):
         result = meeting.result()
         back = answer_codec(codec)
-        sent = decode(back, encode(back, wanted[push.asks].ravel()))
-        np.testing.assert_array_equal(result.rows, push.asks)
+        sent = decode(back, encode(back, wanted[push.table.asks].ravel()))
+        np.testing.assert_array_equal(result.rows, push.table.asks)
         np.testing.assert_array_equal(decode(result.codec, result.vector), sent)
-        own = push.owned.rows.copy()
-        own[result.moved.at] = result.moved.rows
+        own = push.table.owned.rows.copy()
+        own[result.table.moved.at] = result.table.moved.rows
         np.testing.assert_array_equal(own, wanted[meeting.slot :: workers])
         assert result.since.steps > 0
         assert result.slot == meeting.slot
@@ -76,16 +79,17 @@ def test_by_reads_rows_of_few_steps_move_by_the_sum_and_those_of_all_by_the_mean
     table, brought = pushes(workers, "fp32", Sgd(), rng)
     for slot, push in enumerate(brought):
         reads = np.where(push.rows < ROWS // 2, 1, steps).astype(np.uint16)
-        owned = push.owned._replace(by_reads=True)
+        owned = push.table.owned._replace(by_reads=True)
+        exchange = replace(push.table, owned=owned, reads=reads)
         work = Clock(steps=steps, examples=steps)
-        brought[slot] = push._replace(owned=owned, reads=reads, since=work)
+        brought[slot] = push._replace(table=exchange, since=work)
     wanted = table.copy()
     for row in range(ROWS):
         deltas = [p.vector.reshape(-1, WIDTH)[p.rows == row].sum(0) for p in brought]
         sharers = 1 if row < ROWS // 2 else max(1, sum(row in p.rows for p in brought))
         wanted[row] -= sum(deltas) / sharers
     for meeting in meet(brought, called(workers), rng):
-        moved = meeting.result().moved
+        moved = meeting.result().table.moved
         own = table[meeting.slot :: workers].copy()
         own[moved.at] = moved.rows
         np.testing.assert_allclose(own, wanted[meeting.slot :: workers], atol=1e-2)
@@ -97,7 +101,7 @@ def test_nothing_but_deltas_of_rows_and_rows_that_are_asked_for_travels():
     for meeting, push in zip(meet(brought, called(4), rng), brought, strict=True):
         parts = [meeting.part(slot) for slot in meeting.slots]
         sent = sum(held.nbytes for part in parts for held in part.values())
-        assert sent == push.rows.size * (8 + 4 * WIDTH) + push.asks.size * 8 + 8 * len(parts)
+        assert sent == push.rows.size * (8 + 4 * WIDTH) + push.table.asks.size * 8 + 8 * len(parts)
 
 
 def shares(brought):
@@ -105,7 +109,7 @@ def shares(brought):
     all_of = [ShardExchange() for _ in brought]
     for slot, (share, push) in enumerate(zip(all_of, brought, strict=True)):
         share.end_round(push, tuple(range(len(brought))), (0, 0))
-        share.request_ahead(push.asks, 7, slot)
+        share.request_ahead(push.table.asks, 7, slot)
     return all_of
 
 
@@ -116,29 +120,29 @@ def test_of_rows_that_came_ahead_only_those_come_again_that_the_round_moved(code
     plain = [meeting.result() for meeting in meet(brought, called(3), rng)]
     all_of = shares(brought)
     for slot, share in enumerate(all_of):
-        for owner, rows in share.request_ahead(brought[slot].asks, 7, slot).items():
+        for owner, rows in share.request_ahead(brought[slot].table.asks, 7, slot).items():
             share.take_answer(owner, 7, all_of[owner].rows(7, {"asks": rows})["vector"])
-    ahead = [s.fetched_ahead(push.asks, 7) for s, push in zip(all_of, brought, strict=True)]
+    ahead = [s.fetched_ahead(push.table.asks, 7) for s, push in zip(all_of, brought, strict=True)]
     assert [sorted(came) for came in ahead] == [[1, 2], [0, 2], [0, 1]]
     moved = np.unique(np.concatenate([push.rows for push in brought]))
     for meeting, wanted in zip(meet(brought, called(3), rng, ahead), plain, strict=True):
         np.testing.assert_array_equal(meeting.result().vector, wanted.vector)
         for slot in meeting.others:
-            mine = brought[slot].asks % 3 == meeting.slot
-            again = np.isin(brought[slot].asks[mine], moved).sum()
+            mine = brought[slot].table.asks % 3 == meeting.slot
+            again = np.isin(brought[slot].table.asks[mine], moved).sum()
             assert len(meeting.whole_for(slot)["which"]) == again
 
 
 def test_what_came_for_other_rows_or_of_another_version_is_of_no_use():
     _, brought = pushes(2, "fp32", Sgd(), np.random.default_rng(7))
     one, _ = shares(brought)
-    rows = one.request_ahead(brought[0].asks, 7, 0)[1]
+    rows = one.request_ahead(brought[0].table.asks, 7, 0)[1]
     one.take_answer(1, 6, np.zeros(rows.size * WIDTH, np.float32))
-    assert not one.fetched_ahead(brought[0].asks, 7)
+    assert not one.fetched_ahead(brought[0].table.asks, 7)
     one.take_answer(1, 7, np.zeros(rows.size * WIDTH, np.float32))
-    assert list(one.fetched_ahead(brought[0].asks, 7)) == [1]
-    assert not one.fetched_ahead(brought[0].asks, 8)
-    assert not one.fetched_ahead(brought[0].asks[brought[0].asks != rows[0]], 7)
+    assert list(one.fetched_ahead(brought[0].table.asks, 7)) == [1]
+    assert not one.fetched_ahead(brought[0].table.asks, 8)
+    assert not one.fetched_ahead(brought[0].table.asks[brought[0].table.asks != rows[0]], 7)
 
 
 def test_a_shard_that_is_about_to_move_answers_nobody():
@@ -159,7 +163,7 @@ def test_where_nobody_worked_nothing_moves_and_the_answer_says_so():
     for meeting in meet(brought, called(2, [0.0, 0.0]), rng):
         result = meeting.result()
         assert result.since == Clock()
-        assert not result.moved.at.size
+        assert not result.table.moved.at.size
 
 
 @pytest.mark.parametrize("rows", [[1], [-2], [ROWS + 1]])

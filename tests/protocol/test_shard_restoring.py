@@ -6,7 +6,7 @@ import pytest
 from photinus.data.rows import memory
 from photinus.protocol.row_meeting import ShardExchange
 from photinus.protocol.shard_restoring import ShardRestore
-from photinus.strategies.base import Message, OwnedShard, ShardMove
+from photinus.strategies.base import Message, OwnedShard, RowExchange, ShardMove
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.outer import RowAdagrad
 from photinus.strategies.shard_backups import ShardBackup
@@ -31,7 +31,8 @@ def agreed(rng, codec):
         backup.take(ShardMove(at, now[before][at], (sums[before][at],), {"m": np.ones(1)}))
         owned = OwnedShard(now[mine].copy(), (sums[mine].copy(),), OUTER.update, backup=backup)
         told[slot] = ShardExchange()
-        told[slot].end_round(Message("push", codec=codec, owned=owned), (0, 1, 2), (1, 0))
+        push = Message("push", codec=codec, table=RowExchange(owned=owned))
+        told[slot].end_round(push, (0, 1, 2), (1, 0))
         told[slot].request_ahead(np.empty(0, np.int64), VERSION, slot)
     return loaded, now, sums, told
 
@@ -46,7 +47,8 @@ def test_the_shard_and_the_rows_are_those_of_the_last_round(codec, numbers, monk
     outer, moved = OUTER.init(own), np.zeros(len(own), np.int32)
     owned = OwnedShard(own, outer, OUTER.update, moved=moved)
     asks = np.array([0, 1, 5, 6, 9, 20, 22])
-    brought = Message("fetch", np.empty(0), asks=asks, codec=codec, owned=owned)
+    table = RowExchange(asks=asks, owned=owned)
+    brought = Message("fetch", np.empty(0), codec=codec, table=table)
     called = Message("meet", version=VERSION, slots=(0, 1, 2))
     restoring = ShardRestore(0, called, brought)
     line = [(slot, restoring.part(slot)) for slot in restoring.others] * 2
@@ -66,7 +68,7 @@ def test_the_shard_and_the_rows_are_those_of_the_last_round(codec, numbers, monk
     came = decode(codec, encode(codec, now[asks].ravel()))
     np.testing.assert_array_equal(decode(codec, result.vector), came)
     assert result.rows.tolist() == asks.tolist()
-    assert (result.moved.at.size, result.moved.inner["m"].tolist()) == (0, [1.0])
+    assert (result.table.moved.at.size, result.table.moved.inner["m"].tolist()) == (0, [1.0])
 
 
 def test_who_stands_at_another_version_tells_nothing():
@@ -77,9 +79,9 @@ def test_who_stands_at_another_version_tells_nothing():
 def test_a_worker_that_came_to_its_last_rounds_still_tells():
     _, _, _, told = agreed(np.random.default_rng(0), "fp32")
     shares = told[1]
-    owned = shares._owned
-    shares.end_round(Message("push", owned=owned), (0, 1, 2), (1, 0))
+    table = RowExchange(owned=shares._owned)
+    shares.end_round(Message("push", table=table), (0, 1, 2), (1, 0))
     asked = {"start": np.array([0])}
     assert shares.rows(VERSION + 1, asked) is None, "its shard is about to move"
-    shares.bring_push(Message("push", version=VERSION + 1, owned=owned))
+    shares.bring_push(Message("push", version=VERSION + 1, table=table))
     assert shares.rows(VERSION + 1, asked)["after"].tolist() == [8]

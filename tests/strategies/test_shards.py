@@ -5,7 +5,7 @@ import pytest
 
 from photinus.core.clock import Clock, Seconds, Steps
 from photinus.core.errors import UsageError
-from photinus.strategies.base import Message, ShardMove, Turn
+from photinus.strategies.base import Message, RowExchange, ShardMove, Turn
 from photinus.strategies.outer import RowAdagrad
 from photinus.strategies.peers import Meetings
 from photinus.strategies.row_codec import RowCodec
@@ -22,7 +22,9 @@ def begun(strategy, rows=4):
         np.empty(0, np.int64), np.empty((0, WIDTH)), tuple(o[:0] for o in state.outer)
     )
     moved = moved._replace(outer=tuple(np.empty((0, 1)) for _ in state.outer))
-    came = Message("agreed", np.ones(4), rows=np.array([1, 3]), version=1, moved=moved)
+    came = Message(
+        "agreed", np.ones(4), rows=np.array([1, 3]), version=1, table=RowExchange(moved=moved)
+    )
     return vector, strategy.accept(vector, came, state)
 
 
@@ -65,7 +67,9 @@ def test_what_a_round_did_to_the_own_shard_is_taken_up_in_place():
     vector, state = begun(strategy)
     own = state.own
     moved = ShardMove(np.array([1]), np.full((1, WIDTH), 9.0), (np.full((1, 1), 4.0),))
-    told = Message("agreed", np.empty(0), rows=np.empty(0, np.int64), version=2, moved=moved)
+    told = Message(
+        "agreed", np.empty(0), rows=np.empty(0, np.int64), version=2, table=RowExchange(moved=moved)
+    )
     state = strategy.accept(vector, told, state)
     assert own is state.own
     assert own.tolist() == [[0, 1], [9, 9]]
@@ -87,7 +91,9 @@ def test_rounds_are_due_before_the_first_step_and_until_nobody_has_any_left():
     for steps, is_due in ((1, True), (0, False)):
         assert strategy.due(closing, state)
         _, state = strategy.offer(Turn("meet"), vector, closing, state)
-        told = Message("agreed", np.empty(0), rows=np.empty(0, np.int64), moved=nothing)
+        told = Message(
+            "agreed", np.empty(0), rows=np.empty(0, np.int64), table=RowExchange(moved=nothing)
+        )
         state = strategy.accept(vector, told._replace(since=Clock(steps)), state)
         assert bool(strategy.due(closing, state)) == is_due
 
@@ -156,7 +162,9 @@ def test_a_table_has_whole_rows_and_nothing_beside_it(numbers, floats, wrong):
 def told(rows, came, version):
     """The answer to a round that brings some rows, and moves none of the own shard."""
     nothing = ShardMove(np.empty(0, np.int64), came[:0], ())
-    return Message("agreed", came.ravel(), rows=rows, version=version, moved=nothing)
+    return Message(
+        "agreed", came.ravel(), rows=rows, version=version, table=RowExchange(moved=nothing)
+    )
 
 
 def pushed(strategy, message, count):
@@ -200,7 +208,7 @@ def test_who_restores_a_shard_drops_what_was_left_out_before_a_checkpoint():
     vector, own = np.zeros(8, np.float32), np.zeros(4, np.float32)
     held = {"left_rows": np.array([3]), "left": np.array([0.5, 0.25], np.float32)}
     for is_behind in (False, True):
-        heal = Message("heal", own.copy(), is_behind=is_behind)
+        heal = Message("heal", own.copy(), table=RowExchange(is_behind=is_behind))
         state = strategy.accept(vector, heal, strategy.init(vector))._replace(**held)
         _, state = strategy.offer(Turn("meet"), vector, Clock(), state)
         came = np.ones((2, WIDTH), np.float32)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import NotReadyError
-from photinus.strategies.base import Message, ShardMove
+from photinus.strategies.base import Message, RowExchange, ShardMove
 from photinus.strategies.outer import Sgd
 from photinus.strategies.shards import Sharded
 from photinus.training.worker_loop import _with_shard
@@ -47,9 +47,8 @@ def test_a_worker_with_room_for_its_shard_alone_keeps_no_backup_of_rows_that_mov
         state = strategy.accept(vector, heal, strategy.init(vector))
         for at, is_kept in ((None, True), (3, arrays > 1)):  # of rows 0, 2, 4 and 6
             move = nothing if at is None else ShardMove(np.array([at]), rows, ())
-            told = Message(
-                "agreed", vector[:0], rows=np.zeros(0, np.int64), moved=nothing, guarded=move
-            )
+            table = RowExchange(moved=nothing, guarded=move)
+            told = Message("agreed", vector[:0], rows=np.zeros(0, np.int64), table=table)
             state = strategy.accept(vector, told, state)
             assert (state.backup is not None) is is_kept
 

@@ -140,7 +140,7 @@ class PeerSession:
         if self._meeting is not None and set(called.slots) > set(self._meeting.slots):
             return []  # an old call: members are only ever lost
         slot, push, leases = self._seat.slot, self._push, tuple[int, ...]()
-        if push.owned is not None:  # a lost member rejoins, with other parts
+        if push.table.owned is not None:  # a lost member rejoins, with other parts
             leases = self._leases_of(called.slots)
         if self._meeting is not None and (self._meeting.slots, self._met_leases) == (
             called.slots,
@@ -169,10 +169,10 @@ class PeerSession:
         return [answer for frame in pieces for answer in self.hear_worker(frame)]
 
     def _new_meeting(self, called: Message, push: Message) -> ReduceScatter | RowMeeting:
-        slot, owned = self._seat.slot, push.owned
+        slot, owned = self._seat.slot, push.table.owned
         if owned is None:
             return ReduceScatter.called(slot, called, push)
-        ahead = self._shards.fetched_ahead(push.asks, self._version)
+        ahead = self._shards.fetched_ahead(push.table.asks, self._version)
         guard = next_to(slot, called.slots)
         backlog = self._shards.backlog(self._leases.get(guard, 0), owned)
         return RowMeeting(slot, called, push, ahead, backlog)
@@ -205,8 +205,9 @@ class PeerSession:
 
     def _fetch_rows(self, message: Message) -> list[AddressedFrame]:
         """Asks the owners of rows; answers earlier questions that waited for the shard to move."""
-        assert message.asks is not None
-        rows_by_owner = self._shards.request_ahead(message.asks, self._version, self._seat.slot)
+        asks = message.table.asks
+        assert asks is not None
+        rows_by_owner = self._shards.request_ahead(asks, self._version, self._seat.slot)
         header = {"restores": False}
         outgoing = [
             self._addressed(slot, "fetch", {"asks": rows}, header)
@@ -293,7 +294,7 @@ class PeerSession:
         """Keeps the vector of a push for the meeting; returns what to send to the coordinator."""
         self._is_sparse, message = message.kept is not None, to_dense(message)
         assert message.vector is not None
-        if (owned := message.owned) is None:
+        if (owned := message.table.owned) is None:
             sound = is_sound(message.codec, message.vector)
         else:
             by_row = RowCodec(message.codec, owned.rows.shape[1], owned.exact)

@@ -13,7 +13,7 @@ import numpy as np
 from photinus.core.errors import FrameError
 from photinus.core.parameters import Vector
 from photinus.protocol.reduce_scatter import Piece
-from photinus.strategies.base import Message, OwnedShard, ShardMove
+from photinus.strategies.base import Message, OwnedShard, RowExchange, ShardMove
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.row_codec import RowCodec, answer_codec
 from photinus.strategies.rows import shares_of_reads
@@ -87,7 +87,7 @@ class ShardExchange:
             backup_progress: the lease of the next worker, and below which row its backup has all
                 that moved.
         """
-        self._owned, self._slots = push.owned, slots
+        self._owned, self._slots = push.table.owned, slots
         self._codec = answer_codec(push.codec)
         self._version, self._requested, self._answers = -1, {}, {}
         self._backup_lease, self._backed_up_to = backup_progress
@@ -201,10 +201,10 @@ class RowMeeting:
         backlog: tuple[Vector, int] | None = None,
     ) -> None:
         assert call.vector is not None
-        assert push.owned is not None
+        assert push.table.owned is not None
         self.slot, self.slots, self.version = slot, call.slots, call.version
         self._weights = [float(w) for w in call.vector]
-        self._push, self._owned, self._ahead = push, push.owned, ahead
+        self._push, self._owned, self._ahead = push, push.table.owned, ahead
         self._width = self._owned.rows.shape[1]
         self._by_row = RowCodec(push.codec, self._width, self._owned.exact)
         self._codec = answer_codec(push.codec)
@@ -255,8 +255,8 @@ class RowMeeting:
         is_owned = self._is_owned_by(push.rows, slot)
         reads: Piece = {}
         if self._owned.by_reads:
-            assert push.reads is not None
-            reads = {"reads": push.reads[is_owned], "steps": np.array([push.since.steps])}
+            assert push.table.reads is not None
+            reads = {"reads": push.table.reads[is_owned], "steps": np.array([push.since.steps])}
         return {
             **reads,
             "rows": push.rows[is_owned],
@@ -267,7 +267,7 @@ class RowMeeting:
 
     @property
     def _requested(self) -> Vector:
-        asks = self._push.asks
+        asks = self._push.table.asks
         return np.empty(0, np.int64) if asks is None else asks
 
     def _is_owned_by(self, rows: Vector, slot: int) -> Vector:
@@ -382,6 +382,7 @@ class RowMeeting:
                 received[at] = self._ahead[slot].reshape(-1, self._width)
             answer = self._received[slot]
             received[at[answer["which"]]] = answer["vector"].reshape(-1, self._width)
+        guarded = from_arrays(self._received[self._backed_up_slot])
         work = self._push.since._replace(steps=sum(w > 0 for w in self._weights))
         return Message(
             "agreed",
@@ -390,6 +391,5 @@ class RowMeeting:
             since=work,
             codec=self._codec,
             slot=self.slot,
-            moved=self._moved,
-            guarded=from_arrays(self._received[self._backed_up_slot]),
+            table=RowExchange(moved=self._moved, guarded=guarded),
         )

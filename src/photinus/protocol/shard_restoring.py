@@ -13,7 +13,7 @@ from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
 from photinus.protocol.reduce_scatter import Piece
 from photinus.protocol.row_meeting import next_to
-from photinus.strategies.base import Message, ShardMove
+from photinus.strategies.base import Message, RowExchange, ShardMove
 from photinus.strategies.codecs import encode
 from photinus.strategies.row_codec import answer_codec
 from photinus.strategies.shard_backups import from_arrays, write
@@ -33,10 +33,11 @@ class ShardRestore:
     """
 
     def __init__(self, slot: int, call: Message, push: Message) -> None:
-        assert push.owned is not None
-        assert push.asks is not None
+        owned, asks = push.table.owned, push.table.asks
+        assert owned is not None
+        assert asks is not None
         self.slot, self.slots, self.version = slot, call.slots, call.version
-        self._push, self._owned, self._requested = push, push.owned, push.asks
+        self._push, self._owned, self._requested = push, owned, asks
         self.backup_slot = next_to(slot, self.slots)
         self._start = 0
         """The row of the own shard from which on the moved rows are asked for."""
@@ -116,5 +117,5 @@ class ShardRestore:
             since=Clock(steps=1),
             codec=codec,
             slot=self.slot,
-            moved=self._move,
+            table=RowExchange(moved=self._move),
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -106,6 +107,30 @@ class ShardMove(NamedTuple):
     """The state of its worker's inner optimizer, where another worker keeps it or returns it."""
 
 
+@dataclass(frozen=True, slots=True)
+class RowExchange:
+    """What only a message of a sharded table has.
+
+    None of it is in the message's own frame: what others need travels in the pieces of a round.
+    """
+
+    asks: Vector | None = None
+    """Going up: which rows [r] the next steps read."""
+    reads: Vector | None = None
+    """Going up: in how many steps since the last round each of the message's rows was read [r]."""
+    owned: OwnedShard | None = None
+    """Going up: the worker's own shard."""
+    moved: ShardMove | None = None
+    """With the answer: what the round does to that shard. Of `heal`: which of its rows have moved
+    since the start, and some rows as they were then; None where that is not known."""
+    guarded: ShardMove | None = None
+    """With the answer: what the round does to the shard whose backup is here."""
+    backup: Any = None
+    """Of `heal`: that backup, without a row in it."""
+    is_behind: bool = False
+    """Of `heal`: the others' shards are newer; the next worker has the rows of it that moved."""
+
+
 class Message(NamedTuple):
     """What workers and owners exchange; the frame that carries it names the seat and the lease."""
 
@@ -145,22 +170,8 @@ class Message(NamedTuple):
     """Of `publish` and `ready` the sender's, of `here` the worker's own."""
     slots: tuple[int, ...] = ()
     """Of `publish` the receivers, else the members, or those of the meeting."""
-    asks: Vector | None = None
-    """Of a sharded table, going up: which rows [r] the next steps read."""
-    reads: Vector | None = None
-    """Likewise: in how many of the steps since the last round each of `rows` was read [r]."""
-    owned: OwnedShard | None = None
-    """Likewise: the worker's own shard. It never travels."""
-    moved: ShardMove | None = None
-    """Likewise, with the answer: what the round does to it. Of `heal`: which of its rows have moved
-    since the start, and some rows as they were then; None where that is not known. It never
-    travels."""
-    guarded: ShardMove | None = None
-    """Likewise: what it does to the shard whose backup is here."""
-    backup: Any = None
-    """Likewise, of `heal`: that backup, without a row in it."""
-    is_behind: bool = False
-    """Likewise: the others' shards are newer; the next worker has the rows of it that moved."""
+    table: RowExchange = RowExchange()
+    """What a sharded table needs beside all that."""
 
 
 class Strategy(ABC):

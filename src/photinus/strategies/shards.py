@@ -14,7 +14,7 @@ import numpy as np
 from photinus.core.clock import Clock, Steps, Trigger
 from photinus.core.parameters import Vector
 from photinus.core.settings import one_of, validate, whole
-from photinus.strategies.base import PARAMETERS, Message, OwnedShard, Strategy, Turn
+from photinus.strategies.base import PARAMETERS, Message, OwnedShard, RowExchange, Strategy, Turn
 from photinus.strategies.codecs import CODECS, codec, decode
 from photinus.strategies.outer import OuterOptimizer, Sgd
 from photinus.strategies.row_codec import RowCodec, RowErrorFeedback
@@ -126,8 +126,8 @@ class Sharded(Strategy):
         if turn.kind == "publish":
             # by time it is not known which steps the round after the next one will have
             requested = None if self.every.is_deterministic else state.rows[:0]
-            return Message("fetch", version=state.version, asks=requested), state
-        owned = OwnedShard(
+            return Message("fetch", version=state.version, table=RowExchange(asks=requested)), state
+        shard = OwnedShard(
             state.own,
             _by_row(state),
             self.outer.update,
@@ -136,10 +136,11 @@ class Sharded(Strategy):
             backup=state.backup,
             exact=self.exact,
         )
+        table = RowExchange(owned=shard)
         by_row, name = RowCodec(self.codec, self.rows, self.exact), self.codec
         if state.is_behind:
             nothing = by_row.encode(state.received)
-            return Message("fetch", nothing, version=state.version, codec=name, owned=owned), state
+            return Message("fetch", nothing, version=state.version, codec=name, table=table), state
         delta = state.received - vector.reshape(-1, self.rows)[state.rows]  # [r, width]
         changed = delta.any(axis=1)
         feedback = RowErrorFeedback(state.left_rows, state.left.reshape(-1, self.rows))
@@ -161,7 +162,7 @@ class Sharded(Strategy):
             since=clock.since(state.sent),
             version=state.version,
             codec=name,
-            owned=owned,
+            table=table,
         )
         return message, state._replace(sent=clock, is_closing=clock.closing, pending=pending)
 
@@ -170,27 +171,28 @@ class Sharded(Strategy):
         if incoming.kind not in ("heal", "agreed"):
             return state
         assert incoming.vector is not None
+        table = incoming.table
         if incoming.kind == "heal":
             own = incoming.vector.reshape(-1, self.rows)
             state = self.init(vector)
             outer = incoming.outer or tuple(array.ravel() for array in self.outer.init(own))
             moved = np.zeros(len(own), np.int32)
-            if incoming.moved is not None:
-                moved[incoming.moved.at] = incoming.version
+            if table.moved is not None:
+                moved[table.moved.at] = incoming.version
             return state._replace(
                 own=own,
                 outer=outer,
                 moved=moved,
-                first=None if incoming.moved is None else incoming.moved.rows,
-                backup=incoming.backup,
+                first=None if table.moved is None else table.moved.rows,
+                backup=table.backup,
                 version=incoming.version,
-                is_behind=incoming.is_behind,
+                is_behind=table.is_behind,
             )
         assert incoming.rows is not None
-        assert incoming.moved is not None
-        write(incoming.moved, state.own, _by_row(state), state.moved, incoming.version)
-        if incoming.guarded is not None and state.backup is not None:
-            has_room = state.backup.take(incoming.guarded)
+        assert table.moved is not None
+        write(table.moved, state.own, _by_row(state), state.moved, incoming.version)
+        if table.guarded is not None and state.backup is not None:
+            has_room = state.backup.take(table.guarded)
             state = state if has_room else state._replace(backup=None)
         received = decode(incoming.codec, incoming.vector).astype(vector.dtype, copy=False)
         received = received.reshape(-1, self.rows)

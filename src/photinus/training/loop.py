@@ -102,7 +102,7 @@ def exchange(context: PhaseContext, vector: Vector, clock: Clock, state: Any) ->
             latest = reply.merged_with(latest)
         if turn.kind == "push":
             latest = _until_taken(context, latest)
-        for moved in (m.moved for m in latest.messages if m.moved is not None):
+        for moved in (m.table.moved for m in latest.messages if m.table.moved is not None):
             context.shard_moves(moved)
         state = accept(context.strategy, context.model, vector, latest.messages, state)
     return state, latest

@@ -55,7 +55,7 @@ def accept(
     """Accepts what arrived, one message after the other; returns the strategy's new state."""
     parameters = model.parameters
     for incoming in messages:
-        if incoming.moved is not None:
+        if incoming.table.moved is not None:
             model.forget()
         model.to_host(vector)
         state = strategy.accept(vector, incoming, state)
@@ -97,7 +97,7 @@ def _with_buffers(strategy: Strategy, model: Model, push: Message) -> Message:
 def _has_buffers(strategy: Strategy, model: Model, push: Message) -> bool:
     is_time = strategy.site != GRADIENT or push.version % BUFFERS_EVERY == 0
     count = model.parameters.floats.size + model.parameters.integers.size
-    return is_time and count > 0 and push.owned is None
+    return is_time and count > 0 and push.table.owned is None
 
 
 def _with_fingerprint(strategy: Strategy, model: Model, push: Message, state: Any) -> Message:  # noqa: ANN401

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from photinus.core.clock import Clock
@@ -78,11 +78,12 @@ class PhaseContext:
         feed = self.feed
         if message is None or not isinstance(feed, LookaheadFeed):
             return message
-        if message.owned is not None:
-            message = message._replace(owned=message.owned._replace(inner=self.inner.state()))
+        table, owned = message.table, message.table.owned
+        if owned is not None:
+            owned = owned._replace(inner=self.inner.state())
         reads = None if message.rows is None else feed.reads(message.rows)
-        asks = feed.asks(int(turn.kind == "publish")) if message.asks is None else message.asks
-        return message._replace(asks=asks, reads=reads)
+        asks = feed.asks(int(turn.kind == "publish")) if table.asks is None else table.asks
+        return message._replace(table=replace(table, asks=asks, reads=reads, owned=owned))
 
     def shard_moves(self, moved: ShardMove) -> None:
         """Prepares for a move of the shard: its copies take what is about to change."""

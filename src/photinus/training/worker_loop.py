@@ -18,7 +18,14 @@ from photinus.data.base import Array, Batch, Feed, Transform
 from photinus.data.rows import Allocator, Rows, memory
 from photinus.models.base import Model
 from photinus.models.optimizers import InnerOptimizer
-from photinus.strategies.base import GRADIENT_SUM, Message, ShardMove, Strategy, is_held_by_workers
+from photinus.strategies.base import (
+    GRADIENT_SUM,
+    Message,
+    RowExchange,
+    ShardMove,
+    Strategy,
+    is_held_by_workers,
+)
 from photinus.strategies.shard_backups import ShardBackup
 from photinus.training.ahead import AheadFeed, LookaheadFeed
 from photinus.training.loop import work
@@ -248,7 +255,7 @@ def _with_shard(
     """Returns the point to begin from with the worker's shard in it: made here, or asked for."""
     stage, trained = plan.phases[grant.phase].stage, context.model.parameters.trained
     width, dtype = stage.row_size, trained.dtype
-    heal = grant.heal._replace(is_behind=grant.is_behind, slot=slot)
+    heal, moved = grant.heal._replace(slot=slot), None
     optimizer = context.strategy.outer  # type: ignore[attr-defined]
     if grant.shard and AT not in grant.shard:
         arrays = yield from fetched(grant.shard, heal.version, data.room)
@@ -265,12 +272,13 @@ def _with_shard(
             named = {"vector": shard, **{f"outer.{n}": array for n, array in enumerate(outer)}}
             moved = yield from fetched_moved(grant.shard, heal.version, named)
         outer = tuple(array.ravel() for array in outer)
-        heal = heal._replace(vector=shard.ravel(), outer=outer, moved=moved)
-    if plan.workers == 1:
-        return heal
-    count = len(range((slot - 1) % plan.workers, trained.size // width, plan.workers))
-    backup = ShardBackup(count, np.empty((0, width), dtype), optimizer, data.room)
-    return heal._replace(backup=backup)
+        heal = heal._replace(vector=shard.ravel(), outer=outer)
+    backup = None
+    if plan.workers > 1:
+        count = len(range((slot - 1) % plan.workers, trained.size // width, plan.workers))
+        backup = ShardBackup(count, np.empty((0, width), dtype), optimizer, data.room)
+    table = RowExchange(moved=moved, backup=backup, is_behind=grant.is_behind)
+    return heal._replace(table=table)
 
 
 def _is_sharded(strategy: Strategy) -> bool:
