@@ -148,6 +148,11 @@ def test_questions_of_which_none_is_covered_are_refused(vectors, tmp_path):
         (lambda v: v.most_similar(["xyzzy"]), "the word has no vector; got 'xyzzy'"),
         (lambda v: v.most_similar("cat"), "takes lists of words; got 'cat'"),
         (lambda v: v.most_similar([]), "takes lists of words"),
+        (lambda v: v.most_similar(13), "takes lists of words; got 13"),
+        (lambda v: v.most_similar(["cat"], count=-1), "whole number of at least 1; got -1"),
+        (lambda v: v.most_similar(["cat"], count=2.5), "whole number of at least 1; got 2.5"),
+        (lambda v: v.most_similar([np.ones(3)]), "a vector of 4 finite numbers; got array([1., 1"),
+        (lambda v: v.most_similar([np.full(4, np.nan)]), "a vector of 4 finite numbers; got array"),
         (lambda v: v.save("v.npy"), "no format of this ending; got v.npy"),
         (lambda v: v.analogies("none.txt"), "none.txt cannot be read"),
         (lambda v: WordVectors.load("none.bin"), "there are no vectors; got none.bin"),
@@ -157,6 +162,18 @@ def test_what_cannot_be_asked_is_one_sentence(vectors, ask, said):
     with pytest.raises(UsageError) as caught:
         ask(vectors)
     assert said in str(caught.value)
+
+
+def test_a_number_is_no_vector_of_equal_numbers(vectors):
+    said = 'neither a word nor a vector of 4 finite numbers; got 13; an id is a text here: "13"'
+    for asked in (([13],), (["cat"], [13])):
+        with pytest.raises(UsageError, match=said):
+            vectors.most_similar(*asked)
+
+
+def test_a_vector_may_be_a_list_of_numbers(vectors):
+    row = vectors.vector("cat")
+    assert vectors.most_similar([row.tolist()]) == vectors.most_similar([row])
 
 
 def test_a_word_with_a_space_goes_to_safetensors_only(tmp_path):

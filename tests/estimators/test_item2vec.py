@@ -109,6 +109,17 @@ def test_an_item_without_a_vector_is_called_so_and_told_where_the_others_are(mod
     assert callable(model.getVectors)
 
 
+def test_a_vector_that_transform_added_has_neighbours(model, spark):
+    row = model.transform(spark.createDataFrame([([101],)], "items array<bigint>")).first()
+    for asked in (row.vector, row.vector.toArray().tolist()):
+        assert model.findSynonyms(asked, 1).first().item == 101
+
+
+def test_one_item_without_a_list_is_told_the_form(model):
+    with pytest.raises(UsageError, match=r"takes lists of words; got 101; most_similar\(\["):
+        model.most_similar(101)
+
+
 def test_what_holds_no_baskets_is_one_sentence(spark):
     with pytest.raises(UsageError, match="unknown column; got 'items'; known: id"):
         Item2Vec(numWorkers=1).fit(spark.range(3))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -160,6 +161,23 @@ class WordVectors:
         row: Vector = self.vectors[self._row(word)]
         return row
 
+    def _given(self, item: Any) -> Vector:  # noqa: ANN401 - what a user may give
+        """Returns a vector that was given [D], as an array.
+
+        Raises:
+            UsageError: it is none: NumPy would repeat a single number, such as an id, D times.
+        """
+        dims = self.vectors.shape[1]
+        try:
+            vector = np.asarray(item, np.float32)
+        except (TypeError, ValueError):
+            vector = np.zeros(0, np.float32)
+        if vector.shape != (dims,) or not np.isfinite(vector).all():
+            wrong = f"this is neither a word nor a vector of {dims} finite numbers"
+            do = f'an id is a text here: "{item!s}"' if np.isscalar(item) else ""
+            raise UsageError(wrong, got=repr(item)[:100], do=do)
+        return vector
+
     def _row(self, word: str) -> int:
         if word not in self.index:
             do = "it may be rarer than minCount; look at `words`"
@@ -184,16 +202,20 @@ class WordVectors:
                 comparing with all words: one word in twenty may be missing. For many questions.
 
         Raises:
-            UsageError: a word has no vector, or nothing is asked for.
+            UsageError: a word has no vector, one is neither a text nor a vector, `count` is below
+                1, or nothing is asked for.
             NotReadyError: an index needs usearch, which is missing.
         """
-        if isinstance(positive, str) or isinstance(negative, str) or not [*positive, *negative]:
+        is_single = any(isinstance(x, str) or not np.iterable(x) for x in (positive, negative))
+        if is_single or not [*positive, *negative]:
             do = 'most_similar(["king", "woman"], ["man"])'
             raise UsageError("most_similar takes lists of words", got=repr(positive), do=do)
+        if not isinstance(count, int | np.integer) or count < 1:
+            raise UsageError("count must be a whole number of at least 1", got=repr(count))
         query, query_rows = np.zeros(self.vectors.shape[1], np.float32), list[int]()
         for sign, items in ((1.0, positive), (-1.0, negative)):
             for item in items:
-                vector = self.vector(item) if isinstance(item, str) else item
+                vector = self.vector(item) if isinstance(item, str) else self._given(item)
                 query += np.float32(sign) * vector / max(float(np.linalg.norm(vector)), 1e-12)
                 if isinstance(item, str) and item in self.index:
                     query_rows.append(self.index[item])

@@ -215,18 +215,15 @@ class VectorsModel(KeywordParams, Model, HasInputCol, HasOutputCol, MLWritable, 
         count: int = 10,
     ) -> list[tuple[Any, float]]:
         """See `WordVectors.most_similar`; ids of items and nodes may be whole numbers."""
-        sides = [
-            side if isinstance(side, str) else [_term_text(term) for term in side]
-            for side in (positive, negative)
-        ]
-        for term in (term for side in sides if not isinstance(side, str) for term in side):
+        sides = [_term_texts(side) for side in (positive, negative)]
+        for term in (term for side in sides if isinstance(side, list) for term in side):
             self._check_known(term)
         pairs = self.vectors.most_similar(*sides, count=count)
         return list(zip(self._ids([word for word, _ in pairs]), [x for _, x in pairs], strict=True))
 
-    def _check_known(self, term: str | Vector) -> None:
+    def _check_known(self, term: Any) -> None:  # noqa: ANN401 - what a user may give
         """Refuses a word without a vector by what this model calls it."""
-        if isinstance(term, np.ndarray):
+        if not isinstance(term, str):
             return
         try:
             self.vectors.vector(term)
@@ -388,8 +385,11 @@ def send_arrays(
     return load
 
 
-def _term_text(term: str | int | Vector) -> str | Vector:
-    return term if isinstance(term, np.ndarray) else str(term)
+def _term_texts(terms: Any) -> Any:  # noqa: ANN401 - what a user may give
+    """Returns words and ids as texts, vectors as they are; what is no list as it is, too."""
+    if isinstance(terms, str) or not np.iterable(terms):
+        return terms
+    return [str(term) if np.isscalar(term) else term for term in terms]
 
 
 def _mean(
