@@ -77,7 +77,7 @@ class Tape:
     def assert_exact(self):
         """Each number of a slot is used once, in order; cursors only go forwards in a phase."""
         applied, cursor, pushed, versions, known = {}, {}, {}, {}, set()
-        for op, frame, told in self.lines:
+        for op, frame, details in self.lines:
             if op == "back":  # nobody knew the parameters any more: positions fall with them
                 cursor.clear()
                 phase = self._phase(applied)
@@ -97,7 +97,7 @@ class Tape:
             if op == "apply":
                 assert number in pushed, "applied what was never pushed"
                 assert number not in applied, "applied twice"
-                applied[number], versions[number] = frame, told["applied_in"]
+                applied[number], versions[number] = frame, details["applied_in"]
                 known.add(number)
                 at = (frame.slot, frame.phase)
                 is_shared = "fragment" in frame.header or not frame.header.get("examples", 0)
@@ -242,13 +242,13 @@ def field():
 @pytest.fixture
 def agreed(monkeypatch):
     """(phase's run, version) -> what each worker held after it."""
-    held, accept = defaultdict(list), strategies._Peer.accept
+    fingerprints, accept = defaultdict(list), strategies._Peer.accept
 
     def accepting(self, vector, incoming, state):
         state = accept(self, vector, incoming, state)
         if incoming.kind == "agreed":
-            held[incoming.version].append(fingerprint(vector))
+            fingerprints[incoming.version].append(fingerprint(vector))
         return state
 
     monkeypatch.setattr(strategies._Peer, "accept", accepting)
-    return held
+    return fingerprints

@@ -33,12 +33,12 @@ class Meter:
 
     def exchange(self, frame, seconds):
         sent, received = self.link.bytes_sent, self.link.bytes_received
-        heard = self.link.exchange(frame, seconds)
+        reply = self.link.exchange(frame, seconds)
         if frame is not None and frame.kind == "push":
             self.pushes += 1
             self.up += self.link.bytes_sent - sent
             self.down += self.link.bytes_received - received
-        return heard
+        return reply
 
     def close(self):
         self.link.close()
@@ -91,8 +91,8 @@ def test_a_codec_that_cannot_pay_is_told_of_as_an_event(monkeypatch):
         monkeypatch.setattr(MemoryPeer, "bytes_per_second", rate)
         events = []
         measured(diloco(every=Steps(4)), events)
-        told = [e.text for e in events if type(e).__name__ == "Warned"]
-        assert len([t for t in told if t.startswith("codec int8 cannot pay")]) == warned
+        warnings = [e.text for e in events if type(e).__name__ == "Warned"]
+        assert len([t for t in warnings if t.startswith("codec int8 cannot pay")]) == warned
 
 
 @pytest.mark.parametrize("codec", ["bf16", "int8", "int4"])

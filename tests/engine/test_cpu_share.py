@@ -98,28 +98,28 @@ def test_a_wait_that_took_too_long_is_made_up_for():
 
 
 def test_a_life_waits_in_its_batches_and_hears_and_says_the_same():
-    said = [Hello(3, 0), StepDone(1, {}), Exchange(None, None, 1), StepDone(1, {})]
-    heard, settled = [], []
+    requests = [Hello(3, 0), StepDone(1, {}), Exchange(None, None, 1), StepDone(1, {})]
+    replies, settled = [], []
 
     def life():
-        for ask in said:
+        for ask in requests:
             try:
-                heard.append((yield ask))
+                replies.append((yield ask))
             except FencedError:
-                heard.append("fenced")
+                replies.append("fenced")
 
     class Counted:
         def settle(self):
-            settled.append(len(heard))
+            settled.append(len(replies))
 
-    held = paced(life(), Counted())
-    assert next(held) is said[0]
-    assert held.send("grant") is said[1]
-    assert held.send(StepReply(1.0)) is said[2]
-    assert held.throw(FencedError("another one")) is said[3]
+    generator = paced(life(), Counted())
+    assert next(generator) is requests[0]
+    assert generator.send("grant") is requests[1]
+    assert generator.send(StepReply(1.0)) is requests[2]
+    assert generator.throw(FencedError("another one")) is requests[3]
     with pytest.raises(StopIteration):
-        held.send(StepReply(2.0))
-    assert heard == ["grant", StepReply(1.0), "fenced", StepReply(2.0)]
+        generator.send(StepReply(2.0))
+    assert replies == ["grant", StepReply(1.0), "fenced", StepReply(2.0)]
     assert settled == [1, 3], "before a step is told of, so that its wait is a part of it"
 
 
@@ -133,9 +133,9 @@ def test_a_life_that_is_left_is_closed_and_one_that_fails_says_so():
         finally:
             closed.append(True)
 
-    held = paced(life(), CpuShare(1.0))
-    next(held)
-    held.close()
+    generator = paced(life(), CpuShare(1.0))
+    next(generator)
+    generator.close()
     failing = paced(life(), CpuShare(1.0))
     next(failing)
     with pytest.raises(ValueError, match="mine"):
@@ -146,8 +146,10 @@ def test_a_life_that_is_left_is_closed_and_one_that_fails_says_so():
 def test_a_share_that_threads_or_processors_cannot_use_is_refused(monkeypatch):
     check_share(None, 1)
     check_share(2.0, 2)
-    said = "more than a worker's threads use; got 1.5 of 1; set threads to 2, or cpu_share to at "
-    with pytest.raises(UsageError, match=said + "most 1"):
+    pattern = (
+        "more than a worker's threads use; got 1.5 of 1; set threads to 2, or cpu_share to at "
+    )
+    with pytest.raises(UsageError, match=pattern + "most 1"):
         check_share(1.5, 1)
     monkeypatch.setattr(cpu_share, "processors", lambda: 2)
     check_processors(2.0, 7)
@@ -172,10 +174,10 @@ def test_in_the_simulator_a_share_makes_steps_longer_and_changes_no_bit(
     cluster = {"step_seconds": 0.01, "latency_seconds": 0.0, "bytes_per_second": 1e12}
     free = field.play(field.small["averaging"], cluster=cluster)
     plan = replace(free.simulation.plan, limits=WorkerLimits(cpu_share=share, threads=threads))
-    held = Simulation(plan, field.parts(4), SimulatedCluster(**cluster))
-    result = held.run()
+    simulation = Simulation(plan, field.parts(4), SimulatedCluster(**cluster))
+    result = simulation.run()
     assert (free.run().vector == result.vectors[-1]).all()
-    assert held.now == pytest.approx(times * free.simulation.now, rel=1e-3)
+    assert simulation.now == pytest.approx(times * free.simulation.now, rel=1e-3)
 
 
 def test_a_fault_that_slows_a_simulated_worker_comes_on_top_of_its_share(field):
@@ -183,10 +185,10 @@ def test_a_fault_that_slows_a_simulated_worker_comes_on_top_of_its_share(field):
     plain = field.play(field.small["averaging"], cluster=cluster)
     plan = replace(plain.simulation.plan, limits=WorkerLimits(cpu_share=0.5))
     slowed = SimulatedCluster(**cluster, faults=Faults().slow(0, factor=3.0))
-    held = Simulation(plan, field.parts(4), slowed)
-    held.run()
+    simulation = Simulation(plan, field.parts(4), slowed)
+    simulation.run()
     plain.run()
-    assert held.now > 5 * plain.simulation.now
+    assert simulation.now > 5 * plain.simulation.now
 
 
 def rows_and_stage(epochs):
@@ -221,9 +223,9 @@ def test_a_real_worker_uses_no_more_than_its_share_to_the_same_bits(tiny):
             looks.append((time.monotonic(), used_seconds(pids[0])))
 
     plan = TrainingPlan(phases=(phase,), workers=1, limits=WorkerLimits(cpu_share=0.25))
-    held = LocalEngine().run(tiny.assignment(plan, data=data, emit=note))
+    capped = LocalEngine().run(tiny.assignment(plan, data=data, emit=note))
     free = LocalEngine().run(tiny.assignment(replace(plan, limits=WorkerLimits()), data=data))
-    assert all(np.array_equal(a, b) for a, b in zip(held.vectors, free.vectors, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(capped.vectors, free.vectors, strict=True))
     (began, before), (ended, after) = looks[0], looks[-1]
     assert ended - began > 2.0, "long enough to be measured"
     assert 0 < (after - before) / (ended - began) <= 1.1 * 0.25

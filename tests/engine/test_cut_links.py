@@ -27,16 +27,16 @@ def test_a_link_that_stays_cut_leaves_one_out_and_says_which(field, agreed, name
     played.simulation.at(at, played.simulation.cut, 1, 3)
     played.run(until=200)
     assert played.result is not None
-    (told,) = played.tape.warnings()
-    assert told.startswith("workers 1 and 3 could not reach each other")
-    assert "worker 3 is left out of this round, and is brought up to date" in told
+    (warning,) = played.tape.warnings()
+    assert warning.startswith("workers 1 and 3 could not reach each other")
+    assert "worker 3 is left out of this round, and is brought up to date" in warning
     assert {e.slot for e in played.tape.of("WorkerJoined") if e.lease > 1} == {3}
     applied = played.tape.assert_exact()
     ended = played.tape.of("PhaseEnded")[0]
     assert played.tape.examples(applied) == ended.examples
     if TRANSPORTS[name].is_deterministic:
         assert ended.examples == 4 * len(field.labels)
-    assert all(len(set(held)) == 1 for held in agreed.values())
+    assert all(len(set(fingerprints)) == 1 for fingerprints in agreed.values())
     assert field.loss(played.vector) < 0.5
 
 
@@ -66,8 +66,8 @@ def test_who_is_missed_by_all_is_left_out_and_comes_back_when_the_network_is_men
     for other in (1, 2, 3):
         simulation.at(0.3, simulation.cut, 0, other, 8.0)
     played.run(until=300)
-    (told,) = played.tape.warnings()
-    assert told.startswith("workers 1 and 0 could not reach each other")
+    (warning,) = played.tape.warnings()
+    assert warning.startswith("workers 1 and 0 could not reach each other")
     assert [e.slot for e in played.tape.of("WorkerJoined") if e.lease > 1] == [0]
     played.tape.assert_exact()
     rounds = played.tape.of("RoundClosed")
@@ -114,13 +114,13 @@ def test_two_workers_whose_link_is_cut_both_train_again_once_it_is_mended(
     played.simulation.at(1.0, played.simulation.cut, 0, 1, mended_after)
     played.run(until=400)
     assert played.result is not None
-    told = played.tape.warnings()
+    warnings = played.tape.warnings()
     leases = [e.lease for e in played.tape.of("WorkerJoined") if e.slot == 1]
     assert max(e.lease for e in played.tape.of("WorkerJoined") if e.slot == 0) == 1
     if mended_after == 3.0:
-        assert (told, leases) == ([], [1])
+        assert (warnings, leases) == ([], [1])
     else:
-        assert all(t.startswith("workers 0 and 1 could not reach each other for") for t in told)
+        assert all(t.startswith("workers 0 and 1 could not reach each other for") for t in warnings)
         assert leases[:2] == [1, 2]
         met = [e.slots for e in played.tape.of("RoundClosed")]
         is_again = (0, 1) in met[met.index((0,)) :]
@@ -130,7 +130,7 @@ def test_two_workers_whose_link_is_cut_both_train_again_once_it_is_mended(
     assert played.tape.examples(applied) == ended.examples
     if PAIRS[name].is_deterministic:
         assert ended.examples == 20 * len(field.labels)
-    assert all(len(set(held)) == 1 for held in agreed.values())
+    assert all(len(set(fingerprints)) == 1 for fingerprints in agreed.values())
     assert field.loss(played.vector) < 0.5
 
 
@@ -161,5 +161,5 @@ def test_strictly_periodic_loss_ends_nevertheless(field, agreed, name, every, wo
         played = field.play(strategy, workers, cluster=loses, epochs=1).run(until=400)
         assert played.result is not None, (every, first)
         assert played.tape.warnings() == []
-        assert all(len(set(held)) == 1 for held in agreed.values())
+        assert all(len(set(fingerprints)) == 1 for fingerprints in agreed.values())
         played.tape.assert_exact()

@@ -205,9 +205,13 @@ def test_a_quorum_goes_on_and_the_late_keep_their_progress(field, grace):
     played = field.play(strategy, epochs=20, cluster=speeds).run()
     assert played.counts["missed"] > 0
     applied = played.tape.assert_exact()
-    mine = [f.header for (slot, _), f in applied.items() if slot == 3]
-    assert sum(said.get("examples", 0) for said in mine) == mine[-1]["position"], "no step is lost"
-    assert any(said["steps"] > 16 for said in mine if "steps" in said), "of a later round, too"
+    headers = [f.header for (slot, _), f in applied.items() if slot == 3]
+    assert sum(header.get("examples", 0) for header in headers) == headers[-1]["position"], (
+        "no step is lost"
+    )
+    assert any(header["steps"] > 16 for header in headers if "steps" in header), (
+        "of a later round, too"
+    )
     assert field.loss(played.vector) < 0.2
 
 

@@ -31,8 +31,8 @@ class Executor:
         return fetch_once(plain(), FrozenFile(self.path))
 
     def grant(self, hello, history=(FROZEN,)):
-        told = history[hello.has :]
-        self.sent += sum(vector.size for vector in told)
+        missing = history[hello.has :]
+        self.sent += sum(vector.size for vector in missing)
         heal = Message("heal", np.zeros(1))
         return Grant(
             phase=0,
@@ -43,7 +43,7 @@ class Executor:
             progress=0.0,
             heal=heal,
             is_fresh=True,
-            history=told,
+            history=missing,
         )
 
 

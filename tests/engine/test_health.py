@@ -32,10 +32,10 @@ def test_consistency_is_the_spread_of_the_parameters_over_their_length(field):
     played = field.play(averaging(every=Steps(10), codec="fp32"), epochs=1).run()
     first = [f for op, f, _ in played.tape.lines if op == "push"][:4]
     start = field.stage().build((), 0).parameters.trained
-    held = start - np.stack([f.arrays["vector"] for f in first])
-    apart = np.sqrt(((held - held.mean(axis=0)) ** 2).sum(axis=1).mean())
+    vectors = start - np.stack([f.arrays["vector"] for f in first])
+    apart = np.sqrt(((vectors - vectors.mean(axis=0)) ** 2).sum(axis=1).mean())
     outer = averaging().outer
-    agreed, _ = outer.update(start, start - held.mean(axis=0), outer.init(start))
+    agreed, _ = outer.update(start, start - vectors.mean(axis=0), outer.init(start))
     length = np.linalg.norm(agreed)
     assert metric(played, "consistency")[0] == pytest.approx(apart / length)
 
@@ -52,20 +52,20 @@ def test_who_meets_without_an_owner_tells_the_distance_from_where_all_meet(
     field, name, monkeypatch
 ):
     """By hand, from what each worker held before it took the mean in."""
-    told, accept = [], loop.accept
+    distances, accept = [], loop.accept
 
     def accepting(strategy, model, vector, messages, state):
         before = vector.copy()
         state = accept(strategy, model, vector, messages, state)
         if any(m.kind == "agreed" for m in messages):
-            told.append(np.linalg.norm(before - vector) / np.linalg.norm(vector))
+            distances.append(np.linalg.norm(before - vector) / np.linalg.norm(vector))
         return state
 
     monkeypatch.setattr(loop, "accept", accepting)
     strategy = replace(MEETINGS[name], outer=Sgd(), codec="fp32")
     apart = metric(field.play(strategy, epochs=3, share="fastest").run(), "consistency")
-    assert len(apart) * 4 == len(told)
-    by_hand = np.sqrt(np.square(told).reshape(-1, 4).mean(axis=1))
+    assert len(apart) * 4 == len(distances)
+    by_hand = np.sqrt(np.square(distances).reshape(-1, 4).mean(axis=1))
     np.testing.assert_allclose(apart, by_hand, rtol=1e-6)
     assert min(apart) > 0
 

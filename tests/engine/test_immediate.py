@@ -167,8 +167,8 @@ def test_a_late_joiner_starts_from_what_the_owner_has(field, strategy):
 
     def watch(node, frame):
         if frame.kind == "grant" and frame.slot == 2 and frame.lease == 2:
-            held = simulation.coordinator.owner.point
-            is_held = (frame.arrays["vector"] == held.vector).all()
+            point = simulation.coordinator.owner.point
+            is_held = (frame.arrays["vector"] == point.vector).all()
             grants.append(is_held and frame.header["version"] > 0)
         deliver(node, frame)
 
@@ -206,8 +206,8 @@ def test_a_cut_of_the_owner_is_gone_on_from_with_every_position(field, strategy)
     starts = {}
     for op, frame, _ in resumed.tape.lines:
         if op == "apply":
-            said = frame.header
-            starts.setdefault(frame.slot, said["position"] - said.get("examples", 0))
+            header = frame.header
+            starts.setdefault(frame.slot, header["position"] - header.get("examples", 0))
     assert starts == first, "every example position counts once"
     assert counted(resumed) + snapshot.applied >= 12 * len(field.labels)
     assert field.loss(resumed.vector) < TRAINED

@@ -230,6 +230,6 @@ def test_each_worker_has_chance_of_its_own(tmp_path, monkeypatch, capfd):
     rows = ArrayData(np.eye(2, dtype=np.float32).repeat(16, 0), np.arange(2).repeat(16))
     plan = TrainingPlan(phases=(phase,), workers=2)
     LocalEngine().run(RunSpec(plan=plan, data=rows, run=os.urandom(16)))
-    told = [line.split()[1:] for line in capfd.readouterr().out.splitlines() if "chance" in line]
-    for numbers in zip(*told, strict=True):
+    draws = [line.split()[1:] for line in capfd.readouterr().out.splitlines() if "chance" in line]
+    for numbers in zip(*draws, strict=True):
         assert len(set(numbers)) == len(numbers) >= 2

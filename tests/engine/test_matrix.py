@@ -46,7 +46,7 @@ MATRIX = {
 """A row -> its fault, and all that a user is told."""
 
 
-def told(played):
+def output_lines(played):
     """Losses, returns and warnings in the words of the terminal."""
     events = [e for e in played.tape.events if type(e).__name__ in ("WorkerLost", "Warned")]
     events += [e for e in played.tape.of("WorkerJoined") if e.lease > 1]
@@ -63,14 +63,14 @@ def test_each_fault_is_told_in_these_words_and_the_run_goes_on(field, name, row)
     assert np.isfinite(played.vector).all()
     assert field.loss(played.vector) < 0.6
     assert played.simulation.happened == [f for f in faults.planned if f.kind != "slow"]
-    said = told(played)
+    output = output_lines(played)
     if NAN in lines:  # its lease ends, and it heals
-        assert NAN.fullmatch(said[0]), said
-        unused = [line for line in said[1:] if line != BACK]  # its rows are not done again
+        assert NAN.fullmatch(output[0]), output
+        unused = [line for line in output[1:] if line != BACK]  # its rows are not done again
         assert len(unused) == (name != "all_reduce")  # there it is one mini-batch
         assert all("examples of worker 1 were not used" in line for line in unused)
     else:
-        assert said == lines
+        assert output == lines
     played.tape.assert_exact()
 
 
@@ -160,7 +160,7 @@ def strings(file):
 
 @pytest.mark.parametrize("row", list(ROW.finditer(PAGE.read_text())), ids=lambda row: row[1])
 def test_each_message_of_the_page_is_asserted_by_a_test_of_its_row(row):
-    said = "\n".join(strings(file) for file in set(re.findall(r"`(tests/[\w/]+\.py)::", row[0])))
+    texts = "\n".join(strings(file) for file in set(re.findall(r"`(tests/[\w/]+\.py)::", row[0])))
     quoted = [part.strip("; ") for q in re.findall(r'"([^"]+)"', row[0]) for part in q.split("…")]
     assert bool(quoted) != (row[1] in UNTOLD)
-    assert [part for part in quoted if part and part not in said] == []
+    assert [part for part in quoted if part and part not in texts] == []

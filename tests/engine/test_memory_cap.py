@@ -55,14 +55,14 @@ def test_memory_that_is_merely_kept_for_later_is_given_back_first():
 def test_a_thread_of_its_own_tells_once_which_worker_takes_how_much(monkeypatch):
     monkeypatch.setattr(memory_cap, "LOOK_SECONDS", 0.001)
     monkeypatch.setattr(memory_cap, "GRACE_SECONDS", 1_000.0)
-    errors, told = [], threading.Event()
+    errors, reported = [], threading.Event()
 
     def exceeded(error):
         errors.append(error)
-        told.set()
+        reported.set()
 
     with MemoryCap(512 * MIB, 3, exceeded, reading(100, 500, 513), end=errors.clear):
-        assert told.wait(10)
+        assert reported.wait(10)
     assert [str(error) for error in errors] == [
         "worker 3 takes more memory than it may; got 513 MiB of 512 MiB; "
         "set memory to more, use a smaller batch, or more workers"
@@ -82,9 +82,9 @@ def test_a_worker_that_does_not_leave_is_ended(monkeypatch):
 def test_a_worker_that_leaves_by_itself_is_not_ended(monkeypatch):
     monkeypatch.setattr(memory_cap, "LOOK_SECONDS", 0.001)
     monkeypatch.setattr(memory_cap, "GRACE_SECONDS", 1_000.0)
-    told, ended = threading.Event(), threading.Event()
-    with MemoryCap(512 * MIB, 3, lambda error: told.set(), reading(100, 513), ended.set):
-        assert told.wait(10)
+    reported, ended = threading.Event(), threading.Event()
+    with MemoryCap(512 * MIB, 3, lambda error: reported.set(), reading(100, 513), ended.set):
+        assert reported.wait(10)
     assert not ended.is_set()
 
 
@@ -127,8 +127,10 @@ def test_rows_of_spark_get_half_of_a_workers_memory(tiny, memory, streams):
 
 
 def test_a_cap_below_what_the_process_has_at_its_start_is_refused():
-    said = "memory is less than worker 2 takes before it has any row; got 64 MiB, and 180 MiB taken"
-    with pytest.raises(NotReadyError, match=said):
+    pattern = (
+        "memory is less than worker 2 takes before it has any row; got 64 MiB, and 180 MiB taken"
+    )
+    with pytest.raises(NotReadyError, match=pattern):
         MemoryCap(64 * MIB, 2, print, reading(180))
 
 
@@ -184,8 +186,10 @@ def trained(memory, tmp_path, monkeypatch, text=GROWS):
 @pytest.mark.processes
 def test_a_worker_whose_model_grows_ends_the_run_in_one_sentence(tmp_path, monkeypatch):
     """Each of 400 steps keeps 16 MiB: without a cap that would be 6 GiB in each worker."""
-    said = r"^worker [01] takes more memory than it may; got \d+ MiB of 700 MiB; set memory to more"
-    with pytest.raises(RunFailedError, match=said):
+    pattern = (
+        r"^worker [01] takes more memory than it may; got \d+ MiB of 700 MiB; set memory to more"
+    )
+    with pytest.raises(RunFailedError, match=pattern):
         trained(700 * MIB, tmp_path, monkeypatch)
 
 

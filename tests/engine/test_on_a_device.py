@@ -126,8 +126,8 @@ def test_a_belief_networks_phases_on_any_device_have_the_processors_bits(
         phases = tuple(p for stage in model.stages() for p in split(stage, strategy, 2))
         plan = TrainingPlan(phases=phases, workers=2, devices=(device,))
         ended.append(SimulatedEngine().run(RunSpec(plan=plan, data=data, run=bytes(16))).vectors)
-    asked = {RBM: layers or job, MLP: tuned or job}
-    assert set(placed) == {model for model, device in asked.items() if device != "cpu"}
+    devices = {RBM: layers or job, MLP: tuned or job}
+    assert set(placed) == {model for model, device in devices.items() if device != "cpu"}
     assert len(ended[0]) == 3
     for mine, theirs in zip(*ended, strict=True):
         assert np.array_equal(mine, theirs)

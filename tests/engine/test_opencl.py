@@ -46,9 +46,9 @@ def test_workers_on_spark_train_the_cifar_network_on_an_opencl_device(opencl, sp
     [there] = run(SparkEngine(spark), data, opencl.name, events.append)
     joined = [e.device for e in events if type(e).__name__ == "WorkerJoined"]
     assert joined == [opencl.name] * 2
-    told = [e.text for e in events if type(e).__name__ == "Log"]
+    logs = [e.text for e in events if type(e).__name__ == "Log"]
     step = f"device {opencl.name}: a step computes 3 addmm, 6 convolution, 2 convolution_backward, "
-    assert sum(step in text and text.endswith("none of them here") for text in told) == 2
+    assert sum(step in text and text.endswith("none of them here") for text in logs) == 2
     [here] = run(SimulatedEngine(), data, "cpu", events.append)
     np.testing.assert_allclose(there, here, atol=1e-4)
 
@@ -60,8 +60,8 @@ def test_workers_on_spark_train_a_belief_network_on_an_opencl_device(opencl, spa
     stages = DBN(**shape, pretraining=layers, fine_tuning=network).stages()
     data, events = replace(data, scale=1 / 255), []
     there = run(SparkEngine(spark), data, opencl.name, events.append, stages)
-    told = [e.text for e in events if type(e).__name__ == "Log"]
-    assert sum(f"device {opencl.name}: a step computes" in text for text in told) == 4
+    logs = [e.text for e in events if type(e).__name__ == "Log"]
+    assert sum(f"device {opencl.name}: a step computes" in text for text in logs) == 4
     here = run(SimulatedEngine(), data, "cpu", events.append, stages)
     for mine, theirs in zip(there, here, strict=True):  # a unit at its threshold may be drawn else
         assert np.linalg.norm(mine - theirs) < 1e-3 * np.linalg.norm(theirs)

@@ -243,16 +243,16 @@ def test_the_schedule_goes_on_over_the_border(monkeypatch):
         step(self, trained, gradient, progress)
 
     monkeypatch.setattr(inners.TorchOptimizer, "step", stepping)
-    told = {}
+    progress_until = {}
     for until in (0.4, None):
         seen.clear()
         run_of(cut_in_two(net(), until)).go()
-        told[until] = list(seen)
-    assert told[0.4] == sorted(told[0.4])
-    assert told[0.4][0] == 0.0
-    assert told[0.4] == pytest.approx(told[None], abs=1e-12)
+        progress_until[until] = list(seen)
+    assert progress_until[0.4] == sorted(progress_until[0.4])
+    assert progress_until[0.4][0] == 0.0
+    assert progress_until[0.4] == pytest.approx(progress_until[None], abs=1e-12)
     last_steps = 3 * 24 / (EPOCHS * sum(EVEN[3]))
-    assert 1 - last_steps < told[0.4][-1] < 1
+    assert 1 - last_steps < progress_until[0.4][-1] < 1
 
 
 @pytest.mark.parametrize("patience", [0, 1])

@@ -107,7 +107,7 @@ def test_a_resumed_run_goes_on_with_the_momentum_that_it_had(field, name):
 def test_a_resumed_run_goes_on_with_what_its_codec_left_out(field, strategy):
     whole = field.play(strategy, epochs=6, callbacks={"checkpoint_seconds": 0.2}).run()
     snapshot = whole.tape.snapshots[len(whole.tape.snapshots) // 2]
-    assert all("agreement.left" in held for held in snapshot.inner.values())
+    assert all("agreement.left" in state for state in snapshot.inner.values())
     assert strategy.recipe == "all_reduce" or snapshot.point.left.any()
     snapshot = snapshot_from(twin(snapshot), "")
     resumed = field.play(strategy, epochs=6, callbacks={"term": 2}, snapshot=snapshot).run()

@@ -39,8 +39,8 @@ class Flipping(Strategy):
     def accept(self, vector, incoming, state):
         state = self._inside.accept(vector, incoming, state)
         if incoming.version == self._version:
-            held = vector if self.site == GRADIENT else state.anchor
-            held[0] += 2.0
+            target = vector if self.site == GRADIENT else state.anchor
+            target[0] += 2.0
             self._version = -1
         return state
 

@@ -96,11 +96,11 @@ class Given:
 @pytest.fixture
 def shared():
     """A run of four workers on four slots, told of another; each look is a second later."""
-    told, clock = [], iter(range(1000))
+    events, clock = [], iter(range(1000))
     own = run_of("own", 4, place="shared", held=4)
-    sharing = SeatSharing(Urgency(), own, lambda: 4, told.append, now=lambda: next(clock))
+    sharing = SeatSharing(Urgency(), own, lambda: 4, events.append, now=lambda: next(clock))
     with sharing.joined():
-        yield sharing, Given(), told
+        yield sharing, Given(), events
     forget_here("other")
 
 
@@ -109,7 +109,7 @@ def other(workers, held, **fields):
 
 
 def test_a_run_gives_up_what_a_more_urgent_one_lacks_and_takes_it_back_when_it_is_free(shared):
-    sharing, seats, told = shared
+    sharing, seats, events = shared
     assert not sharing.look(seats)
     assert not seats.slots
     other(3, 0)
@@ -125,7 +125,7 @@ def test_a_run_gives_up_what_a_more_urgent_one_lacks_and_takes_it_back_when_it_i
     forget_here("other")
     assert len(sharing.look(seats)) == 2
     assert not seats.slots
-    assert told[0].text == (
+    assert events[0].text == (
         "workers [1, 2, 3] give their seats up at the end of their round; another run is due them"
     )
 

@@ -92,8 +92,8 @@ def test_a_gradient_that_is_no_number_costs_one_push(field, recipe):
     faults = Faults().nan(slot=1, step=7)
     played = field.play(recipe, epochs=4, cluster={"faults": faults}).run()
     assert np.isfinite(played.vector).all()
-    told, unused = played.tape.warnings()
-    assert "worker 1 pushed values that are not finite" in told
+    dropped, unused = played.tape.warnings()
+    assert "worker 1 pushed values that are not finite" in dropped
     assert "examples of worker 1 were not used" in unused
     played.tape.assert_exact()
 

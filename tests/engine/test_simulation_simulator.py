@@ -115,8 +115,8 @@ def test_an_empty_partition_holds_nobody_up(field, name):
     played = field.play(field.small[name], parts=field.parts(4, [100, 0, 60, 120])).run()
     assert played.simulation.now < 10
     assert played.simulation.steps[1] == 0
-    told = [text for text in played.tape.warnings() if "empty" in text]
-    assert told == ["1 of 4 partitions are empty; repartition the data, or use fewer workers"]
+    warnings = [text for text in played.tape.warnings() if "empty" in text]
+    assert warnings == ["1 of 4 partitions are empty; repartition the data, or use fewer workers"]
     applied = played.tape.assert_exact()
     assert played.tape.examples(applied) == 2 * 280
 
@@ -126,8 +126,8 @@ def test_a_skew_of_a_hundred_to_one_is_trained_to_its_end(field, name):
     played = field.play(field.small[name], 3, parts=field.parts(3, [400, 40, 4])).run()
     applied = played.tape.assert_exact()
     assert played.tape.examples(applied) == 2 * 444
-    [told] = played.tape.warnings()
-    assert told == (
+    [warning] = played.tape.warnings()
+    assert warning == (
         "worker 0 holds 90% of the rows; got 3 workers; repartition the data, or use fewer workers"
     )
 

@@ -114,8 +114,10 @@ def test_a_coordinator_that_was_overtaken_is_fenced_and_another_goes_on_from_its
         afar.result()
         tasks.end()
     book.close()
-    said = [event.text for event in events if isinstance(event, Warned)]
-    assert any(f"back as term {overtaking + 1}, from phase000" in text for text in said), said
+    warnings = [event.text for event in events if isinstance(event, Warned)]
+    assert any(f"back as term {overtaking + 1}, from phase000" in text for text in warnings), (
+        warnings
+    )
     assert tasks.errors == {}
     assert audit(tmp_path / "ledger.jsonl").is_exact
 

@@ -190,14 +190,14 @@ def test_a_task_that_takes_more_memory_than_it_may_ends_the_run_in_one_sentence(
     """The model alone takes 256 MB, and as much again for gradient, anchor and push."""
     rows = ArrayData(np.ones((16, 8_000), np.float32), np.arange(16))
     engine = SparkEngine(spark)
-    with pytest.raises(NotReadyError, match="before it has any row") as told:
+    with pytest.raises(NotReadyError, match="before it has any row") as refused:
         engine.run(tiny.assignment(large_plan(8_000, memory=1 << 20), data=rows))
-    [taken] = re.findall(r"and (\d+) MiB taken", str(told.value))
+    [taken] = re.findall(r"and (\d+) MiB taken", str(refused.value))
     most = int(taken) + 400  # a worker of Spark holds what earlier tasks have left in it
-    said = (
+    pattern = (
         rf"^worker 0 takes more memory than it may; got \d+ MiB of {most} MiB; set memory to more"
     )
-    with pytest.raises(RunFailedError, match=said):
+    with pytest.raises(RunFailedError, match=pattern):
         engine.run(tiny.assignment(large_plan(8_000, memory=most << 20), data=rows))
     free = replace(large_plan(1_000, epochs=1.0), limits=WorkerLimits(cpu_share=0.5))
     few = ArrayData(np.ones((16, 1_000), np.float32), np.arange(16))

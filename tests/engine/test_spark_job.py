@@ -84,8 +84,8 @@ def test_a_job_that_spark_gave_up_is_submitted_again_and_said_so():
     script, events = [], []
     wait_for_end(Place(script, looks=4), Job(script, "ValueError: lost"), events.append)
     assert script == ["start"] * 3
-    said = {event.text for event in events}
-    assert said == {"Spark gave the job up; got ValueError: lost; it is submitted again"}
+    texts = {event.text for event in events}
+    assert texts == {"Spark gave the job up; got ValueError: lost; it is submitted again"}
 
 
 def test_a_job_that_spark_gives_up_again_and_again_ends_the_run():
@@ -131,8 +131,8 @@ def test_what_no_kill_explains_has_no_cure_of_memory():
     lost = "ExecutorLostFailure (executor 1 exited) Reason: Command exited with code 137"
     assert "spark.executor.memoryOverhead" in cure_of(lost, "yarn")
     assert cure_of("ValueError: no such row", "yarn") == ""
-    told = cause_of(KILLED.format(more=": Fatal Python error: Segmentation fault"))
-    assert "Segmentation fault" in told, "what faulthandler says is kept"
+    cause = cause_of(KILLED.format(more=": Fatal Python error: Segmentation fault"))
+    assert "Segmentation fault" in cause, "what faulthandler says is kept"
 
 
 def test_a_job_whose_application_has_ended_is_not_tried_again():
@@ -338,17 +338,17 @@ def test_what_a_task_refuses_with_is_passed_on_in_its_own_class_and_a_lost_link_
 
 
 def test_a_job_that_ends_with_its_run_is_no_job_that_was_given_up():
-    script, said = [], []
-    wait_for_end(Place(script, looks=1), Job(script), said.append)
-    assert (script, said) == (["start"], [])
+    script, events = [], []
+    wait_for_end(Place(script, looks=1), Job(script), events.append)
+    assert (script, events) == (["start"], [])
 
 
 def test_a_job_whose_copies_starve_a_worker_is_ended_after_two_minutes_and_begun_anew():
     script, events, now = [], [], [0.0]
     slots, job = {1}, Job(script)
     starving = StarvationWatch(lambda: frozenset(slots), events.append, lambda: now[0])
-    for seconds, held in ((0, {1}), (119, set()), (1, {1}), (119, {1})):
-        slots, now[0] = held, now[0] + seconds
+    for seconds, running in ((0, {1}), (119, set()), (1, {1}), (119, {1})):
+        slots, now[0] = running, now[0] + seconds
         starving.look(job)
     assert (script, events) == ([], []), "a task came meanwhile"
     now[0] += 1

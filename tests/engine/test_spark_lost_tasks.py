@@ -11,13 +11,13 @@ LOST = "ExecutorLostFailure (executor 1 exited caused by one of the running task
 
 class Job:
     failed = 0
-    asked = 0
+    reads = 0
 
     def failures(self):
         return self.failed
 
     def ended_tasks(self):
-        self.asked += 1
+        self.reads += 1
         return [(1, "11"), (0, "13")][: self.failed]
 
 
@@ -32,11 +32,11 @@ def test_each_task_that_failed_is_told_once():
     for job.failed in (0, 1, 1, 2):
         deaths.look(job)
     assert seats == [(1, "11"), (0, "13")]
-    assert job.asked == 2, "Spark's store is read only when a task has failed"
+    assert job.reads == 2, "Spark's store is read only when a task has failed"
 
 
-def task(number, slot, status, said=None):
-    text = SimpleNamespace(isDefined=lambda: said is not None, get=lambda: said)
+def task(number, slot, status, message=None):
+    text = SimpleNamespace(isDefined=lambda: message is not None, get=lambda: message)
     return SimpleNamespace(
         taskId=lambda: number,
         partitionId=lambda: slot,

@@ -86,6 +86,6 @@ def test_the_scarcest_of_cores_and_resources_bounds_the_slots_under_dynamic_allo
         "spark.dynamicAllocation.maxExecutors": "2",
         "spark.executor.cores": "4",
     }
-    asked = {name: SimpleNamespace(amount=amount) for name, amount in amounts.items()}
-    profile = SimpleNamespace(taskResources={"cpus": SimpleNamespace(amount=1.0)} | asked)
+    requests = {name: SimpleNamespace(amount=amount) for name, amount in amounts.items()}
+    profile = SimpleNamespace(taskResources={"cpus": SimpleNamespace(amount=1.0)} | requests)
     assert max_slots(Conf(**elastic | settings), profile) == slots

@@ -118,8 +118,10 @@ def test_a_start_that_fails_is_one_sentence(pyspark, monkeypatch):
 
 
 def test_a_cluster_that_lets_nobody_in_is_told_without_javas_trace(pyspark, monkeypatch):
-    said = "An error occurred while calling None.X.\n: java.lang.IllegalStateException: a stopped"
-    monkeypatch.setattr(Builder, "failure", RuntimeError(f"{said} context\n\tat org.apache"))
+    message = (
+        "An error occurred while calling None.X.\n: java.lang.IllegalStateException: a stopped"
+    )
+    monkeypatch.setattr(Builder, "failure", RuntimeError(f"{message} context\n\tat org.apache"))
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master spark://one:7077 pyspark-shell")
     with pytest.raises(NotReadyError) as caught:
         session.spark_session(1)
@@ -215,5 +217,5 @@ def test_a_real_session_starts_quietly_and_retries_a_killed_worker(tmp_path):
         [sys.executable, str(program)], capture_output=True, text=True, cwd=tmp_path, timeout=240
     )
     assert done.stdout.splitlines() == ["10", "[]", "AnalysisException"], done.stderr
-    said = [line for line in done.stderr.splitlines() if "incubator" not in line]
-    assert said == []
+    lines = [line for line in done.stderr.splitlines() if "incubator" not in line]
+    assert lines == []

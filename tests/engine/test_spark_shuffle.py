@@ -28,7 +28,7 @@ def trained(spark, tiny, data, recipe=LOCAL, *, shuffle=True):
     return result.vectors[-1], events
 
 
-def told(events):
+def label_warnings(events):
     return [
         e.text
         for e in events
@@ -40,7 +40,7 @@ def test_rows_sorted_by_label_are_redistributed_once_and_each_is_used_as_often(
     spark, tiny, by_label
 ):
     vector, events = trained(spark, tiny, by_label)
-    [text] = told(events)
+    [text] = label_warnings(events)
     assert "redistributed by their hash, once; shuffle=False leaves them" in text
     assert sorted(e.slot for e in events if isinstance(e, WorkerJoined)) == [0, 1, 2]
     [ended] = [e for e in events if isinstance(e, PhaseEnded)]
@@ -57,7 +57,7 @@ def test_rows_stay_where_the_user_says_so_or_where_every_step_is_shared(
     spark, tiny, by_label, recipe, shuffle, warnings
 ):
     _, events = trained(spark, tiny, by_label, recipe, shuffle=shuffle)
-    assert len(told(events)) == warnings
-    assert not any("redistributed" in text for text in told(events))
+    assert len(label_warnings(events)) == warnings
+    assert not any("redistributed" in text for text in label_warnings(events))
     rows = [e.examples for e in events if isinstance(e, WorkerJoined)]
     assert rows == [30, 30, 30]

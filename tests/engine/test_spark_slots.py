@@ -20,13 +20,13 @@ def run_of(workers, slots, events, begun, may_end, application="one"):
 
 
 def test_a_run_waits_for_the_slots_of_another_and_says_so():
-    told, first, second, end = [], *(threading.Event() for _ in range(3))
-    one = run_of(3, 4, told, first, end)
+    events, first, second, end = [], *(threading.Event() for _ in range(3))
+    one = run_of(3, 4, events, first, end)
     assert first.wait(5)
-    waits, said = threading.Event(), []
+    waits, texts = threading.Event(), []
 
     def note(event):
-        said.append(event.text)
+        texts.append(event.text)
         waits.set()
 
     class Events(list):
@@ -39,8 +39,8 @@ def test_a_run_waits_for_the_slots_of_another_and_says_so():
     assert second.wait(5)
     one.join()
     other.join()
-    assert not told
-    assert said == [
+    assert not events
+    assert texts == [
         "2 workers need 2 slots at the same time; got 4 slots, of which other runs of this "
         "application hold 3; this run waits for them"
     ]
@@ -50,16 +50,16 @@ def test_a_run_waits_for_the_slots_of_another_and_says_so():
 def test_nobody_waits_where_both_fit_or_nothing_is_bounded_or_another_application(
     slots, application
 ):
-    told, end = [], threading.Event()
+    events, end = [], threading.Event()
     begun = [threading.Event(), threading.Event()]
-    runs = [run_of(3, slots, told, begun[0], end)]
+    runs = [run_of(3, slots, events, begun[0], end)]
     assert begun[0].wait(5)
-    runs.append(run_of(2, slots, told, begun[1], end, application))
+    runs.append(run_of(2, slots, events, begun[1], end, application))
     assert begun[1].wait(5)
     end.set()
     for run in runs:
         run.join()
-    assert not told
+    assert not events
 
 
 def test_a_run_that_failed_holds_nothing():

@@ -117,9 +117,9 @@ def test_a_failure_that_comes_again_is_told_with_its_place_and_the_user_s_own_tr
 
     owner = owned(Sum())
     run_all(owner, work)
-    said, *trace = owner.failure.splitlines()
-    assert said.startswith("gradient failed twice in the same way on partition ")
-    assert "got ZeroDivisionError: division by zero (test_spark_task_runner.py, line " in said
+    message, *trace = owner.failure.splitlines()
+    assert message.startswith("gradient failed twice in the same way on partition ")
+    assert "got ZeroDivisionError: division by zero (test_spark_task_runner.py, line " in message
     assert max(tries.count(unit) for unit in tries) == 2
     files = [line for line in trace if line.startswith("  File ")]
     assert len(files) == 1, "photinus' own lines are left out"

@@ -34,8 +34,8 @@ def python(request, tmp_path):
     done = subprocess.run([*pip, f"pyspark=={version}.*"], capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"Spark {version} cannot be had: {done.stderr.strip()[-200:]}")
-    asked = [plan, "-c", "import pyspark; print(pyspark.__version__)"]
-    found = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    command = [plan, "-c", "import pyspark; print(pyspark.__version__)"]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert found.startswith(f"{version}."), found
     yield plan
     shutil.rmtree(folder)

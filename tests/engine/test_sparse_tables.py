@@ -84,9 +84,9 @@ def test_rows_that_changed_train_to_the_bits_of_whole_vectors(name):
     plain = dataclasses.replace(strategy, rows=0)
     whole, all_up, all_down = trained(engine, plain, sparse=False)
     np.testing.assert_array_equal(some, whole)
-    told = strategy.table_warning(TABLE)
-    assert (up < all_up / 3) == (told == "" or "fetch" in told)
-    assert (down < all_down / 3) == (told == "" and all_down > 0)
+    warning = strategy.table_warning(TABLE)
+    assert (up < all_up / 3) == (warning == "" or "fetch" in warning)
+    assert (down < all_down / 3) == (warning == "" and all_down > 0)
 
 
 @pytest.mark.parametrize("name", ["averaging int8", "averaging among workers", "publish"])

@@ -47,8 +47,8 @@ def proved(tiny, folder, book, events, epochs):
     assert found.is_exact, found.offences
     (end,) = [e for e in events if isinstance(e, PhaseEnded)]
     assert end.examples == epochs * len(tiny.labels)
-    told = [e.text for e in events if isinstance(e, Warned)]
-    assert not [text for text in told if "different parameters" in text or "reach" in text]
+    warnings = [e.text for e in events if isinstance(e, Warned)]
+    assert not [text for text in warnings if "different parameters" in text or "reach" in text]
     return sorted((e.slot, e.lease) for e in events if isinstance(e, WorkerJoined))
 
 

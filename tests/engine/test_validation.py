@@ -46,8 +46,8 @@ class Played:
         """The oracle: the model's own measure over all rows that were set aside."""
         self.model.load(vector)
         sums = {}
-        for held in self.held:
-            batch = held.batch(held.order)
+        for part in self.held:
+            batch = part.batch(part.order)
             for name, value in self.model.measure(Batch(batch.features, batch.labels)).items():
                 sums[name] = sums.get(name, 0.0) + value
         return sums
@@ -55,13 +55,13 @@ class Played:
 
 def test_rows_set_aside_are_no_rows_to_train_on(field):
     rows = field.rows()
-    train, held = rows.parted(0.2)
-    assert len(train) + len(held) == len(rows)
-    assert not set(train.order.tolist()) & set(held.order.tolist())
-    assert 0.1 < len(held) / len(rows) < 0.3
+    train, validation = rows.parted(0.2)
+    assert len(train) + len(validation) == len(rows)
+    assert not set(train.order.tolist()) & set(validation.order.tolist())
+    assert 0.1 < len(validation) / len(rows) < 0.3
     again = field.rows(np.arange(len(rows))[::-1])
     same = {tuple(x) for x in again.features[again.parted(0.2)[1].order]}
-    assert same == {tuple(x) for x in rows.features[held.order]}, "whoever holds them"
+    assert same == {tuple(x) for x in rows.features[validation.order]}, "whoever holds them"
 
 
 @pytest.mark.parametrize("name", RECIPES)

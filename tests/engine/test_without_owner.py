@@ -66,9 +66,9 @@ def test_after_every_exact_agreement_all_hold_the_same_bits(field, agreed, name,
     played = field.play(WAYS[name], cluster=cluster, epochs=4).run(until=200)
     assert len(agreed) > 3
     met = {event.version: len(event.slots) for event in played.tape.of("RoundClosed")}
-    assert {version: len(held) for version, held in agreed.items()} == met
+    assert {version: len(fingerprints) for version, fingerprints in agreed.items()} == met
     assert [met[n] for n in (1, 2, 3)] == [4, 4, 4], "until the first is done with its rows"
-    assert all(len(set(held)) == 1 for held in agreed.values())
+    assert all(len(set(fingerprints)) == 1 for fingerprints in agreed.values())
     assert fingerprint(played.vector) == agreed[max(agreed)][0]
     assert played.tape.of("PhaseEnded")[0].examples == 4 * len(field.labels)
     assert played.tape.warnings() == []
@@ -137,7 +137,7 @@ def test_any_worker_may_die_and_its_rows_are_done_once(field, agreed, name):
         sum(f.header.get("examples", 0) for f in applied.values())
         == played.tape.of("PhaseEnded")[0].examples
     )
-    assert all(len(set(held)) == 1 for held in agreed.values())
+    assert all(len(set(fingerprints)) == 1 for fingerprints in agreed.values())
     assert field.loss(played.vector) < 0.5
     assert played.tape.warnings() == []
 
@@ -179,10 +179,10 @@ def test_rounds_tell_every_byte_that_workers_sent_each_other(field, monkeypatch,
     played = field.play(
         {**WAYS, "deltas": averaging(every=Steps(3), owners=4)}[name], epochs=4
     ).run(until=200)
-    told = [e.bytes_up for e in played.tape.of("RoundClosed")]
-    assert sum(told) == sent["bytes"]
+    bytes_up = [e.bytes_up for e in played.tape.of("RoundClosed")]
+    assert sum(bytes_up) == sent["bytes"]
     if name == "deltas":  # each worker says (K - 1)/K of a bf16 vector, and hears as much, twice
-        assert told == [2 * 3 * 2 * played.vector.size] * len(told)
+        assert bytes_up == [2 * 3 * 2 * played.vector.size] * len(bytes_up)
 
 
 @pytest.mark.parametrize("name", WAYS)

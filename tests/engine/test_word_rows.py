@@ -35,19 +35,19 @@ class Bag(Model):
 
     def _forward(self, batch):
         words, labels = batch.features.astype(int), np.asarray(batch.labels).astype(int)
-        held = self.parameters.view("words")[words].mean(1)  # [B, WIDTH]
-        z = np.exp(held @ self.parameters.view("W"))
+        hidden = self.parameters.view("words")[words].mean(1)  # [B, WIDTH]
+        z = np.exp(hidden @ self.parameters.view("W"))
         p = z / z.sum(1, keepdims=True)
-        return words, labels, held, p, -np.log(p[np.arange(len(p)), labels])
+        return words, labels, hidden, p, -np.log(p[np.arange(len(p)), labels])
 
     def learn(self, batch, seed):
-        words, labels, held, p, loss = self._forward(batch)
+        words, labels, hidden, p, loss = self._forward(batch)
         p[np.arange(len(p)), labels] -= 1
         p /= len(p)
         self._gradient.trained[:] = 0
         back = (p @ self.parameters.view("W").T / LENGTH)[:, None].repeat(LENGTH, 1)
         np.add.at(self._gradient.view("words"), words, back)
-        self._gradient.view("W")[:] = held.T @ p
+        self._gradient.view("W")[:] = hidden.T @ p
         return self._gradient.trained, {"loss": float(loss.mean())}
 
     def measure(self, batch):
@@ -108,10 +108,10 @@ def test_pushes_of_rows_train_to_the_bits_of_whole_pushes(outer, codec):
     for rows in (0, WIDTH):
         parts = {"every": Steps(3), "codec": codec, "outer": outer}
         found.append(trained(SimulatedEngine(EVENLESS), downpour(rows=rows, **parts), 3))
-    (whole, told), (some, told_some) = found
+    (whole, events), (some, events_some) = found
     np.testing.assert_array_equal(some, whole)
     assert loss(some) < 0.8 < 1.0 < loss(Bag().parameters.trained)
-    for all_of_it, of_rows in zip(sent(told), sent(told_some), strict=True):
+    for all_of_it, of_rows in zip(sent(events), sent(events_some), strict=True):
         assert 0 < of_rows < all_of_it / 10
 
 
@@ -129,9 +129,9 @@ def test_rows_travel_over_real_links(tmp_path):
     alone, _ = trained(LocalEngine(), downpour(every=Steps(3), rows=WIDTH, codec="fp32"), 1)
     plain, _ = trained(SimulatedEngine(), downpour(every=Steps(3), codec="fp32"), 1)
     np.testing.assert_array_equal(alone, plain)
-    some, told = trained(LocalEngine(), downpour(every=Steps(3), rows=WIDTH), 2)
+    some, events = trained(LocalEngine(), downpour(every=Steps(3), rows=WIDTH), 2)
     assert loss(some) < 0.9
-    (end,) = [e for e in told if isinstance(e, PhaseEnded)]
-    pushes = sum(e.rounds for e in told if isinstance(e, RoundClosed))
+    (end,) = [e for e in events if isinstance(e, PhaseEnded)]
+    pushes = sum(e.rounds for e in events if isinstance(e, RoundClosed))
     assert end.examples >= 6 * 240
-    assert all(0 < n < pushes * Bag().parameters.trained.nbytes / 10 for n in sent(told))
+    assert all(0 < n < pushes * Bag().parameters.trained.nbytes / 10 for n in sent(events))

@@ -77,9 +77,9 @@ def test_a_stranger_at_a_worker_is_told_in_its_log(tiny, monkeypatch):
     plan, events = tiny.plan(recipes=(publish(every=Steps(4)),)), []
     with DriverSession(tiny.assignment(plan, emit=events.append)) as session:
         run_all(session, lambda slot: opened(tiny, slot))
-    told = [(e.slot, e.text) for e in events if type(e).__name__ == "Log"]
-    assert {slot for slot, _ in told} == {0, 1}
-    assert all("turned away; got 1 without a key of this run; look who" in text for _, text in told)
+    logs = [(e.slot, e.text) for e in events if type(e).__name__ == "Log"]
+    assert {slot for slot, _ in logs} == {0, 1}
+    assert all("turned away; got 1 without a key of this run; look who" in text for _, text in logs)
 
 
 def test_an_error_of_ours_stays_what_it_is(tiny):
