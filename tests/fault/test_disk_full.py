@@ -148,5 +148,5 @@ def test_a_full_disk_costs_checkpoints_for_a_while_and_no_bit(disk, left, tmp_pa
     assert np.array_equal(outcome.vector, whole.vector)
     assert "the disk was full" not in shown.getvalue(), "lines wait until there is room"
     assert audit(outcome.folder / "ledger.jsonl").is_exact
-    told = [s.event for s in read(outcome.folder / "events.jsonl")]
-    assert len([e for e in told if isinstance(e, CheckpointFailed)]) == len(failed)
+    events = [s.event for s in read(outcome.folder / "events.jsonl")]
+    assert len([e for e in events if isinstance(e, CheckpointFailed)]) == len(failed)

@@ -113,8 +113,8 @@ class Driver:
     def until(self, word):
         """Reads what it says, to the line that is a word, or a version that is as high."""
         for line in self.process.stdout:
-            said = line.strip()
-            if said == word or (said.isdigit() and word.isdigit() and int(said) >= int(word)):
+            output = line.strip()
+            if output == word or (output.isdigit() and word.isdigit() and int(output) >= int(word)):
                 return
         code = self.end()
         raise AssertionError(f"it ended with {code} and never said {word}: {self.errors}")
@@ -124,8 +124,8 @@ class Driver:
         return self.process.returncode
 
     def of(self, kind):
-        said = (s.event for s in read(self.folder / "events.jsonl"))
-        return [event for event in said if type(event).__name__ == kind]
+        events = (s.event for s in read(self.folder / "events.jsonl"))
+        return [event for event in events if type(event).__name__ == kind]
 
     @property
     def left(self):

@@ -155,8 +155,8 @@ def trained(request, tmp_path, rows):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_empty_partition_is_told_of_and_holds_nobody_up(trained, engine):
     run = trained(engine, Faults().few_rows(slot=1)).run()
-    told = "1 of 3 partitions are empty; repartition the data, or use fewer workers"
-    assert run.warnings == [told]
+    expected = "1 of 3 partitions are empty; repartition the data, or use fewer workers"
+    assert run.warnings == [expected]
     assert run.of(RoundClosed)[-1].examples >= 4 * 200
     assert [e.examples for e in run.of(WorkerJoined) if e.slot == 1] == [0]
 
@@ -164,8 +164,8 @@ def test_an_empty_partition_is_told_of_and_holds_nobody_up(trained, engine):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_partitions_of_a_hundred_to_one_are_told_of_and_trained_to_the_end(trained, engine):
     run = trained(engine, Faults().few_rows(slot=1, rows=1).few_rows(slot=2, rows=1)).run()
-    told = "worker 0 holds 98% of the rows; got 3 workers; "
-    assert run.warnings == [told + "repartition the data, or use fewer workers"]
+    expected = "worker 0 holds 98% of the rows; got 3 workers; "
+    assert run.warnings == [expected + "repartition the data, or use fewer workers"]
     assert run.of(RoundClosed)[-1].examples >= 4 * 100
 
 
@@ -191,8 +191,8 @@ def test_slots_that_others_hold_are_waited_for_and_told_of(trained, engine):
         "spark": "other jobs hold 3 of 4 slots: end them, or ask for fewer workers",
         "local": "wait: their processes are starting on this machine, which is busy or slow",
     }
-    told = do.get(engine, "wait, or look at the logs of those that are missing")
-    assert f"1 of 3 workers came within 30 s; {told}" in run.warnings
+    advice = do.get(engine, "wait, or look at the logs of those that are missing")
+    assert f"1 of 3 workers came within 30 s; {advice}" in run.warnings
     assert run.of(RoundClosed)[-1].examples >= 4 * ROWS
 
 
@@ -216,10 +216,10 @@ def test_memory_that_runs_out_ends_the_run_with_worker_batch_and_advice(trained,
     error = MemoryError if engine == "simulate" else RunFailedError
     with pytest.raises(error) as failed:
         run.run()
-    said = "\n".join([str(failed.value), *getattr(failed.value, "__notes__", [])])
-    assert "memory ran out: use a smaller batch, or fewer workers" in said
-    assert "partition 1, in the batch of its examples 50 to 59" in said
-    assert "Unable to allocate 1.00 GiB" in said
+    message = "\n".join([str(failed.value), *getattr(failed.value, "__notes__", [])])
+    assert "memory ran out: use a smaller batch, or fewer workers" in message
+    assert "partition 1, in the batch of its examples 50 to 59" in message
+    assert "Unable to allocate 1.00 GiB" in message
 
 
 @pytest.fixture
@@ -235,9 +235,9 @@ def test_a_slow_link_is_told_of_with_what_to_do(trained, wide, engine):
     run = trained(engine, Faults().slow_link(slot=1, bytes_per_second=200e3))
     run.rows = wide
     run.run(model=longer(10.0, features=WIDE))
-    [told] = [text for text in run.warnings if "sends for" in text]
-    assert re.match(r"worker 1 sends for \d+% of its time; got .* after every 5 steps; ", told)
-    assert "agree less often, as averaging(every=Steps(" in told
+    [warning] = [text for text in run.warnings if "sends for" in text]
+    assert re.match(r"worker 1 sends for \d+% of its time; got .* after every 5 steps; ", warning)
+    assert "agree less often, as averaging(every=Steps(" in warning
 
 
 def test_a_slow_link_costs_the_simulators_seconds(trained, wide, tmp_path):
@@ -290,9 +290,9 @@ def test_a_killed_driver_resumes_past_a_flipped_bit_to_the_same_bits(
     ):  # two checkpoints on a fast machine, too: each pause is followed by one
         faults = faults.freeze(0, 250, seconds=0.5).freeze(0, 500, seconds=0.5)
     faults = faults.noted_in(str(tmp_path / "diary"))
-    asked = job(engine=engine, model=longer(150.0), checkpoint_seconds=seconds)
+    original = job(engine=engine, model=longer(150.0), checkpoint_seconds=seconds)
     script = DRIVER.format(faults=faults, patience=PATIENT_SECONDS)
-    command = [sys.executable, "-c", script, tmp_path / "run", json.dumps(asked.to_dict())]
+    command = [sys.executable, "-c", script, tmp_path / "run", json.dumps(original.to_dict())]
     died = subprocess.run([*command, tmp_path / "rows.npz"], capture_output=True, text=True)
     assert died.returncode == -signal.SIGKILL, died.stderr
     notes = [json.loads(line)["kind"] for line in (tmp_path / "diary").read_text().splitlines()]
@@ -301,15 +301,15 @@ def test_a_killed_driver_resumes_past_a_flipped_bit_to_the_same_bits(
     for module, name in ((jobs, "LEASE_SECONDS"), (leases, "RETURN_SECONDS")):
         monkeypatch.setattr(module, name, PATIENT_SECONDS)
     monkeypatch.setattr(reachability, "LATE_SECONDS", PATIENT_SECONDS)
-    data, told = ArrayData(features, labels), []
-    outcome = resume(tmp_path / "run", data, callbacks=(told.append,), engine=SimulatedEngine())
-    refused = [e.text for e in told if isinstance(e, Warned) and "is refused" in e.text]
+    data, events = ArrayData(features, labels), []
+    outcome = resume(tmp_path / "run", data, callbacks=(events.append,), engine=SimulatedEngine())
+    refused = [e.text for e in events if isinstance(e, Warned) and "is refused" in e.text]
     assert re.match(
         r"checkpoint \S+ is refused: \S+\.safetensors: sha256 mismatch; got", refused[0]
     )
     assert audit(tmp_path / "run" / "ledger.jsonl").is_exact
     whole = train(
-        Job.from_dict(asked.to_dict() | {"engine": "simulate"}), data, folder=tmp_path / "w"
+        Job.from_dict(original.to_dict() | {"engine": "simulate"}), data, folder=tmp_path / "w"
     )
     assert np.array_equal(outcome.vector, whole.vector)
 

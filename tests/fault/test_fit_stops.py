@@ -56,13 +56,13 @@ SAID = re.compile(
 
 def ends(folder):
     """How each term ended, and how long after its last round."""
-    said, at = [], 0.0
+    endings, at = [], 0.0
     for stamped in read(folder / "events.jsonl"):
         if isinstance(stamped.event, RoundClosed):
             at = stamped.at
         if isinstance(stamped.event, RunEnded):
-            said.append((stamped.event.state, stamped.at - at))
-    return said
+            endings.append((stamped.event.state, stamped.at - at))
+    return endings
 
 
 def python(code, folder):
@@ -78,15 +78,15 @@ def python(code, folder):
 def test_ctrl_c_in_a_script_ends_fit_in_one_sentence_whose_command_goes_on(tmp_path):
     table = TABLE.replace("PRESSED", IN_THE_SCRIPT)
     done = python(table + FIT, tmp_path)
-    said = SAID.search(done.stderr)
-    assert said, done.stderr
+    match = SAID.search(done.stderr)
+    assert match, done.stderr
     assert done.returncode == -signal.SIGINT
-    assert done.stderr.strip().splitlines()[-1] == f"KeyboardInterrupt: {said[0]}"
-    folder = tmp_path / said[2]
+    assert done.stderr.strip().splitlines()[-1] == f"KeyboardInterrupt: {match[0]}"
+    folder = tmp_path / match[2]
     [(state, seconds)] = ends(folder)
     assert state == "stopped"
     assert seconds < MOST_SECONDS
-    done = python(f"{table}\noutcome = {said[1]}table)\nprint(outcome.model())", tmp_path)
+    done = python(f"{table}\noutcome = {match[1]}table)\nprint(outcome.model())", tmp_path)
     assert "Linear(in_features=6" in done.stdout, done.stderr
     assert [state for state, _ in ends(folder)] == ["stopped", "done"]
     assert audit(folder / "ledger.jsonl").is_exact
@@ -102,10 +102,10 @@ def test_ctrl_c_in_a_notebook_ends_fit_in_one_sentence_and_the_next_cell_fits(ex
         notebook.cells[1].metadata["tags"] = ["raises-exception"]
         return notebook
 
-    said = executed(made)
-    stopped = SAID.search(said)
-    assert stopped, said
-    assert "rows: 64" in said
+    output = executed(made)
+    stopped = SAID.search(output)
+    assert stopped, output
+    assert "rows: 64" in output
     [(state, seconds)] = ends(tmp_path / stopped[2])
     assert state == "stopped"
     assert seconds < MOST_SECONDS

@@ -50,25 +50,25 @@ pytestmark = [pytest.mark.fault, pytest.mark.processes, pytest.mark.slow]
 @pytest.mark.parametrize("way", ["averaging", "publish"])
 def test_a_host_whose_cable_is_pulled_out_is_left_out_and_comes_back(hosts, way):
     """No connection is closed: silence alone tells of it."""
-    [told] = hosts("cut", way)
-    assert told["audit"].endswith("each exactly once"), told
-    assert told["leases"] >= 2
-    assert told["others lost"] == 0
-    assert 4.5 < told["noticed after s"] < 9.0
-    assert told["rounds while cut"] > 3
+    [report] = hosts("cut", way)
+    assert report["audit"].endswith("each exactly once"), report
+    assert report["leases"] >= 2
+    assert report["others lost"] == 0
+    assert 4.5 < report["noticed after s"] < 9.0
+    assert report["rounds while cut"] > 3
 
 
 def test_the_slow_link_of_one_host_is_told_of(hosts):
-    [told] = hosts("slow", "averaging every 5 steps, fp32")
-    assert told["audit"].endswith("each exactly once"), told
-    [advice] = [text for text in told["told"] if "sends for" in text]
+    [report] = hosts("slow", "averaging every 5 steps, fp32")
+    assert report["audit"].endswith("each exactly once"), report
+    [advice] = [text for text in report["told"] if "sends for" in text]
     assert advice.startswith("worker 1 sends for")
 
 
 def test_a_slow_link_costs_time_and_no_bit_and_advice_is_given(hosts):
     often = "averaging every 5 steps, fp32"
-    told = {line["rate"]: line for line in hosts("rates", often)}
-    assert len({line["bits"] for line in told.values()}) == 1
-    assert told["10mbit"]["seconds"] > told["1gbit"]["seconds"]
-    [advice] = [text for text in told["10mbit"]["told"] if "sends for" in text]
+    reports = {line["rate"]: line for line in hosts("rates", often)}
+    assert len({line["bits"] for line in reports.values()}) == 1
+    assert reports["10mbit"]["seconds"] > reports["1gbit"]["seconds"]
+    [advice] = [text for text in reports["10mbit"]["told"] if "sends for" in text]
     assert "agree less often, as averaging(every=Steps(" in advice

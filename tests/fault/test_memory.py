@@ -107,8 +107,8 @@ def hungry(tiny, tmp_path):
 def test_a_worker_that_the_kernel_kills_for_its_memory_takes_its_seat_again(hungry, group):
     run = hungry(group=str(group))
     [lost] = run.of(WorkerLost)
-    told = f"worker {lost.slot} ended; got signal SIGKILL; its slot is started again"
-    assert [e.text for e in run.of(Warned)] == [told]
+    expected = f"worker {lost.slot} ended; got signal SIGKILL; its slot is started again"
+    assert [e.text for e in run.of(Warned)] == [expected]
     assert [e.lease for e in run.of(WorkerJoined) if e.slot == lost.slot] == [1, 2]
     assert run.of(RoundClosed)[-1].examples >= 90 * EPOCHS
     assert audit(run.ledger).is_exact
@@ -117,6 +117,6 @@ def test_a_worker_that_the_kernel_kills_for_its_memory_takes_its_seat_again(hung
 def test_an_allocation_that_fails_ends_the_run_with_batch_and_advice(hungry):
     with pytest.raises(RunFailedError) as failed:
         hungry()
-    said = str(failed.value)
-    assert said.count("MemoryError") == 1
-    assert "memory ran out: use a smaller batch, or fewer workers" in said
+    message = str(failed.value)
+    assert message.count("MemoryError") == 1
+    assert "memory ran out: use a smaller batch, or fewer workers" in message

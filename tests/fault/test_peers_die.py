@@ -176,8 +176,8 @@ def trained_with_a_cut(tiny, folder, strategy, workers, epochs=3.0, **cut):
 def test_of_two_that_are_cut_off_one_goes_on_and_both_meet_again(tiny, tmp_path, strategy):
     cut = {"between": frozenset({0, 1}), "seconds": 7.0}
     events = trained_with_a_cut(tiny, tmp_path, strategy, 2, 1500.0, **cut)
-    told = [e.text for e in events if isinstance(e, Warned)]
-    assert [t[:44] for t in told] == ["workers 0 and 1 could not reach each other f"]
+    warnings = [e.text for e in events if isinstance(e, Warned)]
+    assert [t[:44] for t in warnings] == ["workers 0 and 1 could not reach each other f"]
     joined = [(e.slot, e.lease) for e in events if isinstance(e, WorkerJoined)]
     assert sorted(joined) == [(0, 1), (1, 1), (1, 2)]
     met = [e.slots for e in events if isinstance(e, RoundClosed)]
@@ -191,9 +191,9 @@ def test_of_two_that_are_cut_off_one_goes_on_and_both_meet_again(tiny, tmp_path,
 @pytest.mark.slow
 def test_two_that_never_reach_each_other_again_are_named_and_every_row_counts_once(tiny, tmp_path):
     events = trained_with_a_cut(tiny, tmp_path, all_reduce(owners=3), 3)
-    told = [e.text for e in events if isinstance(e, Warned)]
-    assert len(told) == 1, told
-    assert told[0].startswith("workers 0 and 2 could not reach each other for 5 s")
+    warnings = [e.text for e in events if isinstance(e, Warned)]
+    assert len(warnings) == 1, warnings
+    assert warnings[0].startswith("workers 0 and 2 could not reach each other for 5 s")
     joined = [(e.slot, e.lease) for e in events if isinstance(e, WorkerJoined)]
     assert sorted(joined) == [(0, 1), (1, 1), (2, 1), (2, 2)]
     (end,) = [e for e in events if isinstance(e, PhaseEnded)]

@@ -54,10 +54,10 @@ def driver(tmp_path):
 
 
 def test_a_driver_with_too_few_descriptors_says_so_and_does_not_hang(driver):
-    said = driver(soft=24, hard=24)
-    assert said.startswith("NotReadyError the driver may not open enough files and connections; ")
-    assert "; got at most 24, " in said
-    assert "; allow " in said
+    output = driver(soft=24, hard=24)
+    assert output.startswith("NotReadyError the driver may not open enough files and connections; ")
+    assert "; got at most 24, " in output
+    assert "; allow " in output
 
 
 def test_a_driver_with_a_low_soft_limit_raises_it(driver):
@@ -117,7 +117,7 @@ def test_shared_memory_that_is_full_or_missing_is_not_needed(mounted, change):
 
 
 def test_a_temporary_folder_without_room_for_the_rows_is_one_sentence(mounted):
-    said = mounted(NO_ROOM, rows=20_000)
-    assert said.startswith("NotReadyError the temporary folder ")
-    assert "cannot take the workers' rows; got No space left on device, at " in said
-    assert said.endswith("; set TMPDIR to a folder with room for them")
+    output = mounted(NO_ROOM, rows=20_000)
+    assert output.startswith("NotReadyError the temporary folder ")
+    assert "cannot take the workers' rows; got No space left on device, at " in output
+    assert output.endswith("; set TMPDIR to a folder with room for them")

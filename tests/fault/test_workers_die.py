@@ -102,8 +102,8 @@ def test_a_process_that_is_cut_off_for_a_moment_keeps_its_seat(tiny, tmp_path):
 def test_a_process_whose_gradient_is_no_number_heals(tiny, tmp_path):
     faults = Faults().nan(slot=1, step=107)
     watch = Watch(tiny, tmp_path, epochs=300.0).trained(LocalEngine, faults, dropped=20 * 8)
-    told, unused = watch.warnings
-    assert told.startswith("worker 1 pushed values that are not finite")
+    dropped, unused = watch.warnings
+    assert dropped.startswith("worker 1 pushed values that are not finite")
     assert "examples of worker 1 were not used" in unused
     assert len(watch.pids(1)) == 1
 
@@ -204,10 +204,10 @@ def test_every_fault_that_has_a_name_happens_to_a_worker_of_spark(spark, tiny, t
         "no sign of life from it for 5 s",
         "its process ended",
     ]
-    told = "worker 1 pushed values that are not finite; the push was dropped (1 of 3); "
-    told += "look at its rows, or lower the learning rate"
+    expected = "worker 1 pushed values that are not finite; the push was dropped (1 of 3); "
+    expected += "look at its rows, or lower the learning rate"
     warned = [text for text in watch.warnings if not text.startswith("Spark gives a task")]
     unused = [text for text in warned if "examples of worker 1 were not used" in text]
-    assert warned == [told, *unused]
+    assert warned == [expected, *unused]
     assert len(unused) == 1, "what was dropped is not made up"
     assert watch.book.counts["fenced"] >= 1, "what it said when it woke"

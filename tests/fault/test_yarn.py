@@ -137,9 +137,11 @@ def submit(hadoop, archives, python, tmp_path, monkeypatch):
             "HADOOP_USER_NAME": HOME.rpartition("/")[2],
             "OMP_NUM_THREADS": "1",
         }
-        said = (tmp_path / "said").open("w")
-        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=said, stderr=said)
-        said.close()
+        output = (tmp_path / "said").open("w")
+        process = subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=output, stderr=output
+        )
+        output.close()
         started.append(process)
         return process
 
@@ -211,12 +213,12 @@ class Stopped(SimulatedEngine):
     def run(self, assignment):
         emit = assignment.emit
 
-        def told(event):
+        def emit_then_interrupt(event):
             emit(event)
             if isinstance(event, RoundClosed) and event.version == 12:
                 raise KeyboardInterrupt
 
-        object.__setattr__(assignment, "emit", told)
+        object.__setattr__(assignment, "emit", emit_then_interrupt)
         return super().run(assignment)
 
 
@@ -290,8 +292,8 @@ def test_a_driver_that_is_killed_on_its_node_goes_on_as_attempt_two(
         assert found_exact.is_exact, found_exact
     last = place.name.replace("_01_0", "_02_0")
     assert "attempt 2 of application_" in hadoop.said(last)
-    said = (tmp_path / "said").read_text()
-    assert f"photinus evaluate {folder}" in said
+    output = (tmp_path / "said").read_text()
+    assert f"photinus evaluate {folder}" in output
     assert "10,000 rows" in photinus(hadoop, "evaluate", folder)
     assert "each exactly once" in photinus(hadoop, "audit", folder)
     page = tmp_path / "page.html"
