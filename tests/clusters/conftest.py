@@ -324,8 +324,8 @@ class Driver:
         self.wait("Done", name, seconds)
         found = audit(self.folder / name / "ledger.jsonl")
         assert found.is_exact, found.offences
-        with np.load(self.folder / name / "result.npz") as held:
-            return [held[key] for key in held]
+        with np.load(self.folder / name / "result.npz") as arrays:
+            return [arrays[key] for key in arrays]
 
     def train(self, name, plan, data, **fields):
         self.start(name, plan, data, **fields)

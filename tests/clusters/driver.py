@@ -29,7 +29,7 @@ def tell(job, event, **fields):
         sys.stdout.flush()
 
 
-def told(job):
+def emitter(job):
     return lambda event: tell(job, type(event).__name__, **dataclasses.asdict(event))
 
 
@@ -40,7 +40,7 @@ def work(spark, folder):
     if order["pool"]:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", order["pool"])
     book = LedgerWriter(folder / "ledger.jsonl", assignment["run"])
-    assignment = RunSpec(**assignment, emit=told(name), enter=book.enter)
+    assignment = RunSpec(**assignment, emit=emitter(name), enter=book.enter)
     try:
         result = SparkEngine(spark, order["faults"]).run(assignment)
     except Exception as error:

@@ -98,17 +98,17 @@ def test_a_capped_run_sends_no_more_than_its_cap_beside_one_that_has_none(
     capped = plan_of(stage(60.0), 2, bandwidth=RATE)
     pids = pair(data, capped=capped, free=plan_of(stage(50_000.0), 2))
     begins, ends, sent = looked(sent_by, pids["capped"] + pids["free"])
-    held = np.isin(sorted(pids["capped"] + pids["free"]), pids["capped"])
+    is_capped = np.isin(sorted(pids["capped"] + pids["free"]), pids["capped"])
     rates = (sent[-1] - sent[0]) / (ends[-1] - ends[0])
-    record_property("bytes a second of each capped worker", rates[held].round().tolist())
-    record_property("bytes a second of each free worker", rates[~held].round().tolist())
+    record_property("bytes a second of each capped worker", rates[is_capped].round().tolist())
+    record_property("bytes a second of each free worker", rates[~is_capped].round().tolist())
     for i in range(LOOKS):
         for j in range(i + 1, LOOKS):
             # after a pause so much at once, and what the kernel holds when the cap begins to wait
             most = RATE * (ends[j] - begins[i]) + 2 * BURST_BYTES
-            assert ((sent[j] - sent[i])[held] < most).all()
-    assert (rates[held] > RATE / 2).all(), "it would send as much as it may"
-    assert (rates[~held] > 2 * RATE).all(), "the other one shows that there is room for more"
+            assert ((sent[j] - sent[i])[is_capped] < most).all()
+    assert (rates[is_capped] > RATE / 2).all(), "it would send as much as it may"
+    assert (rates[~is_capped] > 2 * RATE).all(), "the other one shows that there is room for more"
     vectors = driver.result(f"{request.node.name}-capped")
     expected = SimulatedEngine().run(tiny.assignment(capped, data=data)).vectors
     assert all(np.array_equal(a, b) for a, b in zip(vectors, expected, strict=True))
@@ -160,13 +160,13 @@ def test_neither_of_two_runs_uses_more_than_its_share_of_the_processors(
     data = ArrayData(CHANCE.random((256, 500), dtype=np.float32), CHANCE.integers(0, 10, 256))
     arguments = {"in_features": 500, "out_features": 500}
     stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=1e5, batch_size=128)
-    asked = {"less": 0.25, "more": 0.5}
-    plans = {name: plan_of(stage, 1, every=50, cpu_share=share) for name, share in asked.items()}
+    shares = {"less": 0.25, "more": 0.5}
+    plans = {name: plan_of(stage, 1, every=50, cpu_share=share) for name, share in shares.items()}
     pids = pair(data, **plans)
     _, ends, used = looked(used_by, pids["less"] + pids["more"])
     order = sorted(pids["less"] + pids["more"])
     rates = (used[-1] - used[0])[:, 0] / (ends[-1] - ends[0])
-    for name, share in asked.items():
+    for name, share in shares.items():
         found = float(rates[order.index(pids[name][0])])
         record_property(f"processors that the run of {share:g} used", round(found, 3))
         assert 0 < found <= 1.1 * share

@@ -32,10 +32,10 @@ def test_an_urgent_application_gets_the_cores_that_another_one_holds(
     quick.touch()
     urgent.close()
     first.result("first")
-    told = [line["text"] for line in first.of("Warned", "first")]
-    given = [text for text in told if "give their seats up" in text]
+    warnings = [line["text"] for line in first.of("Warned", "first")]
+    given = [text for text in warnings if "give their seats up" in text]
     assert len(given) == 1, "the seats of one executor"
-    assert len([text for text in told if "take their seats back" in text]) == 1
+    assert len([text for text in warnings if "take their seats back" in text]) == 1
     assert not first.of("WorkerLost", "first")
     ended = first.of("PhaseEnded", "first")[-1]
     assert set(ended["passes"].values()) == {300.0}

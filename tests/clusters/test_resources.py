@@ -113,8 +113,8 @@ def test_a_resource_of_any_name_is_handed_out(trained):
 
 
 def test_workers_of_one_run_compute_on_different_devices(trained):
-    asked = ("stand-in", "cpu", "cpu", "stand-in:7")
-    assert trained(plan_of(4, devices=asked)) == ["stand-in:0", "cpu", "cpu", "stand-in:7"]
+    devices = ("stand-in", "cpu", "cpu", "stand-in:7")
+    assert trained(plan_of(4, devices=devices)) == ["stand-in:0", "cpu", "cpu", "stand-in:7"]
 
 
 def test_too_few_gpus_for_all_workers_are_refused_before_training(refused):

@@ -61,9 +61,9 @@ def submit(cluster, tmp_path):
 
     def start(*options):
         command = [*PHOTINUS, "submit", "--master", cluster.url, *options]
-        with (tmp_path / "said").open("w") as said:
+        with (tmp_path / "said").open("w") as output:
             started.append(
-                subprocess.Popen(command, cwd=tmp_path, env=usual, stdout=said, stderr=said)
+                subprocess.Popen(command, cwd=tmp_path, env=usual, stdout=output, stderr=output)
             )
         return started[-1]
 
@@ -91,7 +91,7 @@ def trains(cluster, process, place):
 def test_a_job_trains_from_what_travelled_and_goes_on_when_its_driver_was_killed(
     cluster, submit, python, tmp_path, record_property
 ):
-    folder, said = tmp_path / "run", tmp_path / "said"
+    folder, output = tmp_path / "run", tmp_path / "said"
     began = time.time()
     first = submit("job.toml", "--python", python, "--folder", "run")
 
@@ -106,14 +106,14 @@ def test_a_job_trains_from_what_travelled_and_goes_on_when_its_driver_was_killed
     first.wait()
 
     second = submit("--resume", "run", "--python", python)
-    assert second.wait(timeout=500) == 0, said.read_text()
+    assert second.wait(timeout=500) == 0, output.read_text()
     starts = [stamped.event for stamped in of(folder, RunStarted)]
     assert [start.term for start in starts] == [1, 2]
     assert starts[1].resumed_from
     assert [stamped.event.state for stamped in of(folder, RunEnded)] == ["done"]
     found = audit(folder / "ledger.jsonl")
     assert found.is_exact, found.offences
-    assert "there already" in said.read_text()
+    assert "there already" in output.read_text()
 
 
 def test_executors_to_which_an_environment_travelled_end_when_their_driver_stands_still(

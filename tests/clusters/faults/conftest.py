@@ -178,9 +178,9 @@ class Submitted:
         for name, value in {"spark.executor.memory": "512m", **settings}.items():
             command += ["--conf", f"{name}={value}"]
         self._said = folder / "said"
-        with self._said.open("w") as said:
+        with self._said.open("w") as output:
             self.process = subprocess.Popen(
-                command, cwd=folder, env=usual, stdout=said, stderr=said
+                command, cwd=folder, env=usual, stdout=output, stderr=output
             )
 
     def of(self, kind):

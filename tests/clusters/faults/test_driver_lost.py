@@ -64,8 +64,8 @@ def test_workers_whose_driver_stands_still_end_by_themselves(cluster, trained, r
 
 
 def failed_heartbeats(cluster):
-    said = (file.read_text() for file in cluster.folder.glob("work*/app-*/*/stderr"))
-    return sum(text.count("Issue communicating with driver in heartbeater") for text in said)
+    logs = (file.read_text() for file in cluster.folder.glob("work*/app-*/*/stderr"))
+    return sum(text.count("Issue communicating with driver in heartbeater") for text in logs)
 
 
 def test_executors_of_a_submitted_run_end_when_its_driver_stands_still_for_long(

@@ -59,6 +59,6 @@ def test_a_decommissioned_executor_is_left_after_a_push_and_another_one_replaces
     assert run.executor_of(1)[0] != place
     run.ended(record_property, slots)
     assert run.reasons() == set(), "no lease had to end by itself"
-    said = {f"worker {slot} leaves it after its next push" for slot in slots}
-    assert said <= {text.partition("; ")[2] for text in run.warnings}, run.warnings
+    expected = {f"worker {slot} leaves it after its next push" for slot in slots}
+    assert expected <= {text.partition("; ")[2] for text in run.warnings}, run.warnings
     assert run.gap < 5
