@@ -63,8 +63,10 @@ def test_slot_0_is_killed_and_the_coordinator_comes_back_from_its_checkpoint(
     book.close()
     assert killed
     assert np.isfinite(result.vectors[0]).all()
-    said = [event.text for event in events if isinstance(event, Warned)]
-    assert any("the coordinator was lost; it is back as term 2, from phase000" in s for s in said)
+    warnings = [event.text for event in events if isinstance(event, Warned)]
+    assert any(
+        "the coordinator was lost; it is back as term 2, from phase000" in s for s in warnings
+    )
     found = audit(tmp_path / "ledger.jsonl")
     assert found.is_exact, found.offences[:3]
     assert found.applied > 0
@@ -77,6 +79,6 @@ def test_slot_0_takes_more_memory_than_it_may_and_the_client_is_told(connected, 
     phase = Phase(stage=stage, strategy=averaging(every=Steps(4)))
     plan = TrainingPlan(phases=(phase,), workers=1, limits=WorkerLimits(memory=800 << 20))
     rows = ArrayData(np.ones((16, 8_000), np.float32), np.arange(16))
-    said = r"^worker 0 takes more memory than it may; got \d+ MiB of 800 MiB"
-    with pytest.raises(RunFailedError, match=said):
+    pattern = r"^worker 0 takes more memory than it may; got \d+ MiB of 800 MiB"
+    with pytest.raises(RunFailedError, match=pattern):
         SparkEngine(connected).run(assignment(plan, data=rows))

@@ -73,12 +73,12 @@ def connect_server(folder, master="local[4,8]", **conf):
         env=environment,
         start_new_session=True,
     )
-    said, news = [], threading.Event()
-    reader = threading.Thread(target=_read, args=(server.stdout, said, news), daemon=True)
+    output, news = [], threading.Event()
+    reader = threading.Thread(target=_read, args=(server.stdout, output, news), daemon=True)
     reader.start()
     try:
-        assert news.wait(_START_SECONDS), f"Spark Connect did not start:\n{said[-30:]}"
-        assert server.poll() is None, f"Spark Connect has ended:\n{said[-30:]}"
+        assert news.wait(_START_SECONDS), f"Spark Connect did not start:\n{output[-30:]}"
+        assert server.poll() is None, f"Spark Connect has ended:\n{output[-30:]}"
         yield f"sc://localhost:{port}/;token={token}"
     finally:
         os.killpg(server.pid, signal.SIGKILL)
@@ -87,10 +87,10 @@ def connect_server(folder, master="local[4,8]", **conf):
         server.stdout.close()
 
 
-def _read(pipe, said, news):
+def _read(pipe, output, news):
     """Keeps what the server says; the news is that it listens, or that it has ended."""
     for line in pipe:
-        said.append(line)
+        output.append(line)
         if "Spark Connect server started" in line:
             news.set()
     news.set()
