@@ -19,8 +19,8 @@ pytestmark = [
 def passes(*checks):
     """Runs checks against a server of their own; shows what they said where one fails."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *checks]
-    done = subprocess.run(command, cwd=CHECKS.parents[1], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    completed = subprocess.run(command, cwd=CHECKS.parents[1], capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout[-6000:] + completed.stderr[-2000:]
 
 
 def test_a_job_on_spark_connect_with_a_token_gives_the_bits_of_the_simulator():

@@ -245,12 +245,12 @@ def test_a_share_that_a_workers_machine_lacks_ends_the_run_before_training(tiny)
 
 
 def test_every_worker_of_a_plan_is_held_to_its_share(tiny, monkeypatch):
-    made = []
+    shares = []
 
     class Counted(CpuShare):
         def __init__(self, processors):
             super().__init__(processors)
-            made.append(processors)
+            shares.append(processors)
 
     monkeypatch.setattr(worker_bootstrap, "CpuShare", Counted)
     plan = tiny.plan(workers=1, recipes=tiny.recipes[:1])
@@ -259,4 +259,4 @@ def test_every_worker_of_a_plan_is_held_to_its_share(tiny, monkeypatch):
         part = part_of(Rows.of(*tiny.data.part(plan, 0)), plan)
         session.bootstrap().run(0, "0-0", lambda: part)
         assert session.wait(60)
-    assert made == [0.75]
+    assert shares == [0.75]

@@ -45,10 +45,10 @@ class Strangers:
 
     def assert_harmless(self, tiny, **fields):
         plan = tiny.plan(recipes=(averaging(every=Steps(4)),), epochs=60.0)
-        found = LocalEngine().run(tiny.assignment(plan, emit=self.emit, **fields))
+        result = LocalEngine().run(tiny.assignment(plan, emit=self.emit, **fields))
         self.thread.join(20)
         whole = SimulatedEngine().run(tiny.assignment(plan))
-        np.testing.assert_array_equal(found.vectors[0], whole.vectors[0])
+        np.testing.assert_array_equal(result.vectors[0], whole.vectors[0])
         assert not [e for e in self.events if isinstance(e, WorkerLost)]
         assert [e.text for e in self.events if isinstance(e, Warned)] == [TOLD]
         return self.listeners[0].refused["foreign"]

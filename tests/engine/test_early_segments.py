@@ -96,10 +96,10 @@ def test_segments_of_a_network_leave_early_and_change_no_bit(tiny, tmp_path, sen
     plain = sent["meetings"]
     book = LedgerWriter(tmp_path / "ledger.jsonl", run := os.urandom(16))
     spec = tiny.assignment(plan, run=run, enter=book.enter, security=security)
-    found = trained(spec, plan, tiny)
+    vector = trained(spec, plan, tiny)
     book.close()
     assert audit(tmp_path / "ledger.jsonl").is_exact
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(vector, expected)
     # each 50th step brings buffers, and while workers arrive the members are not known
     assert sent["taken"] > 0.8 * (sent["meetings"] - plain)
     runs = [fragment for fragment in sent if isinstance(fragment, tuple)]

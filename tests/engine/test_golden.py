@@ -47,10 +47,10 @@ def test_the_loss_curve_is_the_one_that_is_kept(field, request, name):
         "virtual_seconds": played.simulation.now,
         "bytes": played.simulation.bytes,
     }
-    kept = FOLDER / f"{name}.json"
+    golden = FOLDER / f"{name}.json"
     if request.config.getoption("golden"):
-        kept.write_text(json.dumps(curve, indent=1) + "\n")
-    expected = json.loads(kept.read_text())
+        golden.write_text(json.dumps(curve, indent=1) + "\n")
+    expected = json.loads(golden.read_text())
     assert curve == {
         key: pytest.approx(value, rel=1e-5, abs=1e-5) for key, value in expected.items()
     }

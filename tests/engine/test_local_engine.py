@@ -234,7 +234,7 @@ def test_a_worker_computes_in_as_many_threads_as_it_is_told(tiny):
     arguments = {"in_features": 500, "out_features": 500}
     stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=30.0, batch_size=128)
     phase = Phase(stage=stage, strategy=averaging(every=Steps(4), codec="fp32"))
-    seen = {}
+    measured = {}
 
     def run(threads):
         looks, pids = [], []
@@ -248,13 +248,13 @@ def test_a_worker_computes_in_as_many_threads_as_it_is_told(tiny):
         plan = TrainingPlan(phases=(phase,), workers=1, limits=WorkerLimits(threads=threads))
         LocalEngine().run(tiny.assignment(plan, data=data, emit=note))
         (began, before, _), (ended, after, many) = looks[1], looks[-1]
-        seen[threads] = many, after - before, ended - began
+        measured[threads] = many, after - before, ended - began
 
     run(1)
     run(3)
     # each of its own threads that computes has two helpers then
-    assert seen[3][0] >= seen[1][0] + 2
-    _, used, passed = seen[1]
+    assert measured[3][0] >= measured[1][0] + 2
+    _, used, passed = measured[1]
     assert used <= passed + 0.03, "the clock of processor time ticks each hundredth of a second"
 
 

@@ -33,20 +33,20 @@ def above(pid):
 
 def below(pid):
     """Returns the processes that a process has started."""
-    found = []
+    children = []
     for stat in Path("/proc").glob("[0-9]*"):
         try:
-            found += [int(stat.name)] if above(int(stat.name)) == pid else []
+            children += [int(stat.name)] if above(int(stat.name)) == pid else []
         except OSError:
             continue
-    return found
+    return children
 
 
 @pytest.fixture(scope="module")
 def server():
-    made = ForkServer(dict(os.environ))
-    yield made
-    made.close()
+    fork_server = ForkServer(dict(os.environ))
+    yield fork_server
+    fork_server.close()
 
 
 @pytest.fixture

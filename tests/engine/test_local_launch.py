@@ -12,10 +12,10 @@ pytestmark = pytest.mark.processes
 
 def test_a_function_that_no_process_can_import_ends_the_run_soon(monkeypatch, capfd):
     """Its module is known to this process alone, as one that a notebook's magic has made."""
-    made = types.ModuleType("made_here")
-    exec("def train():\n    pass\n", made.__dict__)
-    made.train.__module__ = "made_here"
-    monkeypatch.setitem(sys.modules, "made_here", made)
+    module = types.ModuleType("made_here")
+    exec("def train():\n    pass\n", module.__dict__)
+    module.train.__module__ = "made_here"
+    monkeypatch.setitem(sys.modules, "made_here", module)
     with pytest.raises(RunFailedError, match="must be able to import the function's module"):
-        launch(made.train, workers=1, engine="local")
+        launch(module.train, workers=1, engine="local")
     assert "No module named 'made_here'" in capfd.readouterr().err

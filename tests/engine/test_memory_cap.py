@@ -89,12 +89,12 @@ def test_a_worker_that_leaves_by_itself_is_not_ended(monkeypatch):
 
 
 def test_every_worker_of_a_plan_is_held_to_its_memory(tiny, monkeypatch):
-    made = []
+    caps = []
 
     class Noted(MemoryCap):
         def __init__(self, most, slot, exceeded):
             super().__init__(most, slot, exceeded)
-            made.append((most, slot))
+            caps.append((most, slot))
 
     monkeypatch.setattr(worker_bootstrap, "MemoryCap", Noted)
     plan = replace(
@@ -104,7 +104,7 @@ def test_every_worker_of_a_plan_is_held_to_its_memory(tiny, monkeypatch):
         part = part_of(Rows.of(*tiny.data.part(plan, 0)), plan)
         session.bootstrap().run(0, "0-0", lambda: part)
         assert session.wait(60)
-    assert made == [(1 << 40, 0)]
+    assert caps == [(1 << 40, 0)]
 
 
 @pytest.mark.parametrize(("memory", "streams"), [(None, False), (12_000, False), (11_000, True)])

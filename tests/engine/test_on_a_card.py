@@ -160,15 +160,15 @@ def test_a_belief_networks_mean_direction_on_a_card_is_the_processors(precision)
     below = (first.build((), 1).parameters.trained,)
     for stage, history, width in ((first, (), 20), (second, below, 15), (tuning, (), 20)):
         how = {"history": history, "width": width, "seeds": range(8, 1600, 8)}
-        here, there = (learned(stage, device, **how) for device in ("cpu", CARDS[0]))
-        assert np.linalg.norm(here - there) < 0.05 * np.linalg.norm(here)
+        on_cpu, on_card = (learned(stage, device, **how) for device in ("cpu", CARDS[0]))
+        assert np.linalg.norm(on_cpu - on_card) < 0.05 * np.linalg.norm(on_cpu)
 
 
 def test_fine_tuning_without_dropout_on_a_card_has_the_processors_gradient():
     still = FineTuning(dropout_input=0.0, dropout_hidden=(0.0,))
     stage = DBN(inputs=20, hidden=(15,), classes=3, fine_tuning=still, precision="mkl").stages()[-1]
-    here, there = (learned(stage, d, width=20, seeds=[8] * 4) for d in ("cpu", CARDS[0]))
-    assert np.linalg.norm(here - there) < 1e-4 * np.linalg.norm(here)
+    on_cpu, on_card = (learned(stage, d, width=20, seeds=[8] * 4) for d in ("cpu", CARDS[0]))
+    assert np.linalg.norm(on_cpu - on_card) < 1e-4 * np.linalg.norm(on_cpu)
 
 
 def in_pairs():
@@ -179,8 +179,8 @@ def in_pairs():
 def test_a_loss_on_a_card_is_the_processors(loss):
     module = "in_pairs" if loss == "in_batch" else "net"
     stage = ModuleStage(module=f"{__name__}:{module}", loss=loss, lr=0.01, clip=1e-3)
-    here, there = (learned(stage, d, classes=3) for d in ("cpu", CARDS[0]))
-    assert np.linalg.norm(here - there) < 1e-4 * np.linalg.norm(here)
+    on_cpu, on_card = (learned(stage, d, classes=3) for d in ("cpu", CARDS[0]))
+    assert np.linalg.norm(on_cpu - on_card) < 1e-4 * np.linalg.norm(on_cpu)
 
 
 def chancy():
@@ -229,15 +229,15 @@ def test_a_recorded_run_on_a_card_has_the_plain_ones_bits(module, precision, tra
     stage = replace(
         STAGE, module=f"{__name__}:{module}", precision=precision, l2={}, epochs=6.0, clip=1.0
     )
-    made = []
+    results = []
     for recorded in (False, True):
         plan = plan_of(
             averaging(every=Steps(3)), replace(stage, cuda_graph=recorded), devices=("cuda",)
         )
-        made.append(trained(plan))
-    assert np.array_equal(made[0].vectors[-1], made[1].vectors[-1])
-    assert np.array_equal(made[0].floats, made[1].floats)
-    assert np.array_equal(made[0].integers, made[1].integers)
+        results.append(trained(plan))
+    assert np.array_equal(results[0].vectors[-1], results[1].vectors[-1])
+    assert np.array_equal(results[0].floats, results[1].floats)
+    assert np.array_equal(results[0].integers, results[1].integers)
 
 
 @pytest.mark.parametrize("recorded", [False, True])
@@ -365,12 +365,12 @@ def test_two_workers_train_on_one_card(strategy, tmp_path):
     rows = rng.standard_normal((2000, 6)).astype(np.float32)
     labels = (rows @ rng.standard_normal((6, 3))).argmax(1)
     line = ModuleStage(module="torch.nn:Linear", arguments={"in_features": 6, "out_features": 3})
-    made = []
+    state_dicts = []
     for number, device in enumerate(("cpu", CARDS[0], (CARDS[0], "cpu"))):
         job = Job(model=line, strategy=strategy, workers=2, engine="local", device=device)
-        made.append(train(job, (rows, labels), folder=tmp_path / str(number)).state_dict())
-    for other in made[1:]:
-        for name, tensor in made[0].items():
+        state_dicts.append(train(job, (rows, labels), folder=tmp_path / str(number)).state_dict())
+    for other in state_dicts[1:]:
+        for name, tensor in state_dicts[0].items():
             assert torch.allclose(tensor, other[name], atol=0.02)
 
 

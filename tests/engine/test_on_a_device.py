@@ -77,11 +77,11 @@ def trained(tiny):
 @pytest.mark.parametrize("name", AGREEMENTS)
 def test_the_stand_in_device_gives_the_processors_bits(name, trained):
     plain = trained(plan_of(AGREEMENTS[name]))
-    apart = trained(plan_of(AGREEMENTS[name], devices=("stand-in",)))
-    for mine, theirs in zip(apart.vectors, plain.vectors, strict=True):
+    on_stand_in = trained(plan_of(AGREEMENTS[name], devices=("stand-in",)))
+    for mine, theirs in zip(on_stand_in.vectors, plain.vectors, strict=True):
         assert np.array_equal(mine, theirs)
-    assert np.array_equal(apart.floats, plain.floats)
-    assert np.array_equal(apart.integers, plain.integers)
+    assert np.array_equal(on_stand_in.floats, plain.floats)
+    assert np.array_equal(on_stand_in.integers, plain.integers)
 
 
 @pytest.mark.parametrize("strategy", [averaging(every=Steps(3)), all_reduce()])

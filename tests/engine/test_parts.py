@@ -236,18 +236,18 @@ def test_the_border_belongs_to_as_many_workers_as_before():
 
 
 def test_the_schedule_goes_on_over_the_border(monkeypatch):
-    seen, step = [], inners.TorchOptimizer.step
+    progresses, step = [], inners.TorchOptimizer.step
 
     def stepping(self, trained, gradient, progress):
-        seen.append(progress)
+        progresses.append(progress)
         step(self, trained, gradient, progress)
 
     monkeypatch.setattr(inners.TorchOptimizer, "step", stepping)
     progress_until = {}
     for until in (0.4, None):
-        seen.clear()
+        progresses.clear()
         run_of(cut_in_two(net(), until)).go()
-        progress_until[until] = list(seen)
+        progress_until[until] = list(progresses)
     assert progress_until[0.4] == sorted(progress_until[0.4])
     assert progress_until[0.4][0] == 0.0
     assert progress_until[0.4] == pytest.approx(progress_until[None], abs=1e-12)
@@ -375,8 +375,8 @@ def test_every_row_is_used_as_often_as_there_are_epochs(name, shares, epochs):
     used = [stage.seen[row] for row in range(sum(shares))]
     assert set(used) <= {int(epochs), int(np.ceil(epochs))}
     for pick in picks:
-        done, batch = sum(used[row] for row in pick), 30 * len(pick) / sum(shares)
-        assert done == pytest.approx(epochs * len(pick), abs=max(1.0, batch))
+        uses, batch = sum(used[row] for row in pick), 30 * len(pick) / sum(shares)
+        assert uses == pytest.approx(epochs * len(pick), abs=max(1.0, batch))
     applied = sum(event.examples for event in run.of("PhaseEnded"))
     assert applied == sum(used), "all that was learnt is applied"
     assert applied == pytest.approx(epochs * sum(shares), abs=30)

@@ -93,8 +93,8 @@ def test_a_stream_learns_as_rows_in_memory_do(field, tmp_path):
     for op, frame, fields in played.tape.lines:
         book.enter(op, frame, fields)
     book.close()
-    found = audit(tmp_path / "ledger.jsonl")
-    assert found.is_exact, found.offences
+    report = audit(tmp_path / "ledger.jsonl")
+    assert report.is_exact, report.offences
 
 
 def test_phases_and_shares_that_end_inside_a_pass(field):

@@ -14,8 +14,8 @@ from photinus.engine.spark.archives import keep_archives
 def archive(tmp_path, monkeypatch):
     """A zip on Python's path with the module `kept_one`, and how often its directory is dropped."""
     path, dropped = tmp_path / "kept.zip", []
-    with zipfile.ZipFile(path, "w") as made:
-        made.writestr("kept_one.py", "")
+    with zipfile.ZipFile(path, "w") as archive_file:
+        archive_file.writestr("kept_one.py", "")
     plain = zipimporter.invalidate_caches
 
     def counted(finder):
@@ -45,8 +45,8 @@ def test_an_archive_that_is_unchanged_is_not_read_again(archive):
 def test_a_module_that_an_archive_gets_later_is_found(archive):
     path, dropped = archive
     keep_archives()
-    with zipfile.ZipFile(path, "a") as made:
-        made.writestr("kept_two.py", "")
+    with zipfile.ZipFile(path, "a") as archive_file:
+        archive_file.writestr("kept_two.py", "")
     importlib.invalidate_caches()
     assert dropped == [str(path)]
     assert importlib.import_module("kept_two").__file__ == f"{path}/kept_two.py"

@@ -19,9 +19,9 @@ KEY = Credentials.make(secrets.token_bytes(16)).worker(is_peer=True)
 
 @pytest.fixture
 def run_directory(tmp_path):
-    made = RunDirectory(str(tmp_path), 1)
-    made.make({}, KEY)
-    return made
+    directory = RunDirectory(str(tmp_path), 1)
+    directory.make({}, KEY)
+    return directory
 
 
 def test_a_task_that_does_not_see_the_folder_says_so(tmp_path):
@@ -35,17 +35,17 @@ def test_what_phases_start_from_is_handed_over(tmp_path):
         {"a phase": (np.ones(3, "f4"), np.zeros(0, "f4"))},
     )
     run_directory.make(start, KEY)
-    given = RunDirectory(str(tmp_path), 1).initial_vectors(KEY)
-    assert [v.tolist() for v in given["a phase"]] == [[1.0, 1.0, 1.0], []]
+    initial = RunDirectory(str(tmp_path), 1).initial_vectors(KEY)
+    assert [v.tolist() for v in initial["a phase"]] == [[1.0, 1.0, 1.0], []]
 
 
 @pytest.fixture
 def handed_over(tmp_path, monkeypatch):
     """A vector in three pages, sealed."""
     monkeypatch.setattr(initial_vectors, "_PAGE_BYTES", 16)
-    made = RunDirectory(str(tmp_path), 1)
-    made.make({"a phase": (np.arange(10, dtype="f4"),)}, KEY)
-    return made
+    directory = RunDirectory(str(tmp_path), 1)
+    directory.make({"a phase": (np.arange(10, dtype="f4"),)}, KEY)
+    return directory
 
 
 def test_what_phases_start_from_is_handed_over_in_pages(handed_over):
@@ -80,10 +80,10 @@ def test_a_page_that_was_changed_moved_or_lost_is_refused(handed_over):
 
 def test_without_security_what_phases_start_from_lies_there_as_it_is(tmp_path):
     key, vector = Credentials.none(bytes(16)).worker(), np.arange(3, dtype="f4")
-    made = RunDirectory(str(tmp_path), 1)
-    made.make({"a phase": (vector,)}, key)
-    assert (made.path / "given" / "0-0-0").read_bytes() == vector.tobytes()
-    assert made.initial_vectors(key)["a phase"][0].tolist() == vector.tolist()
+    directory = RunDirectory(str(tmp_path), 1)
+    directory.make({"a phase": (vector,)}, key)
+    assert (directory.path / "given" / "0-0-0").read_bytes() == vector.tobytes()
+    assert directory.initial_vectors(key)["a phase"][0].tolist() == vector.tolist()
 
 
 def test_an_executor_without_room_for_it_says_so(handed_over, monkeypatch):

@@ -67,10 +67,10 @@ def test_on_a_cluster_executors_that_stay_long_without_a_driver_get_advice(
     names = ("spark.executor.heartbeatInterval", "spark.executor.heartbeat.maxFailures")
     pairs = zip(names, (interval, failures), strict=True)
     settings = {name: value for name, value in pairs if value is not None}
-    *_, found = settings_findings(CLUSTER | settings)
-    assert f"up to {seconds} s" in found.found
-    assert found.state == state
-    assert all(name in found.fix for name in names) == (state == "advice")
+    *_, finding = settings_findings(CLUSTER | settings)
+    assert f"up to {seconds} s" in finding.found
+    assert finding.state == state
+    assert all(name in finding.fix for name in names) == (state == "advice")
     *_, local = settings_findings({"spark.master": "local[2]"} | settings)
     assert local.state == "ok"
 

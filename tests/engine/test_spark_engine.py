@@ -65,13 +65,15 @@ def test_the_order_in_which_rows_arrive_changes_no_bit(spark, tiny, simulated):
 
 def test_rows_are_set_aside_and_measured_as_in_the_simulator(spark, tiny):
     plan = replace(tiny.plan(recipes=tiny.recipes[:1]), validation=0.2)
-    results, found = [], []
+    results, evaluations = [], []
     for engine in (SparkEngine(spark), SimulatedEngine()):
         events = []
         results.append(engine.run(tiny.assignment(plan, emit=events.append)))
-        found.append([(e.examples, e.metrics) for e in events if type(e).__name__ == "Evaluated"])
+        evaluations.append(
+            [(e.examples, e.metrics) for e in events if type(e).__name__ == "Evaluated"]
+        )
     assert same_bits(*results)
-    assert found[0] == found[1] != []
+    assert evaluations[0] == evaluations[1] != []
 
 
 @pytest.mark.parametrize("dtype", ["f4", "u1"])

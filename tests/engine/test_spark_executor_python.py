@@ -45,7 +45,7 @@ def test_the_drivers_own_python_is_not_asked(spark, monkeypatch):
 @pytest.mark.slow
 def test_a_session_of_the_users_own_with_another_python_is_refused_in_a_sentence(bare):
     environment = {**os.environ, "PYSPARK_PYTHON": bare, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", PLAIN], env=environment, capture_output=True, text=True, timeout=200
     )
-    assert "NotReadyError: the Python of Spark's tasks has no photinus; got " in done.stderr
+    assert "NotReadyError: the Python of Spark's tasks has no photinus; got " in completed.stderr

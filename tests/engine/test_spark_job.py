@@ -216,12 +216,12 @@ class Task(SimpleNamespace):
     """An attempt as Spark's store has it."""
 
     def __init__(self, number, task, text=None):
-        known = SimpleNamespace(isDefined=lambda: text is not None, get=lambda: text)
+        message = SimpleNamespace(isDefined=lambda: text is not None, get=lambda: text)
         super().__init__(
             taskId=lambda: number,
             index=lambda: task,
             status=lambda: "RUNNING" if text is None else "FAILED",
-            errorMessage=lambda: known,
+            errorMessage=lambda: message,
         )
 
 

@@ -54,8 +54,8 @@ def test_only_tasks_whose_python_process_has_ended_count(monkeypatch):
         task(13, 3, "SUCCESS"),
         task(14, 0, "KILLED", "TaskKilled (another attempt succeeded)"),
     ]
-    found = SimpleNamespace(size=lambda: len(tasks), apply=lambda n: tasks[n])
-    store = SimpleNamespace(taskList=lambda stage, attempt, most: found)
+    task_list = SimpleNamespace(size=lambda: len(tasks), apply=lambda n: tasks[n])
+    store = SimpleNamespace(taskList=lambda stage, attempt, most: task_list)
     java = SimpleNamespace(sc=lambda: SimpleNamespace(statusStore=lambda: store))
     job = SparkJob(SimpleNamespace(setJobGroup=None, _jsc=java), lambda: [], "group")
     monkeypatch.setattr(job, "_stages", lambda: {3: None})

@@ -23,10 +23,10 @@ def processes(root):
         except (FileNotFoundError, ProcessLookupError):
             continue
         below.setdefault(parent, []).append(int(place.name))
-    found = [root]
-    for pid in found:
-        found += below.get(pid, [])
-    return found
+    pids = [root]
+    for pid in pids:
+        pids += below.get(pid, [])
+    return pids
 
 
 class Places:
@@ -42,8 +42,8 @@ class Places:
                 except (FileNotFoundError, ProcessLookupError):
                     continue
         # where Spark keeps its blocks, broadcasts among them
-        kept = Path(tempfile.gettempdir())
-        for place in (*kept.glob("blockmgr-*"), *kept.glob("spark-*")):
+        temporary = Path(tempfile.gettempdir())
+        for place in (*temporary.glob("blockmgr-*"), *temporary.glob("spark-*")):
             for path in place.rglob("*"):
                 try:
                     if path.is_file() and path.stat().st_mtime >= since:
@@ -60,7 +60,7 @@ def test_keys_stand_in_no_setting_argument_environment_or_file_of_spark(spark, t
     since = time.time() - 1.0  # a file's time lags behind the clock by some milliseconds
     worker = Credentials.worker
 
-    def kept(self, **fields):
+    def recorded_worker(self, **fields):
         keys.append(worker(self, **fields))
         return keys[-1]
 
@@ -68,7 +68,7 @@ def test_keys_stand_in_no_setting_argument_environment_or_file_of_spark(spark, t
         if isinstance(event, RoundClosed) and not places:
             places.append(Places(spark, since))
 
-    monkeypatch.setattr(Credentials, "worker", kept)
+    monkeypatch.setattr(Credentials, "worker", recorded_worker)
     broadcast = spark.sparkContext.broadcast(b"a word that is handed to all")
     plan = tiny.plan(recipes=tiny.recipes[:1])
     SparkEngine(spark).run(tiny.assignment(plan, emit=look))

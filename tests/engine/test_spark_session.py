@@ -213,9 +213,9 @@ def test_a_real_session_starts_quietly_and_retries_a_killed_worker(tmp_path):
         "except Exception as error: print(type(error).__name__)\n"
         "spark.stop()\n"
     )
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, str(program)], capture_output=True, text=True, cwd=tmp_path, timeout=240
     )
-    assert done.stdout.splitlines() == ["10", "[]", "AnalysisException"], done.stderr
-    lines = [line for line in done.stderr.splitlines() if "incubator" not in line]
+    assert completed.stdout.splitlines() == ["10", "[]", "AnalysisException"], completed.stderr
+    lines = [line for line in completed.stderr.splitlines() if "incubator" not in line]
     assert lines == []

@@ -31,12 +31,12 @@ def python(request, tmp_path):
     (own / "here.pth").write_text(f"import site; site.addsitedir({str(ours)!r})\n")
     plan = str(folder / "bin" / "python")
     pip = [plan, "-m", "pip", "install", "-q", "--ignore-installed", "--no-deps"]
-    done = subprocess.run([*pip, f"pyspark=={version}.*"], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"Spark {version} cannot be had: {done.stderr.strip()[-200:]}")
+    completed = subprocess.run([*pip, f"pyspark=={version}.*"], capture_output=True, text=True)
+    if completed.returncode:
+        pytest.skip(f"Spark {version} cannot be had: {completed.stderr.strip()[-200:]}")
     command = [plan, "-c", "import pyspark; print(pyspark.__version__)"]
-    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert found.startswith(f"{version}."), found
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert output.startswith(f"{version}."), output
     yield plan
     shutil.rmtree(folder)
 
@@ -44,6 +44,6 @@ def python(request, tmp_path):
 @pytest.mark.timeout(1200)
 def test_a_dbn_the_engine_and_a_killed_worker_on_an_older_spark(python):
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *CHECKS]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    assert "skipped" not in done.stdout, done.stdout[-6000:]
+    completed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stdout[-6000:] + completed.stderr[-2000:]
+    assert "skipped" not in completed.stdout, completed.stdout[-6000:]

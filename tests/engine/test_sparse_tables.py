@@ -125,11 +125,11 @@ def test_a_table_of_100_000_rows_sends_below_2_percent_of_its_bytes(optimizer, m
 @pytest.mark.parametrize("module", ["Words", "Bags"])
 def test_a_sparse_table_is_stepped_to_the_bits_of_a_dense_one(optimizer, module):
     fields = {"optimizer": optimizer, "module": f"nets_with_tables:{module}"}
-    found = [
+    vectors = [
         trained(SimulatedEngine(), recipes.all_reduce(), sparse=sparse, **fields)[0]
         for sparse in (True, False)
     ]
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(*vectors)
 
 
 @pytest.mark.processes

@@ -43,8 +43,8 @@ def assigned(tiny, folder, epochs, transport="torch"):
 def proved(tiny, folder, book, events, epochs):
     """Every push counts once, and every row as often as it should."""
     book.close()
-    found = audit(folder / "ledger.jsonl")
-    assert found.is_exact, found.offences
+    report = audit(folder / "ledger.jsonl")
+    assert report.is_exact, report.offences
     (end,) = [e for e in events if isinstance(e, PhaseEnded)]
     assert end.examples == epochs * len(tiny.labels)
     warnings = [e.text for e in events if isinstance(e, Warned)]
@@ -71,10 +71,10 @@ def in_threads(tiny, folder, epochs, faults=None):
 
 
 def test_sums_by_torch_train_as_one_owner_does(tiny, tmp_path):
-    found, joined = in_threads(tiny, tmp_path, 3.0)
+    vector, joined = in_threads(tiny, tmp_path, 3.0)
     assert joined == [(0, 1), (1, 1), (2, 1)]
     one = tiny.assignment(tiny.plan(workers=3, recipes=(all_reduce(),)))
-    np.testing.assert_allclose(found, SimulatedEngine().run(one).vectors[0], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(vector, SimulatedEngine().run(one).vectors[0], rtol=0, atol=1e-12)
 
 
 @pytest.mark.fault

@@ -151,12 +151,12 @@ def test_one_worker_is_the_plain_trainer_bit_for_bit(name):
     run, needed = RUNS[name]
     for package in (name, *needed):
         pytest.importorskip(package, reason=f"{package} is not installed")
-    found = launch(run, workers=1, data=ROWS, engine="local", strategy=OFTEN)
+    state_dict = launch(run, workers=1, data=ROWS, engine="local", strategy=OFTEN)
     with limit_threads(1):
         plain = run(ROWS, callbacks=lambda model: []).state_dict()
-    assert found
-    assert all(torch.equal(tensor, plain[name]) for name, tensor in found.items())
-    assert not any("frozen" in name for name in found)
+    assert state_dict
+    assert all(torch.equal(tensor, plain[name]) for name, tensor in state_dict.items())
+    assert not any("frozen" in name for name in state_dict)
 
 
 @pytest.fixture
@@ -174,11 +174,11 @@ def by_value():
 def test_one_worker_on_spark_is_the_plain_lightning_trainer_bit_for_bit(spark, by_value):
     pytest.importorskip("lightning", reason="lightning is not installed")
     frame = spark.createDataFrame(ROWS, "x array<float>, labels float").coalesce(1)
-    found = launch(lightning_run, workers=1, data=frame, strategy=OFTEN)
+    state_dict = launch(lightning_run, workers=1, data=frame, strategy=OFTEN)
     with limit_threads(1):
         plain = lightning_run(ROWS, callbacks=lambda model: []).state_dict()
-    assert found
-    assert all(torch.equal(tensor, plain[name]) for name, tensor in found.items())
+    assert state_dict
+    assert all(torch.equal(tensor, plain[name]) for name, tensor in state_dict.items())
 
 
 def dies_once(rows):

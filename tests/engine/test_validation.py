@@ -67,11 +67,11 @@ def test_rows_set_aside_are_no_rows_to_train_on(field):
 @pytest.mark.parametrize("name", RECIPES)
 def test_the_agreed_point_is_measured_once_an_epoch(field, name):
     played = Played(field, RECIPES[name])
-    found = played.of("Evaluated")
-    assert {e.name for e in found} == {"validation"}
-    assert len(found) in (3, 4), "the last one only where all have as much to do"
-    assert {e.examples for e in found} == {sum(map(len, played.held))}
-    best = [e for e in found if e.extra.get("best")]
+    evaluated = played.of("Evaluated")
+    assert {e.name for e in evaluated} == {"validation"}
+    assert len(evaluated) in (3, 4), "the last one only where all have as much to do"
+    assert {e.examples for e in evaluated} == {sum(map(len, played.held))}
+    best = [e for e in evaluated if e.extra.get("best")]
     for event, cut in zip(best, played.best, strict=True):
         oracle = played.measured(cut.point.vector)
         assert event.metrics["loss"] == pytest.approx(oracle["loss"] / oracle["examples"])
@@ -93,9 +93,9 @@ def test_the_best_point_is_kept_with_what_it_measured(field, name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_patience_ends_a_phase_at_its_best_point(field, name):
     played = Played(field, RECIPES[name], patience=2, lr=3.0, epochs=60)
-    found = played.of("Evaluated")
-    assert len(found) < 60, "it stopped"
-    assert not any(e.extra.get("best") for e in found[-2:]), "after two that were no better"
+    evaluated = played.of("Evaluated")
+    assert len(evaluated) < 60, "it stopped"
+    assert not any(e.extra.get("best") for e in evaluated[-2:]), "after two that were no better"
     assert np.array_equal(played.result.vectors[-1], played.best[-1].point.vector)
     [warned] = [e.text for e in played.of("Warned") if "no better point" in e.text]
     assert "at its best point" in warned
@@ -115,7 +115,7 @@ def test_an_engine_sets_the_same_rows_aside(tiny):
     plan = replace(tiny.plan(recipes=(RECIPES["averaging"],)), validation=0.2)
     events = []
     SimulatedEngine().run(RunSpec(plan=plan, data=tiny.data, run=bytes(16), emit=events.append))
-    found = [e for e in events if type(e).__name__ == "Evaluated"]
-    assert len(found) in (2, 3)
+    evaluated = [e for e in events if type(e).__name__ == "Evaluated"]
+    assert len(evaluated) in (2, 3)
     joined = [e.examples for e in events if type(e).__name__ == "WorkerJoined"]
-    assert sum(joined) + found[0].examples == 90
+    assert sum(joined) + evaluated[0].examples == 90

@@ -98,17 +98,17 @@ def _left(played):
 @pytest.mark.parametrize("every", [3, 10])
 def test_workers_of_one_speed_end_together(field, monkeypatch, name, every):
     """All know of each other before their first step: nobody meets alone, and waits."""
-    done, step = {}, Simulation._stepped
+    finish_times, step = {}, Simulation._stepped
 
     def stepped(self, node):
-        done[node.slot] = self.now
+        finish_times[node.slot] = self.now
         step(self, node)
 
     monkeypatch.setattr(Simulation, "_stepped", stepped)
     way = dataclasses.replace(WAYS[name], every=Steps(every), exact_every=every)
     played = field.play(way, epochs=4).run(until=200)
     assert {len(e.slots) for e in played.tape.of("RoundClosed")} == {4}
-    assert max(done.values()) - min(done.values()) < 0.01 * every
+    assert max(finish_times.values()) - min(finish_times.values()) < 0.01 * every
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -194,8 +194,8 @@ def test_a_slow_worker_holds_nobody_up(field, name):
     def share(strategy):
         cluster = {"step_seconds": steps}
         played = field.play(strategy, epochs=20, cluster=cluster, share="fastest").run(until=200)
-        done = played.tape.of("PhaseEnded")[0]
-        return done.examples / 8 / done.seconds / speed
+        phase_ended = played.tape.of("PhaseEnded")[0]
+        return phase_ended.examples / 8 / phase_ended.seconds / speed
 
     assert share(dataclasses.replace(WAYS[name], exact_every=10)) >= 0.85
     assert share(averaging(every=Steps(9))) < 0.4
@@ -241,8 +241,8 @@ def test_a_run_goes_on_from_a_cut(field):
         until=200
     )
     ended = again.tape.of("PhaseEnded")[0]
-    done = sum(f.header.get("examples", 0) for f in again.tape.assert_exact().values())
-    assert ended.examples == snapshot.applied + done
+    examples = sum(f.header.get("examples", 0) for f in again.tape.assert_exact().values())
+    assert ended.examples == snapshot.applied + examples
     assert np.isfinite(again.vector).all()
     assert field.loss(again.vector) < 0.4
 

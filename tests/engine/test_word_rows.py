@@ -104,11 +104,11 @@ EVENLESS = SimulatedCluster(step_seconds=(0.01, 0.013, 0.0171), bytes_per_second
 @pytest.mark.parametrize("outer", [Sgd(), Adagrad(lr=0.5)], ids=str)
 @pytest.mark.parametrize("codec", ["fp32", "bf16"])
 def test_pushes_of_rows_train_to_the_bits_of_whole_pushes(outer, codec):
-    found = []
+    runs = []
     for rows in (0, WIDTH):
         parts = {"every": Steps(3), "codec": codec, "outer": outer}
-        found.append(trained(SimulatedEngine(EVENLESS), downpour(rows=rows, **parts), 3))
-    (whole, events), (some, events_some) = found
+        runs.append(trained(SimulatedEngine(EVENLESS), downpour(rows=rows, **parts), 3))
+    (whole, events), (some, events_some) = runs
     np.testing.assert_array_equal(some, whole)
     assert loss(some) < 0.8 < 1.0 < loss(Bag().parameters.trained)
     for all_of_it, of_rows in zip(sent(events), sent(events_some), strict=True):
