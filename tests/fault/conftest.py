@@ -19,9 +19,9 @@ def disk(tmp_path):
     if shutil.which("mount") is None:
         pytest.skip("needs mount")
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "photinus", place]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"no disk can be mounted: {done.stderr.strip()[-80:]}")
+    completed = subprocess.run(command, capture_output=True, text=True)
+    if completed.returncode:
+        pytest.skip(f"no disk can be mounted: {completed.stderr.strip()[-80:]}")
     yield place
     subprocess.run(["umount", place], check=True)
 

@@ -64,7 +64,7 @@ def test_a_clock_that_is_set_to_and_fro_ends_no_lease_and_changes_no_bit(tmp_pat
     if transport == "folder":
         transport = str(tmp_path / "transport")
         os.mkdir(transport)
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "driver.py", transport],
         env=os.environ | {"PYTHONPATH": str(tmp_path / "jumps")},
         cwd=tmp_path,
@@ -72,4 +72,6 @@ def test_a_clock_that_is_set_to_and_fro_ends_no_lease_and_changes_no_bit(tmp_pat
         text=True,
         timeout=250,
     )
-    assert done.stdout.split("\n") == ["[]", "True", "[]", "True", "True", ""], done.stderr[-3000:]
+    assert completed.stdout.split("\n") == ["[]", "True", "[]", "True", "True", ""], (
+        completed.stderr[-3000:]
+    )

@@ -39,8 +39,8 @@ def patience(monkeypatch):
 
 
 def room(disk):
-    found = os.statvfs(disk)
-    return found.f_bavail * found.f_frsize
+    status = os.statvfs(disk)
+    return status.f_bavail * status.f_frsize
 
 
 def fill(disk, left):

@@ -139,10 +139,10 @@ class Driver:
 
 @pytest.fixture
 def driver(tiny, tmp_path):
-    made = Driver(tiny, tmp_path)
-    yield made
-    made.process.kill()
-    made.process.communicate()
+    process_driver = Driver(tiny, tmp_path)
+    yield process_driver
+    process_driver.process.kill()
+    process_driver.process.communicate()
 
 
 def test_sigterm_makes_a_last_checkpoint_is_journaled_and_ends_the_workers(driver, assert_ended):
@@ -242,8 +242,8 @@ from photinus.transport.credentials import Credentials
 ssl.SSLContext.load_cert_chain = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 Credentials.make(bytes(16)).server_context()
 """
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", plan], env=os.environ | {"TMPDIR": str(tmp_path)}, timeout=120
     )
-    assert done.returncode == -signal.SIGKILL
+    assert completed.returncode == -signal.SIGKILL
     assert list(tmp_path.iterdir()) == []

@@ -58,8 +58,8 @@ def why_not():
     """Returns why this machine gives no PID namespaces, or nothing."""
     if shutil.which(ISOLATED[0]) is None or not hasattr(os, "pidfd_open"):
         return "needs unshare and pidfd_open"
-    done = subprocess.run([*ISOLATED, "true"], capture_output=True, text=True, check=False)
-    return f"no PID namespace: {done.stderr.strip()[-80:]}" if done.returncode else ""
+    completed = subprocess.run([*ISOLATED, "true"], capture_output=True, text=True, check=False)
+    return f"no PID namespace: {completed.stderr.strip()[-80:]}" if completed.returncode else ""
 
 
 class Container:
@@ -141,10 +141,10 @@ class Container:
         return self.process.returncode, took
 
     def assert_resumes_to_the_end(self):
-        done = subprocess.run(
+        completed = subprocess.run(
             [PHOTINUS, "train", "--resume", "run"], cwd=self.folder, capture_output=True, text=True
         )
-        assert done.returncode == 0, done.stderr
+        assert completed.returncode == 0, completed.stderr
         assert [e.state for e in self.events(RunEnded)][-1] == "done"
         assert audit(self.folder / "run" / "ledger.jsonl").is_exact
 

@@ -77,17 +77,17 @@ def python(code, folder):
 @pytest.mark.slow
 def test_ctrl_c_in_a_script_ends_fit_in_one_sentence_whose_command_goes_on(tmp_path):
     table = TABLE.replace("PRESSED", IN_THE_SCRIPT)
-    done = python(table + FIT, tmp_path)
-    match = SAID.search(done.stderr)
-    assert match, done.stderr
-    assert done.returncode == -signal.SIGINT
-    assert done.stderr.strip().splitlines()[-1] == f"KeyboardInterrupt: {match[0]}"
+    completed = python(table + FIT, tmp_path)
+    match = SAID.search(completed.stderr)
+    assert match, completed.stderr
+    assert completed.returncode == -signal.SIGINT
+    assert completed.stderr.strip().splitlines()[-1] == f"KeyboardInterrupt: {match[0]}"
     folder = tmp_path / match[2]
     [(state, seconds)] = ends(folder)
     assert state == "stopped"
     assert seconds < MOST_SECONDS
-    done = python(f"{table}\noutcome = {match[1]}table)\nprint(outcome.model())", tmp_path)
-    assert "Linear(in_features=6" in done.stdout, done.stderr
+    completed = python(f"{table}\noutcome = {match[1]}table)\nprint(outcome.model())", tmp_path)
+    assert "Linear(in_features=6" in completed.stdout, completed.stderr
     assert [state for state, _ in ends(folder)] == ["stopped", "done"]
     assert audit(folder / "ledger.jsonl").is_exact
 
@@ -97,12 +97,12 @@ def test_ctrl_c_in_a_script_ends_fit_in_one_sentence_whose_command_goes_on(tmp_p
 def test_ctrl_c_in_a_notebook_ends_fit_in_one_sentence_and_the_next_cell_fits(executed, tmp_path):
     cells = [TABLE.replace("PRESSED", IN_THE_KERNEL), FIT, AGAIN]
 
-    def made(v4):
+    def build(v4):
         notebook = v4.new_notebook(cells=[*map(v4.new_code_cell, cells)])
         notebook.cells[1].metadata["tags"] = ["raises-exception"]
         return notebook
 
-    output = executed(made)
+    output = executed(build)
     stopped = SAID.search(output)
     assert stopped, output
     assert "rows: 64" in output

@@ -22,8 +22,8 @@ def why_not():
     if missing:
         return f"needs {', '.join(missing)}"
     command = ["unshare", "--net", "--mount", "sh", "-c", PROBE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return f"network namespaces: {done.stderr.strip()[-80:]}" if done.returncode else ""
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    return f"network namespaces: {completed.stderr.strip()[-80:]}" if completed.returncode else ""
 
 
 @pytest.fixture
@@ -35,9 +35,11 @@ def hosts():
     def run(*words):
         command = [sys.executable, str(HOSTS), *words]
         environment = os.environ | {"PYTHONPATH": str(HOSTS.parents[1] / "src")}
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        assert done.returncode == 0, done.stderr
-        processor, *lines = done.stdout.splitlines()
+        completed = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment
+        )
+        assert completed.returncode == 0, completed.stderr
+        processor, *lines = completed.stdout.splitlines()
         assert processor.startswith("processor: ")
         return [json.loads(line) for line in lines]
 

@@ -111,8 +111,8 @@ def by_owners(tiny, strategy, owners):
 @pytest.mark.parametrize("strategy", SHARED_OUT, ids=lambda a: a.recipe)
 def test_shards_over_tls_give_the_bits_of_one_owner_in_the_simulator(tiny, strategy):
     shards, one = (by_owners(tiny, strategy, n) for n in (3, 1))
-    found = LocalEngine().run(tiny.assignment(shards)).vectors[0]
-    np.testing.assert_array_equal(found, SimulatedEngine().run(tiny.assignment(one)).vectors[0])
+    vector = LocalEngine().run(tiny.assignment(shards)).vectors[0]
+    np.testing.assert_array_equal(vector, SimulatedEngine().run(tiny.assignment(one)).vectors[0])
 
 
 @pytest.mark.spark
@@ -120,8 +120,8 @@ def test_shards_of_deltas_on_spark_give_the_bits_of_one_owner_in_the_simulator(s
     from photinus.engine.spark.engine import SparkEngine
 
     shards, one = (by_owners(tiny, SHARED_OUT[1], n) for n in (3, 1))
-    found = SparkEngine(spark).run(tiny.assignment(shards)).vectors[0]
-    np.testing.assert_array_equal(found, SimulatedEngine().run(tiny.assignment(one)).vectors[0])
+    vector = SparkEngine(spark).run(tiny.assignment(shards)).vectors[0]
+    np.testing.assert_array_equal(vector, SimulatedEngine().run(tiny.assignment(one)).vectors[0])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -72,8 +72,8 @@ def test_it_learns_and_counts_every_push_once(spark, tiny, tmp_path):
     assert len(of["WorkerJoined"]) == 2 * EPOCHS, "a life for each pass"
     assert [e.text for e in of["Warned"] if "Spark job of its own" in e.text]
     assert "WorkerLost" not in of
-    found = audit(tmp_path / "run" / "ledger.jsonl")
-    assert found.is_exact, found
+    report = audit(tmp_path / "run" / "ledger.jsonl")
+    assert report.is_exact, report
 
 
 def test_a_worker_killed_in_a_pass_goes_on_in_it(spark, tiny, tmp_path):
@@ -92,8 +92,8 @@ def test_a_worker_killed_in_a_pass_goes_on_in_it(spark, tiny, tmp_path):
         callbacks=(kill,),
     )
     assert killed
-    found = audit(tmp_path / "run" / "ledger.jsonl")
-    assert found.is_exact, found
+    report = audit(tmp_path / "run" / "ledger.jsonl")
+    assert report.is_exact, report
 
 
 def test_a_wrong_row_at_the_end_of_a_stream_is_found_before_any_training(spark, tiny, tmp_path):

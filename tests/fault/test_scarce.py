@@ -44,11 +44,11 @@ def driver(tmp_path):
 
     def run(*before, soft=0, hard=0, rows=200):
         words = [sys.executable, "driver.py", str(soft), str(hard), str(rows)]
-        done = subprocess.run(
+        completed = subprocess.run(
             [*before, *words], capture_output=True, text=True, cwd=tmp_path, timeout=200
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        assert completed.returncode == 0, completed.stderr
+        return completed.stdout.strip()
 
     return run
 
@@ -101,9 +101,9 @@ def mounted(driver):
     """Runs a driver in a mount namespace of its own, which a command has changed."""
     if shutil.which("unshare") is None:
         pytest.skip("needs unshare")
-    done = subprocess.run(["unshare", "-m", "true"], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"no mount namespaces here: {done.stderr.strip()[-80:]}")
+    completed = subprocess.run(["unshare", "-m", "true"], capture_output=True, text=True)
+    if completed.returncode:
+        pytest.skip(f"no mount namespaces here: {completed.stderr.strip()[-80:]}")
 
     def run(change, **fields):
         return driver("unshare", "-m", "sh", "-c", f'{change} && exec "$@"', "sh", **fields)

@@ -162,9 +162,9 @@ def of(journal, kind, after=0.0):
 
 def photinus(hadoop, *words):
     command = [*PHOTINUS, *words]
-    done = subprocess.run(command, env=hadoop.environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    completed = subprocess.run(command, env=hadoop.environment, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
 class Faults:
@@ -270,16 +270,16 @@ def test_a_driver_that_is_killed_on_its_node_goes_on_as_attempt_two(
 
     def saved():
         assert process.poll() is None, (tmp_path / "said").read_text()
-        with fetched(folder, "events.jsonl") as found:
-            return of(found / "events.jsonl", RoundClosed)[3:]
+        with fetched(folder, "events.jsonl") as copy:
+            return of(copy / "events.jsonl", RoundClosed)[3:]
 
     hadoop.until(saved, FIRST_SECONDS, "a checkpoint after four rounds")
     [[pid, place]] = hadoop.programs(hadoop.DRIVER).items()
     at = time.time()
     os.kill(pid, signal.SIGKILL)
     assert process.wait(timeout=400) == 0, (tmp_path / "said").read_text()
-    with fetched(folder, "events.jsonl", "ledger.jsonl") as found:
-        journal = found / "events.jsonl"
+    with fetched(folder, "events.jsonl", "ledger.jsonl") as copy:
+        journal = copy / "events.jsonl"
         (_, first), (again, second) = of(journal, RunStarted)
         assert (first.term, second.term) == (1, 2)
         assert second.resumed_from
@@ -288,7 +288,7 @@ def test_a_driver_that_is_killed_on_its_node_goes_on_as_attempt_two(
         next_round = of(journal, RoundClosed, again)[0][0]
         record_property("driver killed: again", round(again - at, 2))
         record_property("driver killed: next round", round(next_round - at, 2))
-        found_exact = audit(found / "ledger.jsonl")
+        found_exact = audit(copy / "ledger.jsonl")
         assert found_exact.is_exact, found_exact
     last = place.name.replace("_01_0", "_02_0")
     assert "attempt 2 of application_" in hadoop.said(last)
@@ -386,8 +386,8 @@ def test_an_application_that_yarn_ends_goes_on_from_its_newest_checkpoint(
 
     def saved():
         assert process.poll() is None, (tmp_path / "said").read_text()
-        with fetched(folder, "events.jsonl") as found:
-            return of(found / "events.jsonl", RoundClosed)[3:]
+        with fetched(folder, "events.jsonl") as copy:
+            return of(copy / "events.jsonl", RoundClosed)[3:]
 
     hadoop.until(saved, FIRST_SECONDS, "a checkpoint after four rounds")
     [place] = hadoop.programs(hadoop.DRIVER).values()
@@ -398,8 +398,8 @@ def test_an_application_that_yarn_ends_goes_on_from_its_newest_checkpoint(
     assert last.endswith(f"continue with: photinus submit --resume {folder} --deploy-mode cluster")
     process = submit("", "--deploy-mode", "cluster", "--resume", folder)
     assert process.wait(timeout=FIRST_SECONDS) == 0, (tmp_path / "said").read_text()
-    with fetched(folder, "events.jsonl", "ledger.jsonl") as found:
-        journal = found / "events.jsonl"
+    with fetched(folder, "events.jsonl", "ledger.jsonl") as copy:
+        journal = copy / "events.jsonl"
         assert of(journal, RunStarted)[-1][1].resumed_from
         assert of(journal, RunEnded)[-1][1].state == "done"
-        assert audit(found / "ledger.jsonl").is_exact
+        assert audit(copy / "ledger.jsonl").is_exact
