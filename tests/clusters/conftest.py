@@ -64,11 +64,11 @@ def children_of(pid):
         with contextlib.suppress(OSError, ValueError):
             stat = (entry / "stat").read_text()
             parents.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-    found, level = [], [pid]
+    descendants, level = [], [pid]
     while level:
         level = [child for parent in level for child in parents.get(parent, [])]
-        found += level
-    return found
+        descendants += level
+    return descendants
 
 
 def words_of(pid):
@@ -206,16 +206,16 @@ class Cluster:
         daemon was killed.
         """
         sockets = min(map(self.sockets_of, seated))
-        found = set().union(*map(children_of, executors)) if executors else self._python()
-        return sum(self.sockets_of(pid) >= sockets for pid in found - set(seated))
+        pids = set().union(*map(children_of, executors)) if executors else self._python()
+        return sum(self.sockets_of(pid) >= sockets for pid in pids - set(seated))
 
     def _python(self):
         """Daemons and workers of all executors, which work in folders of the cluster's."""
-        found = set()
+        pids = set()
         for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
             is_here = folder_of(pid).startswith(str(self.folder))
-            found |= {pid} if is_here and "pyspark.worker" in words_of(pid) else set()
-        return found
+            pids |= {pid} if is_here and "pyspark.worker" in words_of(pid) else set()
+        return pids
 
     @staticmethod
     def sockets_of(pid):
@@ -276,8 +276,8 @@ class Driver:
 
     def _read(self):
         for line in self.process.stdout:
-            with (self.folder / "events.jsonl").open("a") as kept:
-                kept.write(line)
+            with (self.folder / "events.jsonl").open("a") as file:
+                file.write(line)
             with self._news:
                 self.lines.append(json.loads(line))
                 self._news.notify_all()
@@ -291,17 +291,17 @@ class Driver:
     def wait(self, event, job=None, seconds=PATIENT_SECONDS, **fields):
         """Returns the first line of this kind, when it has come."""
 
-        def found():
+        def matching():
             return [x for x in self.of(event, job) if fields.items() <= x.items()]
 
         def is_over():
-            return found() or self.of("Ended") or (job and self.of("Failed", job))
+            return matching() or self.of("Ended") or (job and self.of("Failed", job))
 
         with self._news:
             self._news.wait_for(is_over, seconds)
             last = "\n".join(map(str, self.lines[-5:]))
-            assert found(), f"no {event} of {job}: {fields}\n{last}\n{self.log()[-3000:]}"
-            return found()[0]
+            assert matching(), f"no {event} of {job}: {fields}\n{last}\n{self.log()[-3000:]}"
+            return matching()[0]
 
     def log(self):
         return (self.folder / "driver.log").read_text(errors="replace")
@@ -322,8 +322,8 @@ class Driver:
     def result(self, name, seconds=PATIENT_SECONDS):
         """Waits for a job's end; its ledger must be exact."""
         self.wait("Done", name, seconds)
-        found = audit(self.folder / name / "ledger.jsonl")
-        assert found.is_exact, found.offences
+        report = audit(self.folder / name / "ledger.jsonl")
+        assert report.is_exact, report.offences
         with np.load(self.folder / name / "result.npz") as arrays:
             return [arrays[key] for key in arrays]
 
@@ -363,9 +363,9 @@ def clusters(tmp_path_factory):
 
         def start(settings=None, **fields):
             folder = tmp_path_factory.mktemp("cluster") / "it"
-            made = Cluster(folder, settings or {}, **fields)
-            stack.callback(made.stop)
-            return made
+            cluster = Cluster(folder, settings or {}, **fields)
+            stack.callback(cluster.stop)
+            return cluster
 
         yield start
 
@@ -378,9 +378,9 @@ def applications(tmp_path_factory, archive):
         def start(cluster):
             folder = tmp_path_factory.mktemp("driver") / "it"
             environment = cluster.environment(PYTHONPATH=HOMES)
-            made = Driver(folder, archive, environment, cluster.before("driver"))
-            stack.callback(made.close)
-            made.wait("Ready")
-            return made
+            driver = Driver(folder, archive, environment, cluster.before("driver"))
+            stack.callback(driver.close)
+            driver.wait("Ready")
+            return driver
 
         yield start

@@ -49,25 +49,25 @@ def pair(driver, request):
     """Starts two runs in pools of their own; returns the processes of each."""
 
     def start(data, **programs):
-        found = {}
+        pids = {}
         for kind, plan in programs.items():
             name = f"{request.node.name}-{kind}"
             driver.start(name, plan, data, pool=kind)
         for kind, plan in programs.items():
             name = f"{request.node.name}-{kind}"
             driver.wait("RoundClosed", name, version=5)
-            found[kind] = [line["pid"] for line in driver.of("WorkerJoined", name)]
-            assert len(found[kind]) == plan.workers
-        return found
+            pids[kind] = [line["pid"] for line in driver.of("WorkerJoined", name)]
+            assert len(pids[kind]) == plan.workers
+        return pids
 
     return start
 
 
 def sent_by(pids):
     """Bytes that the kernel has sent for each process, over the connections it holds."""
-    done = subprocess.run(["ss", "-tinpOH"], capture_output=True, text=True, check=True)
+    completed = subprocess.run(["ss", "-tinpOH"], capture_output=True, text=True, check=True)
     sent = dict.fromkeys(pids, 0)
-    for line in done.stdout.splitlines():
+    for line in completed.stdout.splitlines():
         count = re.search(r"bytes_sent:(\d+)", line)
         for pid in set(map(int, re.findall(r"pid=(\d+)", line))) & set(pids):
             sent[pid] += int(count[1]) if count else 0

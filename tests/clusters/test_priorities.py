@@ -33,8 +33,8 @@ def test_an_urgent_application_gets_the_cores_that_another_one_holds(
     urgent.close()
     first.result("first")
     warnings = [line["text"] for line in first.of("Warned", "first")]
-    given = [text for text in warnings if "give their seats up" in text]
-    assert len(given) == 1, "the seats of one executor"
+    given_up = [text for text in warnings if "give their seats up" in text]
+    assert len(given_up) == 1, "the seats of one executor"
     assert len([text for text in warnings if "take their seats back" in text]) == 1
     assert not first.of("WorkerLost", "first")
     ended = first.of("PhaseEnded", "first")[-1]

@@ -111,8 +111,8 @@ def test_a_job_trains_from_what_travelled_and_goes_on_when_its_driver_was_killed
     assert [start.term for start in starts] == [1, 2]
     assert starts[1].resumed_from
     assert [stamped.event.state for stamped in of(folder, RunEnded)] == ["done"]
-    found = audit(folder / "ledger.jsonl")
-    assert found.is_exact, found.offences
+    report = audit(folder / "ledger.jsonl")
+    assert report.is_exact, report.offences
     assert "there already" in output.read_text()
 
 

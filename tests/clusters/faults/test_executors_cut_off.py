@@ -118,9 +118,9 @@ class Hosts:
 
 @pytest.fixture(scope="module")
 def hosts():
-    made = Hosts()
-    yield made
-    made.close()
+    created = Hosts()
+    yield created
+    created.close()
 
 
 @pytest.fixture(scope="module")
