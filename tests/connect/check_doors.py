@@ -46,8 +46,8 @@ def digits(connected):
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 3, 300)
     rows = np.clip(0.2 * rng.random((300, 6)) + np.tile(np.eye(3)[labels], 2), 0, 1)
-    made = [(row.tolist(), int(label)) for row, label in zip(rows, labels, strict=True)]
-    return connected.createDataFrame(made, "features array<double>, label int").cache()
+    rows_with_labels = [(row.tolist(), int(label)) for row, label in zip(rows, labels, strict=True)]
+    return connected.createDataFrame(rows_with_labels, "features array<double>, label int").cache()
 
 
 def test_a_dbn_is_fitted_scored_saved_and_loaded(connected, digits, tmp_path):
@@ -112,9 +112,9 @@ def test_an_encoder_is_fine_tuned_on_a_text_column_with_weights_and_rows_set_asi
     true = connected.createDataFrame(
         list(zip(texts, labels, strict=True)), "text string, label int"
     )
-    found = model.evaluate(true)
-    assert found.error < 0.1
-    assert found.metrics["f1"] > 0.9
+    evaluation = model.evaluate(true)
+    assert evaluation.error < 0.1
+    assert evaluation.metrics["f1"] > 0.9
     events = (model.summary.folder / "events.jsonl").read_text()
     assert '"validation"' in events, "rows were set aside and measured on"
     trained = dict(model.module().named_parameters())
@@ -136,10 +136,10 @@ def test_doctor_says_what_it_can(connected, tmp_path, monkeypatch):
     from photinus.engine.spark.diagnostics import diagnose
 
     monkeypatch.chdir(tmp_path)
-    found = {finding.name: finding for finding in diagnose(connected, 2)}
-    assert found["way"].state == "ok", found["way"]
-    assert not [name for name, finding in found.items() if finding.is_needed], found
-    assert "Spark Connect" in found["Spark"].found
+    findings = {finding.name: finding for finding in diagnose(connected, 2)}
+    assert findings["way"].state == "ok", findings["way"]
+    assert not [name for name, finding in findings.items() if finding.is_needed], findings
+    assert "Spark Connect" in findings["Spark"].found
 
 
 def test_a_deadline_takes_the_fewest_tasks_that_are_fast_enough(digits, tmp_path):

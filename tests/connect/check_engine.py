@@ -67,9 +67,9 @@ def test_slot_0_is_killed_and_the_coordinator_comes_back_from_its_checkpoint(
     assert any(
         "the coordinator was lost; it is back as term 2, from phase000" in s for s in warnings
     )
-    found = audit(tmp_path / "ledger.jsonl")
-    assert found.is_exact, found.offences[:3]
-    assert found.applied > 0
+    report = audit(tmp_path / "ledger.jsonl")
+    assert report.is_exact, report.offences[:3]
+    assert report.applied > 0
 
 
 def test_slot_0_takes_more_memory_than_it_may_and_the_client_is_told(connected, assignment):
