@@ -120,6 +120,13 @@ def test_one_item_without_a_list_is_told_the_form(model):
         model.most_similar(101)
 
 
+def test_ids_of_another_type_are_told_how_to_become_texts(spark):
+    table = spark.sql("SELECT array(1.0BD, 2.0BD) AS items")
+    said = r'column items holds no baskets; got array.*; F\.col\("items"\)\.cast\("array<string>"\)'
+    with pytest.raises(UsageError, match=said):
+        Item2Vec(numWorkers=1).fit(table)
+
+
 def test_what_holds_no_baskets_is_one_sentence(spark):
     with pytest.raises(UsageError, match="unknown column; got 'items'; known: id"):
         Item2Vec(numWorkers=1).fit(spark.range(3))

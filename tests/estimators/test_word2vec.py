@@ -369,6 +369,23 @@ def test_sentences_of_one_word_each_are_refused_before_training(spark):
         Word2Vec(numWorkers=1).fit(table)
 
 
+def test_sentences_of_one_frequent_word_each_are_refused_before_training(spark):
+    texts = [f"{'ab'[n % 2]} rare{n}" for n in range(30)]
+    table = spark.createDataFrame([(text,) for text in texts], "text string")
+    said = "no sentence has two words with a vector: there is no pair to learn from; set minCount"
+    with pytest.raises(DataError, match=said):
+        Word2Vec(numWorkers=1).fit(table)
+    texts.append("b rare a")  # the rare word between them is left out
+    table = spark.createDataFrame([(text,) for text in texts], "text string")
+    assert len(Word2Vec(numWorkers=1, epochs=1.0).fit(table).vectors) == 2
+
+
+@pytest.mark.parametrize("most", [-1, 1])
+def test_a_vocabulary_of_one_word_or_fewer_is_refused_by_its_param(sentences, most):
+    with pytest.raises(UsageError, match=f"maxVocabulary must be 0 or at least 2; got {most}"):
+        Word2Vec(maxVocabulary=most, numWorkers=1).fit(sentences)
+
+
 def test_a_column_that_is_missing_is_named(sentences):
     with pytest.raises(UsageError, match="unknown column; got 'words'; known: text"):
         Word2Vec(inputCol="words", numWorkers=1).fit(sentences)

@@ -116,6 +116,9 @@ def baskets_of(dataset: DataFrame, column: str) -> Column:
     if not isinstance(data_type, T.ArrayType):
         do = f'F.split("{column}", ",") makes arrays of texts, F.collect_list of rows'
         raise UsageError(f"column {column} holds no baskets", got=data_type.simpleString(), do=do)
+    if not isinstance(data_type.elementType, (T.StringType, T.IntegralType)):
+        do = f'F.col("{column}").cast("array<string>") makes texts of ids'
+        raise UsageError(f"column {column} holds no baskets", got=data_type.simpleString(), do=do)
     return words_of(dataset, column)
 
 
@@ -329,6 +332,16 @@ def _rows_of_lists(length: int, batches: Iterable[pa.RecordBatch]) -> Iterator[p
         for list_array in lists
     )
     return _row_batches(pieces, length)
+
+
+def rows_with_pairs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yields the first row in which a sentence has two words; such as `rows_of` returns."""
+    for batch in batches:
+        for place, row in enumerate(batch.column(0)):
+            is_word = np.frombuffer(row.as_buffer(), "<i4") >= 0
+            if (is_word[1:] & is_word[:-1]).any():
+                yield batch.slice(place, 1)
+                return
 
 
 def _row_batches(pieces: Iterator[Vector], length: int) -> Iterator[pa.RecordBatch]:

@@ -29,7 +29,13 @@ from photinus.engine.spark.job import run_query
 from photinus.engine.spark.session import spark_session
 from photinus.estimators.param_table import RUN_ROWS, ParamRow
 from photinus.estimators.params import defaults, keyword_params, plain_job, with_params
-from photinus.estimators.sentences import counted, rows_of, sentences_of, words_in
+from photinus.estimators.sentences import (
+    counted,
+    rows_of,
+    rows_with_pairs,
+    sentences_of,
+    words_in,
+)
 from photinus.estimators.trainer import TrainingEstimator
 from photinus.estimators.vector_models import WORD_ROWS, VectorsModel, Word2VecModel
 from photinus.estimators.wikipedia import wikipedia_sentences
@@ -156,7 +162,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
 
         Raises:
             UsageError: the sentences or a Param are wrong.
-            DataError: fewer than two words are frequent enough, or no sentence has two.
+            DataError: fewer than two words are frequent enough, or no sentence has two of them.
             NotReadyError: the cluster lacks slots, or numba is missing.
         """
         if isinstance(dataset, (str, Path)) and is_dump(dataset):
@@ -197,6 +203,8 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
             job = self._job(counts, workers)
             length = tokens_in_block(int(counts.sum()), workers)
             rows = rows_of(cached_sentences, vocabulary, length)
+            if vocabulary.numbered is None:  # a join would move every word once more
+                self._check_frequent_pairs(rows)
             data = FrameData(frame=rows, features=rows.columns[0], shape=(4 * length,))
             with self._run_folder() as folder:
                 outcome, summary = self._run(_draft(job, words, counts, ngrams), data, folder)
@@ -221,6 +229,21 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
             sequence, parts, do = self._sequence_terms
             raise DataError(f"no {sequence} has two {parts}: there is no pair to learn from", do=do)
 
+    def _check_frequent_pairs(self, rows: DataFrame) -> None:
+        """Refuses sequences of which only one part each is frequent: the vectors stay random.
+
+        Args:
+            rows: as of `rows_of`.
+
+        Raises:
+            DataError: no sequence has two parts that have a vector.
+        """
+        pairs = rows.mapInArrow(rows_with_pairs, rows.schema).limit(1)
+        if not run_query(rows.sparkSession, pairs.collect):
+            sequence, parts, _ = self._sequence_terms
+            wrong = f"no {sequence} has two {parts} with a vector: there is no pair to learn from"
+            raise DataError(wrong, do="set minCount lower, or maxVocabulary higher")
+
     @abstractmethod
     def _sentences(self, dataset: DataFrame) -> DataFrame:
         """Returns the sequences as one column `words array<string>`."""
@@ -236,6 +259,9 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
     def _vocabulary_limits(self) -> tuple[int, int, int]:
         """Returns the least occurrences of a word, and the most words: 0 for all, and in memory."""
         min_count, max_words = (self.getOrDefault(name) for name in ("minCount", "maxVocabulary"))
+        if max_words < 0 or max_words == 1:
+            do = "0 is no limit"
+            raise UsageError("maxVocabulary must be 0 or at least 2", got=max_words, do=do)
         return min_count, max_words, self._words_in_memory
 
     @property
