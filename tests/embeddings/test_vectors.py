@@ -219,3 +219,11 @@ def test_a_plane_is_that_of_scikit_learns_principal_components(vectors):
     for few in (words[:2], [*words[:2], words[0]], words[0]):
         with pytest.raises(UsageError, match="a map takes at least three words"):
             vectors.plane(few)
+
+
+@pytest.mark.parametrize("line", ["route 66 1 2", "sea 1", "sea 1 2 3"])
+def test_a_text_file_with_more_or_fewer_numbers_in_a_line_is_refused(tmp_path, line):
+    path = tmp_path / "vectors.txt"
+    path.write_text(f"2 2\nland 3 4 \n{line}\n")
+    with pytest.raises(DataError, match=f"^a line of the file is not .* 2 numbers; got {line};"):
+        WordVectors.load(path)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import CheckpointError, DataError, UsageError
+from photinus.embeddings.vectors import WordVectors
 from photinus.estimators.item2vec import Item2Vec
 from photinus.estimators.vector_models import Item2VecModel, Word2VecModel
 
@@ -130,3 +131,12 @@ def test_ids_of_another_type_are_told_how_to_become_texts(spark):
 def test_what_holds_no_baskets_is_one_sentence(spark):
     with pytest.raises(UsageError, match="unknown column; got 'items'; known: id"):
         Item2Vec(numWorkers=1).fit(spark.range(3))
+
+
+def test_vectors_without_counts_keep_their_order_in_a_saved_model(spark, tmp_path):
+    words = ["the", "of", "and", "a"]
+    path = str(tmp_path / "model")
+    Word2VecModel(WordVectors(words, np.eye(4, dtype=np.float32))).save(path)
+    loaded = Word2VecModel.load(path)
+    assert list(loaded.vectors.words) == words
+    np.testing.assert_array_equal(loaded.vectors.vectors, np.eye(4))

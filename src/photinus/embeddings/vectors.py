@@ -437,8 +437,12 @@ def _parse_text(data: str) -> WordVectors:
     count, dims = map(int, header.split())
     if len(lines) != count:
         raise DataError("the file of vectors is cut", got=f"{len(lines)} of {count} lines")
-    rows = [line.split(" ") for line in lines]
-    vectors = np.array([row[1 : dims + 1] for row in rows], np.float32)
+    rows = [line.removesuffix(" ").split(" ") for line in lines]
+    wrong = next((row for row in rows if len(row) != dims + 1), None)
+    if wrong is not None:
+        expected = f"a line of the file is not one word and {dims} numbers"
+        raise DataError(expected, got=" ".join(wrong)[:80], do="look at that line")
+    vectors = np.array([row[1:] for row in rows], np.float32)  # [V, D]
     return WordVectors([row[0] for row in rows], vectors)
 
 

@@ -122,8 +122,13 @@ class VectorsModel(KeywordParams, Model, HasInputCol, HasOutputCol, MLWritable, 
         """Returns words, counts and vectors as a DataFrame."""
         return self._rows_of(slice(None))
 
-    def _rows_of(self, rows: slice) -> DataFrame:
-        """Returns some of the vectors as `getVectors` returns all."""
+    def _rows_of(self, rows: slice, *, is_numbered: bool = False) -> DataFrame:
+        """Returns some of the vectors as `getVectors` returns all.
+
+        Args:
+            rows: which.
+            is_numbered: add their places as `position`.
+        """
         from pyspark.sql import SparkSession
 
         spark = SparkSession.active()
@@ -132,6 +137,9 @@ class VectorsModel(KeywordParams, Model, HasInputCol, HasOutputCol, MLWritable, 
         table["count"] = np.zeros(len(words), np.int64) if counts is None else counts[rows]
         table["vector"] = list(self.vectors.vectors[rows])
         schema = f"{self.of} {self._id_type}, count long, vector array<float>"
+        if is_numbered:
+            table["position"] = np.arange(rows.start, rows.start + len(words))
+            schema += ", position long"
         frame: DataFrame = spark.createDataFrame(pd.DataFrame(table), schema)
         return frame
 
@@ -435,7 +443,7 @@ class _VectorsWriter(MLWriter):
         vectors, subwords = self._model.vectors.vectors, self._model.vectors.subwords
         rows = max(1, _PART_SIZE // max(1, vectors.shape[1]))
         for start in range(0, len(vectors), rows):
-            frame = self._model._rows_of(slice(start, start + rows))
+            frame = self._model._rows_of(slice(start, start + rows), is_numbered=True)
             frame.write.mode("append" if start else mode).parquet(f"{path}/data")
         for start in range(0, 0 if subwords is None else len(subwords.rows), rows):
             part = subwords.rows[start : start + rows]  # type: ignore[union-attr]
@@ -462,7 +470,11 @@ class _VectorsReader(ParamsReader[Any]):
     def _read_model(self, path: str, metadata: dict[str, Any]) -> Any:  # noqa: ANN401 - likewise
         table: Any = self.sparkSession.read.parquet(f"{path}/data").toPandas()
         words = table[self._cls.of].astype(str)
-        table = table.assign(words=words).sort_values(["count", "words"], ascending=[False, True])
+        table = table.assign(words=words)
+        if "position" in table:
+            table = table.sort_values("position")
+        else:  # a model of before
+            table = table.sort_values(["count", "words"], ascending=[False, True])
         vectors = np.stack([np.asarray(row, np.float32) for row in table["vector"]])
         subwords = None
         if metadata.get("subwords"):
