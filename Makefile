@@ -15,9 +15,8 @@ test test-avx2 test-all: export OMP_WAIT_POLICY := passive
 unexport PYTHONDONTWRITEBYTECODE
 
 # These have processes of their own: a file's tests run one after another, clusters one at a time.
-# They wait for half of their time, for what starts or was killed: a third file runs meanwhile.
 APART := spark or processes or fault or browser or slow
-BESIDE := -n 3 --dist loadfile
+BESIDE := -n 2 --dist loadfile
 # A process that has no tests left takes some of the other's.
 QUICK := -n 2 --dist worksteal
 

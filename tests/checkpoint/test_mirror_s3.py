@@ -20,12 +20,27 @@ pytestmark = [
 ]
 
 
+def one_at_a_time(app):
+    """Returns the server's application without requests at once.
+
+    S3 refuses a second writer of a name atomically. moto looks for the name, and writes it later.
+    """
+    lock = threading.Lock()
+
+    def locked(environ, start_response):
+        with lock:
+            return app(environ, start_response)
+
+    return locked
+
+
 @pytest.fixture(scope="module")
 def server():
     """An S3 server in a thread, with settings that s3fs finds."""
     with pytest.MonkeyPatch.context() as patch:
         thread = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
         thread.start()
+        thread._server.app = one_at_a_time(thread._server.app)
         host, port = thread.get_host_and_port()
         patch.setenv("AWS_ACCESS_KEY_ID", "testing")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
