@@ -161,11 +161,11 @@ class WordVectors:
         row: Vector = self.vectors[self._row(word)]
         return row
 
-    def _given(self, item: Any) -> Vector:  # noqa: ANN401 - what a user may give
-        """Returns a vector that was given [D], as an array.
+    def _to_vector(self, item: Any) -> Vector:  # noqa: ANN401 - what a user may give
+        """Returns numbers that a user gave as a vector [D].
 
         Raises:
-            UsageError: it is none: NumPy would repeat a single number, such as an id, D times.
+            UsageError: they are no vector. NumPy would repeat a single number, such as an id.
         """
         dims = self.vectors.shape[1]
         try:
@@ -215,7 +215,7 @@ class WordVectors:
         query, query_rows = np.zeros(self.vectors.shape[1], np.float32), list[int]()
         for sign, items in ((1.0, positive), (-1.0, negative)):
             for item in items:
-                vector = self.vector(item) if isinstance(item, str) else self._given(item)
+                vector = self.vector(item) if isinstance(item, str) else self._to_vector(item)
                 query += np.float32(sign) * vector / max(float(np.linalg.norm(vector)), 1e-12)
                 if isinstance(item, str) and item in self.index:
                     query_rows.append(self.index[item])

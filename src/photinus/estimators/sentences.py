@@ -335,7 +335,7 @@ def _rows_of_lists(length: int, batches: Iterable[pa.RecordBatch]) -> Iterator[p
 
 
 def rows_with_pairs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yields the first row in which a sentence has two words; such as `rows_of` returns."""
+    """Yields the first row of `rows_of` in which two words are in one sentence."""
     for batch in batches:
         for place, row in enumerate(batch.column(0)):
             is_word = np.frombuffer(row.as_buffer(), "<i4") >= 0

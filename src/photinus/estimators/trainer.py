@@ -71,6 +71,10 @@ class TrainingEstimator(KeywordParams, Estimator[Any], HasSeed, MLWritable, MLRe
     def fit(self, dataset: Any, params: Any = None) -> Any:  # noqa: ANN401 - as Spark's own
         """Trains on a table's rows, and returns the model; for a list of ParamMaps, the models.
 
+        Args:
+            dataset: a DataFrame, or what else the estimator reads.
+            params: Params that hold for this call only, or a list of such.
+
         Raises:
             UsageError: a column or a Param is wrong, or the table is a stream.
             DataError: a row is wrong; the message names it.
