@@ -151,7 +151,7 @@ class Lookups:
         if self._recorded is not None:
             self._recorded.append((name, rows))
             return torch.zeros(*ids.shape, table.embedding_dim, device=self._storage.device)
-        if self._allowed is not None and not np.isin(rows, self._allowed.get(name, [])).all():
+        if self._allowed is not None and not _are_among(rows, self._allowed.get(name)):
             wrong = f"the rows of {name} that a step reads must follow from its batch alone"
             do = "look no table up by what another one holds, and draw by torch, not by numpy"
             raise UsageError(wrong, got="others than a pass over tables of zeros", do=do)
@@ -340,7 +340,7 @@ class ShardedModel(Model):
             self._net.try_forward(batch, seed)
         expected: dict[str, Vector] = {}
         for name, ids in recorded:
-            expected[name] = np.union1d(expected.get(name, ids), ids)
+            expected[name] = np.union1d(expected[name], ids) if name in expected else ids
         self._expected_rows[seed] = expected
         table_rows = [ids + self._first_row(name) for name, ids in expected.items()]
         return np.unique(np.concatenate([np.empty(0, np.int64), *table_rows]))
@@ -469,11 +469,22 @@ def _merge_duplicates(
     parts: list[tuple[Vector, Vector]], padding: int | None
 ) -> tuple[Vector, Vector]:
     """Returns ids [r] once each, and the sums of their gradients [r, D]."""
-    ids, positions = np.unique(np.concatenate([ids for ids, _ in parts]), return_inverse=True)
-    sums = np.zeros((ids.size, parts[0][1].shape[1]), np.float32)
-    start = 0
-    for part_ids, gradients in parts:  # each has its ids once
-        sums[positions[start : start + part_ids.size]] += gradients
-        start += part_ids.size
-    is_trained = np.ones(ids.size, np.bool_) if padding is None else ids != padding
+    ids, sums = parts[0]  # each has its ids once, in order
+    if len(parts) > 1:
+        ids, positions = np.unique(np.concatenate([ids for ids, _ in parts]), return_inverse=True)
+        sums = np.zeros((ids.size, parts[0][1].shape[1]), np.float32)
+        start = 0
+        for part_ids, gradients in parts:
+            sums[positions[start : start + part_ids.size]] += gradients
+            start += part_ids.size
+    if padding is None:
+        return ids, sums
+    is_trained = ids != padding
     return ids[is_trained], sums[is_trained]
+
+
+def _are_among(rows: Vector, allowed: Vector | None) -> bool:
+    """Returns whether all of some rows [r] are allowed; usually they are just these, in order."""
+    if allowed is None:
+        return not rows.size
+    return np.array_equal(rows, allowed) or bool(np.isin(rows, allowed).all())
