@@ -15,7 +15,7 @@ def snapshot(version):
     )
 
 
-def tried(early_stopping, version, errors, slots=BOTH, name="errors"):
+def run_trial(early_stopping, version, errors, slots=BOTH, name="errors"):
     """One trial from its beginning to its end, of 10 examples a slot."""
     assert early_stopping.begin(version / 10, version, slots)
     early_stopping.offer_candidate(snapshot(version))
@@ -47,8 +47,8 @@ def test_each_slot_is_asked_once_and_counts_once():
     early_stopping.add_sums(0, {"examples": 4.0, "errors": 4.0})
     assert early_stopping.finish_trial() is None
     early_stopping.add_sums(1, {"examples": 6.0, "errors": 2.0})
-    found = early_stopping.finish_trial()
-    assert (found.examples, found.metrics) == (10, {"error": pytest.approx(0.3)})
+    trial = early_stopping.finish_trial()
+    assert (trial.examples, trial.metrics) == (10, {"error": pytest.approx(0.3)})
     assert early_stopping.finish_trial() is None, "told once"
 
 
@@ -63,19 +63,19 @@ def test_a_lost_worker_is_not_waited_for():
 def test_the_best_is_the_lowest_error_and_patience_counts_from_it():
     early_stopping = EarlyStopping(10.0, 2)
     errors = [6, 4, 5, 3, 3, 7]
-    found = [tried(early_stopping, n + 1, e) for n, e in enumerate(errors)]
-    assert [f.is_best for f in found] == [True, True, False, True, False, False]
+    trials = [run_trial(early_stopping, n + 1, e) for n, e in enumerate(errors)]
+    assert [f.is_best for f in trials] == [True, True, False, True, False, False]
     assert (early_stopping.best.version, early_stopping.is_stopped) == (4, True)
     assert not early_stopping.begin(0.9, 9, BOTH), "it is over"
 
 
 def test_the_loss_decides_where_there_is_no_error_and_nothing_else_does():
     early_stopping = EarlyStopping(10.0, 1)
-    assert tried(early_stopping, 1, 5.0, name="loss").is_best
-    other = EarlyStopping(10.0, 1)
-    assert not tried(other, 1, 5.0, name="energy").is_best
-    assert not other.is_stopped
-    assert other.best is None
+    assert run_trial(early_stopping, 1, 5.0, name="loss").is_best
+    without_loss = EarlyStopping(10.0, 1)
+    assert not run_trial(without_loss, 1, 5.0, name="energy").is_best
+    assert not without_loss.is_stopped
+    assert without_loss.best is None
 
 
 def test_a_point_that_is_not_held_is_not_the_best():

@@ -10,17 +10,17 @@ from photinus.transport.frames import Frame
 
 @pytest.fixture
 def leases():
-    made = Leases(3)
-    for seat in made.seats.values():
+    leases = Leases(3)
+    for seat in leases.seats.values():
         seat.is_live, seat.lease = True, 1
-    return made
+    return leases
 
 
-def agreed(lost_shards, version, guards=(True, True, True), lease=1):
+def agreed(shards, version, guards=(True, True, True), lease=1):
     """All are ready in the round that leads to a version."""
     for slot, is_up_to_date in enumerate(guards):
         header = {"version": version - 1, "guards": is_up_to_date}
-        lost_shards.ready(Frame("ready", slot=slot, lease=lease, header=header))
+        shards.ready(Frame("ready", slot=slot, lease=lease, header=header))
 
 
 def lose(leases, *slots):
@@ -110,11 +110,11 @@ def test_a_restoring_of_which_nothing_comes_for_long_is_stuck(leases):
     assert shards.slots_to_ask(2.5) == [], "once a second"
     assert not shards.is_stuck(FIRST_SECONDS)
     assert shards.is_stuck(1.0 + FIRST_SECONDS)
-    told = Frame("missing", slot=1, lease=2, header={"wholes": [2], "start": 5})
-    shards.missing(told, 20.0)
-    shards.missing(told, 29.0)
+    missing = Frame("missing", slot=1, lease=2, header={"wholes": [2], "start": 5})
+    shards.missing(missing, 20.0)
+    shards.missing(missing, 29.0)
     shards.missing(Frame("missing", slot=2, lease=1, header={"wholes": [1]}), 30.0)
-    shards.missing(told, 31.0)
+    shards.missing(missing, 31.0)
     assert not shards.is_stuck(1.0 + FIRST_SECONDS), "a page has come"
     assert shards.is_stuck(20.0 + FIRST_SECONDS)
 
@@ -125,6 +125,6 @@ def test_two_that_report_the_same_in_turn_are_stuck(leases):
         leases.seats[slot].pending_push = Frame("fetch", run=bytes(16), slot=slot, lease=2)
     for second in range(1, 40):
         slot = second % 2
-        told = Frame("missing", slot=slot, lease=2, header={"wholes": [1 - slot], "start": 5})
-        shards.missing(told, float(second))
+        missing = Frame("missing", slot=slot, lease=2, header={"wholes": [1 - slot], "start": 5})
+        shards.missing(missing, float(second))
     assert shards.is_stuck(2.0 + FIRST_SECONDS)

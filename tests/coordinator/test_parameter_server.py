@@ -37,7 +37,7 @@ def push(slot, vector, codec="int8"):
     return message_to(frame, Message("push", encode(codec, vector), since=Clock(1, 8), codec=codec))
 
 
-def received(owner, vectors):
+def receive_all(owner, vectors):
     seats = owner._leases.seats
     return [owner.receive(seats[s], push(s, v), 0.0) for s, v in enumerate(vectors)][-1]
 
@@ -46,13 +46,13 @@ def test_each_number_of_a_round_is_decoded_once(owner, monkeypatch):
     """Whether it is finite, what the mean is, and how far apart the workers are: in one pass."""
     decoded, unpack = [], codecs.unpack
 
-    def counting(taken, body, scales, numbers):
+    def counting(codec, body, scales, numbers):
         decoded.append(numbers.size)
-        unpack(taken, body, scales, numbers)
+        unpack(codec, body, scales, numbers)
 
     monkeypatch.setattr(codecs, "unpack", counting)
     rng = np.random.default_rng(0)
-    answers = received(owner, [rng.normal(size=COUNT).astype("f4") for _ in range(WORKERS)])
+    answers = receive_all(owner, [rng.normal(size=COUNT).astype("f4") for _ in range(WORKERS)])
     assert [a.message.kind for a in answers] == ["agreed"] * WORKERS
     assert sum(decoded) == (WORKERS + 1) * COUNT, "every push, and the mean as workers read it"
     assert owner.metrics["consistency"] > 0
@@ -61,7 +61,7 @@ def test_each_number_of_a_round_is_decoded_once(owner, monkeypatch):
 def test_how_far_apart_workers_are_is_the_spread_of_what_they_pushed(owner):
     vectors = [np.full(COUNT, value, np.float32) for value in (0.0, 0.0, 0.0)]
     vectors[0][:], vectors[1][:] = 1.0, -1.0
-    received(owner, vectors)
+    receive_all(owner, vectors)
     spread = np.sqrt(2 / 3 * COUNT)
     assert owner.metrics["consistency"] == pytest.approx(spread / np.sqrt(COUNT), rel=1e-3)
 

@@ -4,7 +4,7 @@ import weakref
 import numpy as np
 import pytest
 
-from photinus.coordinator import server as room
+from photinus.coordinator import server
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.coordinator import Coordinator
 from photinus.coordinator.server import Service
@@ -36,7 +36,7 @@ class Scene:
         self.coordinator = Coordinator(plan, Callbacks(emit=self.events.append))
         self.service = Service(self.coordinator, MemoryListener, now=lambda: self.now)
 
-    def passes(self, seconds):
+    def advance(self, seconds):
         self.now += seconds
         self.service.tick()
 
@@ -49,7 +49,7 @@ class Scene:
             assert player.understands().kind == "grant"
         return players
 
-    def of(self, kind):
+    def events_of(self, kind):
         return [e for e in self.events if type(e).__name__ == kind]
 
 
@@ -60,122 +60,122 @@ class Player:
         self.link = scene.service.listener.link()
         about = {"attempt": attempt or f"first-{slot}", "host": "here", "pid": 7}
         self.session = WorkerSession(Seat(bytes(16), 1, 0, slot), about)
-        self.said = None
+        self.sent = None
 
     def say(self, frame):
-        self.said = frame
+        self.sent = frame
         self.inbox = self.link.exchange(frame, 0)
 
     def hello(self):
-        self.ask = Hello(rows=8, has=0)
-        self.say(self.session.frame(self.ask, 0.0))
+        self.request = Hello(rows=8, has=0)
+        self.say(self.session.frame(self.request, 0.0))
 
     def push(self, size=SIZE):
         message = Message("push", np.ones(size, np.float32), since=Clock(1, 8))
-        self.ask = Exchange(PUSH, message, position=8)
-        self.say(self.session.frame(self.ask, 0.0))
+        self.request = Exchange(PUSH, message, position=8)
+        self.say(self.session.frame(self.request, 0.0))
 
     def close(self):
-        self.ask = Close(position=8, parameters=None)
-        self.say(self.session.frame(self.ask, 0.0))
+        self.request = Close(position=8, parameters=None)
+        self.say(self.session.frame(self.request, 0.0))
 
-    def heard(self):
-        heard, self.inbox = self.inbox + self.link.exchange(None, 0), []
-        return heard
+    def frames(self):
+        frames, self.inbox = self.inbox + self.link.exchange(None, 0), []
+        return frames
 
     def kinds(self):
-        return [frame.kind for frame in self.heard()]
+        return [frame.kind for frame in self.receive()]
 
     def understands(self):
-        [answer] = [f for f in self.heard() if self.session.answers(self.ask, self.said, f)]
+        [answer] = [f for f in self.receive() if self.session.answers(self.request, self.sent, f)]
         self.session.understood(answer, 0.0)
         return answer
 
 
 @pytest.fixture
-def scene(monkeypatch):
+def make_scene(monkeypatch):
     """Makes scenes, and closes them."""
-    monkeypatch.setattr(room, "_TICK_SECONDS", 3600.0)
-    made = []
+    monkeypatch.setattr(server, "_TICK_SECONDS", 3600.0)
+    scenes = []
 
     def make(**fields):
-        made.append(Scene(**fields))
-        return made[-1]
+        scenes.append(Scene(**fields))
+        return scenes[-1]
 
     yield make
-    for one in made:
-        one.service.close()
+    for scene in scenes:
+        scene.service.close()
 
 
-def test_workers_are_granted_when_all_have_come(scene):
-    here = scene()
-    first, second = Player(here, 0), Player(here, 1)
+def test_workers_are_granted_when_all_have_come(make_scene):
+    scene = make_scene()
+    first, second = Player(scene, 0), Player(scene, 1)
     first.hello()
     assert first.kinds() == []
     second.hello()
     assert (first.kinds(), second.kinds()) == (["grant"], ["grant"])
-    [joined, _] = here.of("WorkerJoined")
+    [joined, _] = scene.events_of("WorkerJoined")
     assert (joined.host, joined.attempt, joined.pid) == ("here", "first-0", 7)
 
 
-def test_a_standby_is_busy_until_the_seat_is_free(scene):
-    here = scene()
-    first, _ = here.seated()
-    standby = Player(here, 0, attempt="second")
+def test_a_standby_is_busy_until_the_seat_is_free(make_scene):
+    scene = make_scene()
+    first, _ = scene.seated()
+    standby = Player(scene, 0, attempt="second")
     standby.hello()
     assert standby.kinds() == ["busy"]
     assert first.kinds() == []
     first.link.cut()
-    here.passes(0.9)
+    scene.advance(0.9)
     assert standby.kinds() == []
-    here.passes(0.2)
+    scene.advance(0.2)
     grant = standby.understands()
     assert (grant.kind, grant.lease) == ("grant", 2)
-    assert [e.lease for e in here.of("WorkerLost")] == [1]
+    assert [e.lease for e in scene.events_of("WorkerLost")] == [1]
 
 
-def test_a_lease_ends_five_seconds_after_the_last_sign_of_life(scene):
-    here = scene()
-    first, _ = here.seated()
-    beats = here.service.listener.link()
+def test_a_lease_ends_five_seconds_after_the_last_sign_of_life(make_scene):
+    scene = make_scene()
+    first, _ = scene.seated()
+    beat_link = scene.service.listener.link()
     for _ in range(3):
-        here.passes(4.9)
-        beats.exchange(first.session.seat.frame("beat"), 0)
-    assert 0 not in [e.slot for e in here.of("WorkerLost")]
-    here.passes(5.1)
-    assert 0 in [e.slot for e in here.of("WorkerLost")]
+        scene.advance(4.9)
+        beat_link.exchange(first.session.seat.frame("beat"), 0)
+    assert 0 not in [e.slot for e in scene.events_of("WorkerLost")]
+    scene.advance(5.1)
+    assert 0 in [e.slot for e in scene.events_of("WorkerLost")]
 
 
-def test_a_sign_of_life_is_answered_where_the_transport_shows_none_of_the_listeners(scene):
-    here = scene()
-    first, _ = here.seated()
-    beats, beat = here.service.listener.link(), first.session.seat.frame("beat")
-    assert [frame.kind for frame in beats.exchange(beat, 0)] == ["beat"]
-    beats.peer.is_signed = True
-    assert beats.exchange(beat, 0) == []
+def test_a_sign_of_life_is_answered_where_the_transport_shows_none_of_the_listeners(make_scene):
+    scene = make_scene()
+    first, _ = scene.seated()
+    beat_link, beat = scene.service.listener.link(), first.session.seat.frame("beat")
+    assert [frame.kind for frame in beat_link.exchange(beat, 0)] == ["beat"]
+    beat_link.peer.is_signed = True
+    assert beat_link.exchange(beat, 0) == []
     assert first.kinds() == []
 
 
-def test_a_cut_link_that_comes_back_keeps_the_lease(scene):
-    here = scene()
-    first, second = here.seated()
+def test_a_cut_link_that_comes_back_keeps_the_lease(make_scene):
+    scene = make_scene()
+    first, second = scene.seated()
     first.link.cut()
-    first.link = here.service.listener.link()
+    first.link = scene.service.listener.link()
     first.push()
-    here.passes(2.0)
+    scene.advance(2.0)
     second.push()
     assert first.understands().kind == second.understands().kind == "agreed"
-    assert not here.of("WorkerLost")
+    assert not scene.events_of("WorkerLost")
 
 
-def test_nothing_of_a_connection_that_ended_is_kept_once_its_slot_has_another(scene):
+def test_nothing_of_a_connection_that_ended_is_kept_once_its_slot_has_another(make_scene):
     """A connection over TCP has 256 KiB of its own: each lost worker would cost that."""
-    here = scene()
-    first, _ = here.seated()
+    scene = make_scene()
+    first, _ = scene.seated()
     ended = weakref.ref(first.link.peer)
     first.link.cut()
-    here.passes(2.0)
-    again = Player(here, 0, attempt="second")
+    scene.advance(2.0)
+    again = Player(scene, 0, attempt="second")
     again.hello()
     assert again.understands().kind == "grant"
     del first
@@ -183,49 +183,49 @@ def test_nothing_of_a_connection_that_ended_is_kept_once_its_slot_has_another(sc
     assert ended() is None
 
 
-def test_the_same_push_over_a_new_link_is_applied_once(scene):
-    here = scene()
-    first, second = here.seated()
+def test_the_same_push_over_a_new_link_is_applied_once(make_scene):
+    scene = make_scene()
+    first, second = scene.seated()
     first.push()
     first.link.cut()
-    first.link = here.service.listener.link()
-    first.say(first.said)
+    first.link = scene.service.listener.link()
+    first.say(first.sent)
     second.push()
     first.understands(), second.understands()
-    first.say(first.said)
+    first.say(first.sent)
     assert first.kinds() == ["agreed"], "a copy is answered again"
-    assert here.coordinator.leases.counts["applied"] == 2
-    assert here.coordinator.leases.counts["duplicate"] == 2
+    assert scene.coordinator.leases.counts["applied"] == 2
+    assert scene.coordinator.leases.counts["duplicate"] == 2
 
 
-def test_a_zombie_is_fenced_on_its_own_line(scene):
-    here = scene()
-    zombie, _ = here.seated()
-    standby = Player(here, 0, attempt="second")
+def test_a_zombie_is_fenced_on_its_own_line(make_scene):
+    scene = make_scene()
+    zombie, _ = scene.seated()
+    standby = Player(scene, 0, attempt="second")
     standby.hello()
-    here.passes(5.1)
+    scene.advance(5.1)
     assert standby.kinds() == ["busy", "grant"]
     zombie.push()
     assert zombie.kinds() == ["fenced"]
     assert standby.kinds() == []
 
 
-def test_who_left_before_the_start_is_seated_when_it_comes_back(scene):
-    here = scene()
-    first, second = Player(here, 0), Player(here, 1)
+def test_who_left_before_the_start_is_seated_when_it_comes_back(make_scene):
+    scene = make_scene()
+    first, second = Player(scene, 0), Player(scene, 1)
     first.hello()
     first.link.close()
     second.hello()
     assert second.kinds() == ["grant"]
-    first.link = here.service.listener.link()
-    first.say(first.said)
+    first.link = scene.service.listener.link()
+    first.say(first.sent)
     assert first.kinds() == ["grant"]
 
 
-def test_the_next_phase_is_granted_to_who_sits_there_not_to_who_waits(scene):
-    here = scene(phases=2)
-    first, second = here.seated()
-    standby = Player(here, 0, attempt="second")
+def test_the_next_phase_is_granted_to_who_sits_there_not_to_who_waits(make_scene):
+    scene = make_scene(phases=2)
+    first, second = scene.seated()
+    standby = Player(scene, 0, attempt="second")
     standby.hello()
     for player in (first, second):
         player.close()
@@ -233,57 +233,57 @@ def test_the_next_phase_is_granted_to_who_sits_there_not_to_who_waits(scene):
     assert standby.kinds() == ["busy"]
 
 
-def test_the_end_reaches_who_sits_and_who_waits(scene):
-    here = scene()
-    first, second = here.seated()
-    standby = Player(here, 0, attempt="second")
+def test_the_end_reaches_who_sits_and_who_waits(make_scene):
+    scene = make_scene()
+    first, second = scene.seated()
+    standby = Player(scene, 0, attempt="second")
     standby.hello()
     for player in (first, second):
         player.close()
     assert [p.kinds()[-1] for p in (first, second, standby)] == ["done"] * 3
-    assert here.service.wait(0)
+    assert scene.service.wait(0)
 
 
-def test_a_stop_reaches_who_sits_who_waits_and_who_comes_late(scene):
-    here = scene()
-    first, second = here.seated()
-    standby = Player(here, 1, attempt="second")
+def test_a_stop_reaches_who_sits_who_waits_and_who_comes_late(make_scene):
+    scene = make_scene()
+    first, second = scene.seated()
+    standby = Player(scene, 1, attempt="second")
     standby.hello()
     first.push()
-    here.service.stop("the user has seen enough")
-    late = Player(here, 0, attempt="third")
+    scene.service.stop("the user has seen enough")
+    late = Player(scene, 0, attempt="third")
     late.hello()
     for player in (first, second, standby, late):
-        stop = player.heard()[-1]
+        stop = player.receive()[-1]
         assert (stop.kind, stop.header["reason"]) == ("stop", "the user has seen enough")
 
 
-def test_a_standby_that_leaves_is_not_granted_the_seat(scene):
-    here = scene()
-    first, _ = here.seated()
-    standby = Player(here, 0, attempt="second")
+def test_a_standby_that_leaves_is_not_granted_the_seat(make_scene):
+    scene = make_scene()
+    first, _ = scene.seated()
+    standby = Player(scene, 0, attempt="second")
     standby.hello()
     standby.link.close()
     first.link.cut()
-    here.passes(1.1)
-    third = Player(here, 0, attempt="third")
+    scene.advance(1.1)
+    third = Player(scene, 0, attempt="third")
     third.hello()
     assert third.kinds()[-1] == "grant"
 
 
-def test_a_dead_process_loses_its_seat_at_once_and_takes_none_by_what_it_had_said(scene):
+def test_a_dead_process_loses_its_seat_at_once_and_takes_none_by_what_it_had_said(make_scene):
     """Its connection need not close: on the transport of a folder none does."""
-    here = scene()
-    first, _ = here.seated()
-    standby = Player(here, 0, attempt="second")
+    scene = make_scene()
+    first, _ = scene.seated()
+    standby = Player(scene, 0, attempt="second")
     standby.hello()
-    here.service.died(0, "second")
-    here.service.died(0, "first-0")
-    here.passes(0.1)
-    assert [(e.slot, e.reason) for e in here.of("WorkerLost")] == [(0, "its process ended")]
+    scene.service.died(0, "second")
+    scene.service.died(0, "first-0")
+    scene.advance(0.1)
+    assert [(e.slot, e.reason) for e in scene.events_of("WorkerLost")] == [(0, "its process ended")]
     first.hello()
     assert first.kinds() == [], "it was read late"
-    third = Player(here, 0, attempt="third")
+    third = Player(scene, 0, attempt="third")
     third.hello()
     assert third.kinds()[-1] == "grant"
     assert third.link is not standby.link
@@ -291,122 +291,122 @@ def test_a_dead_process_loses_its_seat_at_once_and_takes_none_by_what_it_had_sai
 
 
 @pytest.mark.parametrize("size", [1, SIZE - 1, SIZE + 1])
-def test_a_vector_of_a_wrong_size_ends_the_run_in_words(scene, size):
-    here = scene()
-    first, second = here.seated()
+def test_a_vector_of_a_wrong_size_ends_the_run_in_words(make_scene, size):
+    scene = make_scene()
+    first, second = scene.seated()
     first.push()
     second.push(size=size)
-    assert here.service.wait(0)
-    reason = second.heard()[-1].header["reason"]
-    assert reason == here.coordinator.failure
+    assert scene.service.wait(0)
+    reason = second.receive()[-1].header["reason"]
+    assert reason == scene.coordinator.failure
     assert "a push of worker 1: a push must hold 8 numbers" in reason
-    assert first.heard()[-1].kind == "stop"
+    assert first.receive()[-1].kind == "stop"
 
 
-def test_an_error_in_the_passing_of_time_ends_the_run_too(scene, monkeypatch):
-    here = scene()
-    first, _ = here.seated()
+def test_an_error_in_the_passing_of_time_ends_the_run_too(make_scene, monkeypatch):
+    scene = make_scene()
+    first, _ = scene.seated()
 
     def broken(now):
         raise ZeroDivisionError("nobody expects this")
 
-    monkeypatch.setattr(here.coordinator, "tick", broken)
-    here.service.tick()
-    assert "ZeroDivisionError: nobody expects this" in first.heard()[-1].header["reason"]
-    assert here.service.wait(0)
+    monkeypatch.setattr(scene.coordinator, "tick", broken)
+    scene.service.tick()
+    assert "ZeroDivisionError: nobody expects this" in first.receive()[-1].header["reason"]
+    assert scene.service.wait(0)
 
 
-def test_a_garbled_frame_after_the_end_changes_nothing(scene):
-    here = scene()
-    first, second = here.seated()
+def test_a_garbled_frame_after_the_end_changes_nothing(make_scene):
+    scene = make_scene()
+    first, second = scene.seated()
     first.close(), second.close()
-    link = here.service.listener.link()
+    link = scene.service.listener.link()
     link.exchange(Frame("hello", term=1), 0)
-    assert here.coordinator.failure == ""
-    assert here.coordinator.result is not None
+    assert scene.coordinator.failure == ""
+    assert scene.coordinator.result is not None
 
 
-def test_a_hello_without_its_fields_ends_the_run_in_words(scene):
-    here = scene()
-    link = here.service.listener.link()
+def test_a_hello_without_its_fields_ends_the_run_in_words(make_scene):
+    scene = make_scene()
+    link = scene.service.listener.link()
     link.exchange(Frame("hello", term=1), 0)
-    assert "a hello of worker 0: a hello must hold attempt" in here.coordinator.failure
-    assert here.coordinator.failure_kind == "FrameError"
+    assert "a hello of worker 0: a hello must hold attempt" in scene.coordinator.failure
+    assert scene.coordinator.failure_kind == "FrameError"
 
 
 @pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt()])
-def test_what_a_callback_raises_and_is_no_error_ends_the_run_too(scene, raised):
+def test_what_a_callback_raises_and_is_no_error_ends_the_run_too(make_scene, raised):
     def leaves(event):
         raise raised
 
-    here = scene()
-    object.__setattr__(here.coordinator.callbacks, "emit", leaves)
-    player = Player(here, 0)
+    scene = make_scene()
+    object.__setattr__(scene.coordinator.callbacks, "emit", leaves)
+    player = Player(scene, 0)
     player.hello()
-    Player(here, 1).hello()
-    assert here.service.wait(0)
-    assert here.service.interrupt is raised
-    assert type(raised).__name__ in here.coordinator.failure
+    Player(scene, 1).hello()
+    assert scene.service.wait(0)
+    assert scene.service.interrupt is raised
+    assert type(raised).__name__ in scene.coordinator.failure
     assert "stop" in player.kinds()
 
 
-def test_a_failing_worker_is_told_to_stop_and_its_error_is_kept(scene):
-    here = scene()
-    link = here.service.listener.link()
+def test_a_failing_worker_is_told_to_stop_and_its_error_is_kept(make_scene):
+    scene = make_scene()
+    link = scene.service.listener.link()
     bye = Frame("bye", term=1, slot=1, header={"error": "row 3 is wrong", "type": "DataError"})
     [answer] = link.exchange(bye, 0)
     assert answer.kind == "stop"
-    assert here.coordinator.failure == "row 3 is wrong"
-    assert here.coordinator.failure_kind == "DataError"
+    assert scene.coordinator.failure == "row 3 is wrong"
+    assert scene.coordinator.failure_kind == "DataError"
 
 
-def test_a_zombies_error_is_nobodys(scene):
-    here = scene()
-    first, _ = here.seated()
+def test_a_zombies_error_is_nobodys(make_scene):
+    scene = make_scene()
+    first, _ = scene.seated()
     old = first.session.seat.frame("bye", {"error": "of old"})
     first.link.cut()
-    here.passes(1.1)
-    Player(here, 0, attempt="second").link.exchange(old, 0)
-    assert here.coordinator.failure == ""
+    scene.advance(1.1)
+    Player(scene, 0, attempt="second").link.exchange(old, 0)
+    assert scene.coordinator.failure == ""
 
 
-def test_log_lines_become_events(scene):
-    here = scene()
-    first, _ = here.seated()
+def test_log_lines_become_events(make_scene):
+    scene = make_scene()
+    first, _ = scene.seated()
     first.say(first.session.seat.frame("note", {"level": "WARNING", "text": "slow disk"}))
-    [log] = here.of("Log")
+    [log] = scene.events_of("Log")
     assert (log.slot, log.level, log.text) == (0, "WARNING", "slow disk")
 
 
-def test_workers_are_reported_about_once_a_second(scene):
-    here = scene()
-    players = here.seated()
+def test_workers_are_reported_about_once_a_second(make_scene):
+    scene = make_scene()
+    players = scene.seated()
     for _ in range(3):
         for player in players:
             player.push()
         for player in players:
             player.understands()
-        here.passes(0.4)
-    first, second = here.of("WorkerReport")
+        scene.advance(0.4)
+    first, second = scene.events_of("WorkerReport")
     assert (first.slot, second.slot) == (0, 1)
     assert first.bytes_sent > 3 * 4 * SIZE
-    here.passes(5.0)
-    assert len(here.of("WorkerReport")) == 2, "nothing new, nothing told"
+    scene.advance(5.0)
+    assert len(scene.events_of("WorkerReport")) == 2, "nothing new, nothing told"
 
 
-def test_bytes_of_a_push_that_is_not_whole_yet_keep_a_lease_and_a_place_in_the_round(scene):
+def test_bytes_of_a_push_that_is_not_whole_yet_keep_a_lease_and_a_place_in_the_round(make_scene):
     """The beats' link is broken; the push takes longer than a lease and than a round's patience."""
-    here = scene()
-    first, second = here.seated()
-    here.coordinator.owner._durations = [0.1] * 3  # so that 5 s are late
+    scene = make_scene()
+    first, second = scene.seated()
+    scene.coordinator.owner._durations = [0.1] * 3  # so that 5 s are late
     second.push()
     first.link.peer.arriving = first.session.seat.frame("push")
-    beats = here.service.listener.link()
+    beat_link = scene.service.listener.link()
     for _ in range(40):
         first.link.peer.bytes_received += 1000
-        beats.exchange(second.session.seat.frame("beat"), 0)
-        here.passes(1.0)
-    assert here.of("WorkerLost") == []
+        beat_link.exchange(second.session.seat.frame("beat"), 0)
+        scene.advance(1.0)
+    assert scene.events_of("WorkerLost") == []
     assert second.kinds() == [], "the round waits for what is on its way"
     first.link.peer.arriving = None
     first.push()
@@ -414,42 +414,42 @@ def test_bytes_of_a_push_that_is_not_whole_yet_keep_a_lease_and_a_place_in_the_r
     assert second.understands().kind == "agreed"
 
 
-def test_a_push_that_stands_still_keeps_neither(scene):
-    here = scene()
-    first, second = here.seated()
-    beats = here.service.listener.link()
+def test_a_push_that_stands_still_keeps_neither(make_scene):
+    scene = make_scene()
+    first, second = scene.seated()
+    beat_link = scene.service.listener.link()
     first.link.peer.arriving = first.session.seat.frame("push")
     first.link.peer.bytes_received += 1000
-    here.passes(1.0)
+    scene.advance(1.0)
     for _ in range(5):
-        beats.exchange(second.session.seat.frame("beat"), 0)
-        here.passes(1.0)
-    assert [e.slot for e in here.of("WorkerLost")] == [0]
+        beat_link.exchange(second.session.seat.frame("beat"), 0)
+        scene.advance(1.0)
+    assert [e.slot for e in scene.events_of("WorkerLost")] == [0]
 
 
-def test_signs_of_life_that_waited_while_the_coordinator_was_busy_count(scene):
+def test_signs_of_life_that_waited_while_the_coordinator_was_busy_count(make_scene):
     """Nobody takes the lock while a large round is merged; what came meanwhile came."""
-    here = scene()
-    first, second = here.seated()
-    beats = [here.service.listener.link() for _ in range(2)]
-    for link, player in zip(beats, (first, second), strict=True):
+    scene = make_scene()
+    first, second = scene.seated()
+    beat_links = [scene.service.listener.link() for _ in range(2)]
+    for link, player in zip(beat_links, (first, second), strict=True):
         link.exchange(player.session.seat.frame("beat"), 0)
-    beats[0].peer.bytes_received += 60  # a beat that no thread could hand on yet
-    here.passes(60.0)
-    assert [e.slot for e in here.of("WorkerLost")] == [1]
+    beat_links[0].peer.bytes_received += 60  # a beat that no thread could hand on yet
+    scene.advance(60.0)
+    assert [e.slot for e in scene.events_of("WorkerLost")] == [1]
 
 
-def test_a_grant_that_waits_to_be_sent_is_not_sent_again(scene):
-    here = scene(workers=1)
-    player = Player(here, 0)
+def test_a_grant_that_waits_to_be_sent_is_not_sent_again(make_scene):
+    scene = make_scene(workers=1)
+    player = Player(scene, 0)
     player.hello()
-    [grant] = player.heard()
+    [grant] = player.receive()
     copies = []
     for is_waiting in (True, False):
         player.link.peer.waiting = (
-            {here.coordinator.leases.seats[0].last_answer} if is_waiting else set()
+            {scene.coordinator.leases.seats[0].last_answer} if is_waiting else set()
         )
-        player.say(player.said)
+        player.say(player.sent)
         copies.append(player.kinds())
     assert grant.kind == "grant"
     assert copies == [[], ["grant"]]

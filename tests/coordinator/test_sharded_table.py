@@ -18,7 +18,7 @@ def page(name, start, numbers, version=5, **more):
     return Page(version, name, start, np.array(numbers, np.float32), KINDS, **more)
 
 
-def told(shards, slot=0, version=5):
+def take_all_pages(shards, slot=0, version=5):
     assert shards.take(slot, page("vector", 0, [0, 1, 2, 3], version)) == 4
     assert shards.take(slot, page("vector", 4, [4, 5], version)) == 6
     assert shards.take(slot, page("outer.0", 0, [7, 8], version)) == 2
@@ -37,7 +37,7 @@ def shards(tmp_path, failures):
 def test_a_shard_is_there_once_all_its_pages_are(shards):
     shards.take(0, page("vector", 0, [0, 1, 2, 3]))
     assert shards.at(5) == {}
-    told(shards, slot=1)
+    take_all_pages(shards, slot=1)
     assert list(shards.at(5)) == [1]
     shard = shards.at(5)[1]
     assert shard["vector"].tolist() == [0, 1, 2, 3, 4, 5]
@@ -57,7 +57,7 @@ def test_a_page_that_comes_twice_counts_once(shards):
 
 def test_another_version_takes_the_place_of_what_did_not_come_whole(shards, tmp_path):
     shards.take(0, page("vector", 0, [0, 1, 2, 3]))
-    told(shards, version=6)
+    take_all_pages(shards, version=6)
     assert shards.at(5) == {}
     assert list(shards.at(6)) == [0]
     assert len(list(tmp_path.iterdir())) == 1
@@ -79,7 +79,7 @@ def test_a_full_disk_costs_a_checkpoint_and_ends_a_run_whose_result_it_is(
         shards.take(0, page("vector", 0, [0.0], is_last=True))
 
 
-def table_of(held, size, scratch):
+def table_of(slot_shards, size, scratch):
     """The table of shards whose first numbers are those of the seed."""
 
     def first_rows(shard, slot, seed, shards):
@@ -88,12 +88,12 @@ def table_of(held, size, scratch):
 
     parameters = SimpleNamespace(trained=np.zeros(size))
     model = SimpleNamespace(parameters=parameters, first_rows=first_rows)
-    return Table(held, 2, scratch, lambda: model, seed=7)
+    return Table(slot_shards, 2, scratch, lambda: model, seed=7)
 
 
 def test_a_table_lies_in_a_file_in_the_order_of_its_rows(tmp_path):
-    held = {1: {"vector": np.array([2.0, 3.0])}, 0: {"vector": np.array([0.0, 1.0, 4.0, 5.0])}}
-    table = table_of(held, 6, ScratchFolder(tmp_path))
+    shards = {1: {"vector": np.array([2.0, 3.0])}, 0: {"vector": np.array([0.0, 1.0, 4.0, 5.0])}}
+    table = table_of(shards, 6, ScratchFolder(tmp_path))
     assert table.vector.tolist() == [0, 1, 2, 3, 4, 5]
     assert is_mapped(table.vector)
     assert not list(tmp_path.iterdir()), "the file has no name"
@@ -118,15 +118,15 @@ def test_rows_that_have_not_moved_are_drawn_where_the_table_is_joined(
     ]
 
 
-def full_until(number, monkeypatch):
+def full_until(success_at, monkeypatch):
     """Has a disk without room until it is asked for the number-th time."""
-    asked, array = [], ScratchFolder.array
+    calls, original = [], ScratchFolder.array
 
-    def full(*how):
-        asked.append(how)
-        if len(asked) < number:
+    def full(*args):
+        calls.append(args)
+        if len(calls) < success_at:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return array(*how)
+        return original(*args)
 
     monkeypatch.setattr(ScratchFolder, "array", full)
     monkeypatch.setattr("photinus.coordinator.sharded_table._LOOK_SECONDS", 0.0)
@@ -134,8 +134,8 @@ def full_until(number, monkeypatch):
 
 def test_a_table_waits_for_the_room_that_workers_release(tmp_path, monkeypatch):
     full_until(3, monkeypatch)
-    held = {0: {"vector": np.array([0.0, 1.0])}}
-    assert table_of(held, 2, ScratchFolder(tmp_path)).vector.tolist() == [0, 1]
+    shards = {0: {"vector": np.array([0.0, 1.0])}}
+    assert table_of(shards, 2, ScratchFolder(tmp_path)).vector.tolist() == [0, 1]
 
 
 def test_a_table_without_room_ends_the_run_with_one_sentence(tmp_path, monkeypatch):
