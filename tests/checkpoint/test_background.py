@@ -33,17 +33,17 @@ def test_the_copy_is_taken_at_once(tmp_path):
 
 
 def test_of_those_that_wait_only_the_newest_is_written(tmp_path):
-    gate, begun = threading.Event(), threading.Event()
+    gate, started = threading.Event(), threading.Event()
 
     def step(_: str) -> None:
-        begun.set()
+        started.set()
         gate.wait()
 
     store = Store(tmp_path, step=step)
     outcomes: list = []
     saver = Saver(store, outcomes.append)
     saver.save("1", {}, files(np.ones(1)))
-    begun.wait()
+    started.wait()
     for name in ("2", "3", "4"):
         saver.save(name, {}, files(np.ones(1)))
     gate.set()
@@ -60,16 +60,16 @@ def test_a_failure_is_reported_and_the_next_save_is_tried(tmp_path):
             raise faults.pop(0)
 
     outcomes: list = []
-    done = threading.Semaphore(0)
+    reported = threading.Semaphore(0)
 
     def report(outcome) -> None:
         outcomes.append(outcome)
-        done.release()
+        reported.release()
 
     saver = Saver(Store(tmp_path, step=step), report)
     for name in ("1", "2", "3"):
         saver.save(name, {}, files(np.ones(1)))
-        done.acquire()
+        reported.acquire()
     saver.close()
     assert [type(o) for o in outcomes] == [CheckpointFailed, CheckpointFailed, CheckpointSaved]
     assert "No space left" in outcomes[0].reason
@@ -80,14 +80,14 @@ def test_a_failure_is_reported_and_the_next_save_is_tried(tmp_path):
 
 def test_copies_in_memory_used_again_equal_fresh_ones(tmp_path):
     store = Store(tmp_path, keep=9)
-    done = threading.Semaphore(0)
-    saver = Saver(store, lambda _: done.release())
+    reported = threading.Semaphore(0)
+    saver = Saver(store, lambda _: reported.release())
     shapes = [(3,), (3,), (2, 2), (2, 2), (3,)]
     for n, shape in enumerate(shapes):
         kind = np.float64 if n == 1 else np.float32
         arrays = {"w": np.full(shape, n, kind), f"x{n % 2}": np.arange(n)}
         saver.save(str(n), {}, {"model": arrays, f"slot-{n}": arrays})
-        done.acquire()
+        reported.acquire()
     saver.close()
     for n, shape in enumerate(shapes):
         loaded = store.load(str(n)).files
@@ -98,16 +98,16 @@ def test_copies_in_memory_used_again_equal_fresh_ones(tmp_path):
 
 
 def test_the_best_is_pinned_and_no_newer_one_takes_its_place(tmp_path):
-    gate, begun = threading.Event(), threading.Event()
+    gate, started = threading.Event(), threading.Event()
 
     def step(_: str) -> None:
-        begun.set()
+        started.set()
         gate.wait()
 
     store = Store(tmp_path, keep=1, step=step)
     saver = Saver(store, lambda _: None)
     saver.save("1", {}, files(np.ones(1)))
-    begun.wait()
+    started.wait()
     saver.save("2", {}, files(np.ones(1)), is_best=True)
     for name in ("3", "4"):
         saver.save(name, {}, files(np.ones(1)))

@@ -26,11 +26,11 @@ def test_a_saved_model_is_plain_and_comes_back(tmp_path):
     assert sorted(f.name for f in folder.iterdir()) == ["model.json", "model.safetensors"]
     assert json.loads((folder / "model.json").read_text())["meta"] == {"classes": 2}
     plain = safetensors.torch.load_file(folder / "model.safetensors")
-    back = {name: torch.from_numpy(a.copy()) for name, a in load_model(folder).tensors.items()}
+    restored = {name: torch.from_numpy(a.copy()) for name, a in load_model(folder).tensors.items()}
     for name, tensor in state.items():
         assert torch.equal(plain[name], tensor)
-        assert torch.equal(back[name], tensor)
-    net.load_state_dict(back)
+        assert torch.equal(restored[name], tensor)
+    net.load_state_dict(restored)
 
 
 def test_a_model_may_be_saved_again_but_nothing_else_is_replaced(tmp_path):
@@ -47,14 +47,14 @@ def test_a_model_may_be_saved_again_but_nothing_else_is_replaced(tmp_path):
 def test_a_flipped_bit_in_a_model_is_refused(tmp_path):
     folder = save_model(tmp_path / "m", {"w": np.ones(3)}, {"a": 1})
     for file in folder.iterdir():
-        whole = file.read_bytes()
-        for bit in random.Random(1).sample(range(8 * len(whole)), 40):
-            data = bytearray(whole)
+        content = file.read_bytes()
+        for bit in random.Random(1).sample(range(8 * len(content)), 40):
+            data = bytearray(content)
             data[bit // 8] ^= 1 << bit % 8
             file.write_bytes(data)
             with pytest.raises(CheckpointError, match=file.name):
                 load_model(folder)
-        file.write_bytes(whole)
+        file.write_bytes(content)
     load_model(folder)
 
 

@@ -17,8 +17,8 @@ def test_a_new_folder_is_made_for_its_owner_only(tmp_path):
     folder = RunFolder(tmp_path / "a" / "run")
     for path in (folder.path, folder.logs, folder.checkpoints):
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
-    named = {folder.events, folder.ledger, folder.model, folder.report, folder.log(3)}
-    assert {p.name for p in named} == {
+    paths = {folder.events, folder.ledger, folder.model, folder.report, folder.log(3)}
+    assert {p.name for p in paths} == {
         "events.jsonl", "ledger.jsonl", "model", "report.html", "worker-003.log",
     }  # fmt: skip
     RunFolder(folder.path)
@@ -64,8 +64,8 @@ def test_of_many_coordinators_each_gets_a_term_of_its_own(tmp_path):
 
 def test_a_coordinator_of_an_older_term_cannot_save(tmp_path):
     folder = RunFolder(tmp_path / "run")
-    mine = folder.claim_term()
-    store = Store(folder.checkpoints, step=lambda _: folder.check_term(mine))
+    term = folder.claim_term()
+    store = Store(folder.checkpoints, step=lambda _: folder.check_term(term))
     store.save("1", {}, {"m": {"w": np.ones(1)}})
     folder.claim_term()
     with pytest.raises(FencedError, match="term is over; got term 1, the newest is 2"):

@@ -17,8 +17,8 @@ def spark_ml(folder, data, size=50):
     (folder / "data").mkdir()
     (folder / "data" / "_SUCCESS").touch()
     rows = list(enumerate(data[at : at + size] for at in range(0, len(data), size)))
-    for file, some in (("part-0", rows[1::2]), ("part-1", rows[::2])):
-        columns = {"part": [n for n, _ in some], "bytes": [part for _, part in some]}
+    for file, chunk in (("part-0", rows[1::2]), ("part-1", rows[::2])):
+        columns = {"part": [n for n, _ in chunk], "bytes": [part for _, part in chunk]}
         pq.write_table(pa.table(columns), folder / "data" / f"{file}.parquet")
     return folder
 
@@ -31,9 +31,9 @@ def test_a_run_a_saved_model_and_one_of_the_estimators_are_starts(tmp_path):
     theirs = spark_ml(tmp_path / "theirs", to_safetensors(TENSORS))
     for start in (run, own, own / "model.safetensors", theirs, f"file://{theirs}"):
         for is_mapped in (False, True):
-            found = load_initial_tensors(start, is_mapped=is_mapped)
-            assert set(found) == set(TENSORS)
-            assert all(np.array_equal(found[name], TENSORS[name]) for name in TENSORS)
+            tensors = load_initial_tensors(start, is_mapped=is_mapped)
+            assert set(tensors) == set(TENSORS)
+            assert all(np.array_equal(tensors[name], TENSORS[name]) for name in TENSORS)
 
 
 def test_a_run_without_a_model_is_told_from_one_that_is_done(tmp_path):

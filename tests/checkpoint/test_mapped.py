@@ -62,10 +62,10 @@ def test_pages_come_in_order_and_of_their_type_or_are_refused(tmp_path):
             file.write(name, start, page)
     file.write("a", 0, np.ones(3, np.float32))
     file.write("b", 0, np.array([np.nan]))
-    held = file.closed()
-    assert held.sha256 == hashlib.sha256((tmp_path / "a").read_bytes()).hexdigest()
-    assert not held.is_finite
-    del held
+    closed = file.closed()
+    assert closed.sha256 == hashlib.sha256((tmp_path / "a").read_bytes()).hexdigest()
+    assert not closed.is_finite
+    del closed
     assert not (tmp_path / "a").exists()
 
 
@@ -89,14 +89,14 @@ def test_a_checkpoint_gets_another_name_of_the_file_or_its_bytes(tmp_path, monke
 
     if not is_linked:
         monkeypatch.setattr("photinus.checkpoint.files.os.link", refuse)
-    held, store = scratch_file(ScratchFolder(tmp_path / "pages")), Store(tmp_path / "store")
-    folder = store.save("one", {}, {"shard-00000": held})
+    shard, store = scratch_file(ScratchFolder(tmp_path / "pages")), Store(tmp_path / "store")
+    folder = store.save("one", {}, {"shard-00000": shard})
     saved = folder / "shard-00000.safetensors"
-    assert saved.samefile(held.path) is is_linked
-    del held
-    found = store.latest().files["shard-00000"]
-    assert found["vector"].tolist() == [1.0] * 4
-    assert isinstance(found, MappedFile)
+    assert saved.samefile(shard.path) is is_linked
+    del shard
+    loaded = store.latest().files["shard-00000"]
+    assert loaded["vector"].tolist() == [1.0] * 4
+    assert isinstance(loaded, MappedFile)
     data = bytearray(saved.read_bytes())
     data[-1] ^= 1
     saved.write_bytes(data)
@@ -138,7 +138,7 @@ def test_a_scratch_array_is_zeros_in_a_file_without_a_name(tmp_path, monkeypatch
 def test_a_model_can_be_read_where_it_lies(tmp_path):
     folder = save_model(tmp_path / "net", {"w": np.ones((2, 2))}, {"classes": 2}, is_own=True)
     for source in (folder, folder / "model.safetensors"):
-        held = load_model(source, is_mapped=True)
-        assert is_mapped(held.tensors["w"])
-        assert held.tensors["w"].tolist() == [[1, 1], [1, 1]]
+        model = load_model(source, is_mapped=True)
+        assert is_mapped(model.tensors["w"])
+        assert model.tensors["w"].tolist() == [[1, 1], [1, 1]]
     assert load_model(folder).is_own

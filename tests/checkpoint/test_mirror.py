@@ -49,12 +49,12 @@ def test_another_machine_finds_journal_and_newest_checkpoint(coordinator):
         mirror.push()
     store.pin("00002")
     mirror.push()
-    other, found, second = coordinator("second", fetch=True)
-    assert second.term == 2
-    assert other.events.read_text() == "a line\n"
-    assert found.names() == store.names() == ("00002", "00003")
-    assert found.pinned() == "00002"
-    assert found.latest().files["model"]["w"].tolist() == [3.0] * 3
+    second_folder, second_store, second_mirror = coordinator("second", fetch=True)
+    assert second_mirror.term == 2
+    assert second_folder.events.read_text() == "a line\n"
+    assert second_store.names() == store.names() == ("00002", "00003")
+    assert second_store.pinned() == "00002"
+    assert second_store.latest().files["model"]["w"].tolist() == [3.0] * 3
 
 
 def test_only_what_changed_is_sent_again(coordinator, monkeypatch):
@@ -63,12 +63,14 @@ def test_only_what_changed_is_sent_again(coordinator, monkeypatch):
     folder.events.write_text("a line\n")
     save(store, 1)
     mirror.push()
-    sent = []
+    sent_paths = []
     put = mirror._fs.put_file
-    monkeypatch.setattr(mirror._fs, "put_file", lambda *paths: (sent.append(paths[1]), put(*paths)))
+    monkeypatch.setattr(
+        mirror._fs, "put_file", lambda *paths: (sent_paths.append(paths[1]), put(*paths))
+    )
     folder.events.write_text("a line\nanother\n")
     mirror.push()
-    assert [path.rpartition("/")[2] for path in sent] == ["events.jsonl"]
+    assert [path.rpartition("/")[2] for path in sent_paths] == ["events.jsonl"]
 
 
 def test_a_checkpoint_that_is_saved_again_takes_the_olders_place(coordinator):
@@ -77,8 +79,8 @@ def test_a_checkpoint_that_is_saved_again_takes_the_olders_place(coordinator):
     mirror.push()
     save(store, 1, 2.0)
     mirror.push()
-    _, found, _ = coordinator("second", fetch=True)
-    assert found.latest().files["model"]["w"].tolist() == [2.0] * 3
+    _, second_store, _ = coordinator("second", fetch=True)
+    assert second_store.latest().files["model"]["w"].tolist() == [2.0] * 3
 
 
 def test_an_older_coordinator_is_fenced(coordinator):

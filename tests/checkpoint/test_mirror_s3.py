@@ -79,18 +79,20 @@ def test_another_machine_goes_on_from_the_newest_checkpoint(coordinator):
         if number == 1:
             store.pin("00001")
         mirror.push()
-    other, found, second = coordinator("second", fetch=True)
-    assert second.term == 2
-    assert other.events.read_text() == "a line\n"
-    assert found.names() == ("00001", "00003", "00004", "00005"), "the best, and the last three"
-    assert found.latest().files["model"]["w"].tolist() == [5.0] * 300
+    second_folder, second_store, second_mirror = coordinator("second", fetch=True)
+    assert second_mirror.term == 2
+    assert second_folder.events.read_text() == "a line\n"
+    assert second_store.names() == ("00001", "00003", "00004", "00005"), (
+        "the best, and the last three"
+    )
+    assert second_store.latest().files["model"]["w"].tolist() == [5.0] * 300
     with pytest.raises(FencedError, match="term is over"):
         mirror.push()
 
 
 def test_of_many_that_claim_a_term_at_once_one_gets_it(server, tmp_path):
     """The store itself decides: a second one that would write the same name is refused."""
-    claimed, gate = [], threading.Barrier(6)
+    outcomes, gate = [], threading.Barrier(6)
 
     def claim(number):
         folder = RunFolder(tmp_path / f"{number}")
@@ -99,17 +101,19 @@ def test_of_many_that_claim_a_term_at_once_one_gets_it(server, tmp_path):
         try:
             mirror.claim(term)
         except FencedError as error:
-            claimed.append(str(error))
+            outcomes.append(str(error))
         else:
-            claimed.append(number)
+            outcomes.append(number)
 
     threads = [threading.Thread(target=claim, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert sum(isinstance(found, int) for found in claimed) == 1, claimed
-    assert sum("another coordinator has taken this run" in str(found) for found in claimed) == 5
+    assert sum(isinstance(outcome, int) for outcome in outcomes) == 1, outcomes
+    assert (
+        sum("another coordinator has taken this run" in str(outcome) for outcome in outcomes) == 5
+    )
 
 
 def test_the_last_finite_one_stays(coordinator):
@@ -118,9 +122,9 @@ def test_the_last_finite_one_stays(coordinator):
     for number in range(2, 7):
         save(store, number, float("nan"))
         mirror.push()
-    _, found, _ = coordinator("second", fetch=True)
-    assert found.names() == ("00001", "00004", "00005", "00006")
-    assert found.latest().name == "00001"
+    _, second_store, _ = coordinator("second", fetch=True)
+    assert second_store.names() == ("00001", "00004", "00005", "00006")
+    assert second_store.latest().name == "00001"
 
 
 def test_a_flipped_bit_is_refused_by_name_and_the_one_before_is_used(coordinator):
@@ -132,9 +136,9 @@ def test_a_flipped_bit_is_refused_by_name_and_the_one_before_is_used(coordinator
     data = bytearray(mirror._fs.cat_file(path))
     data[-9] ^= 4
     mirror._fs.pipe_file(path, bytes(data))
-    _, found, _ = coordinator("second", fetch=True)
-    assert found.latest().name == "00001"
-    (refusal,) = found.refusals
+    _, second_store, _ = coordinator("second", fetch=True)
+    assert second_store.latest().name == "00001"
+    (refusal,) = second_store.refusals
     assert "checkpoint 00002 is refused: model.safetensors: sha256 mismatch" in str(refusal)
 
 
@@ -145,32 +149,32 @@ def test_one_that_was_half_sent_is_refused_and_the_one_before_is_used(coordinato
         save(store, number)
     mirror.push()
     mirror._fs.rm(f"{mirror._path}/checkpoints/00002/model.safetensors")
-    _, found, _ = coordinator("second", fetch=True)
-    assert found.latest().name == "00001"
-    assert "model.safetensors is missing" in str(found.refusals[0])
+    _, second_store, _ = coordinator("second", fetch=True)
+    assert second_store.latest().name == "00001"
+    assert "model.safetensors is missing" in str(second_store.refusals[0])
 
 
 def test_training_waits_for_no_upload(coordinator, monkeypatch):
     """What the training does at a checkpoint is a copy in memory; the sending is beside it."""
     _, store, mirror = coordinator("first")
-    sent, pipe = threading.Event(), mirror._fs.put_file
+    is_sent, put_file = threading.Event(), mirror._fs.put_file
 
     def slowly(*args, **fields):
         threading.Event().wait(0.2)
-        return pipe(*args, **fields)
+        return put_file(*args, **fields)
 
     monkeypatch.setattr(mirror._fs, "put_file", slowly)
 
     def report(_):
         mirror.push()
-        sent.set()
+        is_sent.set()
 
     saver = Saver(store, report)
     vector = np.ones(1 << 20, np.float32)
     began = time.monotonic()
     saver.save("00001", {"phase": 1}, {"model": {"w": vector}})
     took = time.monotonic() - began
-    assert not sent.is_set()
-    assert sent.wait(20)
+    assert not is_sent.is_set()
+    assert is_sent.wait(20)
     assert time.monotonic() - began > 0.4 > took
     saver.close()

@@ -228,9 +228,9 @@ STEPS = ["create", "model.safetensors", "slot-0.safetensors", "manifest.json", "
 
 
 def test_a_save_goes_through_its_steps_in_order(tmp_path):
-    seen: list[str] = []
-    Store(tmp_path, step=seen.append).save("1", META, arrays())
-    assert seen == STEPS
+    steps: list[str] = []
+    Store(tmp_path, step=steps.append).save("1", META, arrays())
+    assert steps == STEPS
 
 
 @pytest.mark.parametrize("point", STEPS[:-1])
@@ -292,10 +292,12 @@ def test_a_process_killed_inside_a_save_leaves_no_half_checkpoint(tmp_path, poin
     store = Store(tmp_path)
     store.save("0", META, arrays())
     store.save("1", META, arrays())
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), point, name], check=False)
-    assert done.returncode == 9
-    for seen in store.names():
-        store.load(seen)
+    process = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path), point, name], check=False
+    )
+    assert process.returncode == 9
+    for saved in store.names():
+        store.load(saved)
     assert store.latest().meta == ({"x": 2} if point == "sync" else META)
     store.save("3", META, arrays())
     assert not [e.name for e in tmp_path.iterdir() if e.name.startswith(".")]
