@@ -11,27 +11,27 @@ from photinus.core.file_limit import allow_descriptors
 @pytest.fixture
 def limits(monkeypatch):
     """Limits that are only written down; ten files are open."""
-    held = []
+    calls = []
 
     def set_to(soft, hard):
         monkeypatch.setattr(file_limit, "_count", lambda limit: min(10, limit))
         monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, hard))
-        monkeypatch.setattr(resource, "setrlimit", lambda kind, both: held.append(both))
-        return held
+        monkeypatch.setattr(resource, "setrlimit", lambda kind, pair: calls.append(pair))
+        return calls
 
     return set_to
 
 
 def test_a_limit_that_is_high_enough_is_left(limits):
-    held = limits(30, 100)
+    calls = limits(30, 100)
     allow_descriptors(20, "the driver")
-    assert held == []
+    assert calls == []
 
 
 def test_the_soft_limit_is_raised_where_the_hard_one_allows_it(limits):
-    held = limits(30, 100)
+    calls = limits(30, 100)
     allow_descriptors(21, "the driver")
-    assert held == [(31, 100)]
+    assert calls == [(31, 100)]
 
 
 @pytest.mark.parametrize(("soft", "hard"), [(30, -1), (-1, -1)])

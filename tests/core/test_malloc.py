@@ -26,9 +26,9 @@ print(int(has_it), int(kept), first, faults(4))
 """
 
 
-def _told(settings: dict[str, str]) -> list[int]:
+def _measurements(settings: dict[str, str]) -> list[int]:
     env = {n: v for n, v in os.environ.items() if not n.startswith(("MALLOC_", "GLIBC_"))}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _STEPS],
         env={**env, **settings},
         capture_output=True,
@@ -36,26 +36,26 @@ def _told(settings: dict[str, str]) -> list[int]:
         timeout=60,
         check=True,
     )
-    return [int(word) for word in done.stdout.split()]
+    return [int(word) for word in process.stdout.split()]
 
 
 def test_arrays_that_are_made_again_and_again_ask_the_system_for_no_page() -> None:
-    has_it, kept, before, after = _told({})
-    if not has_it:
+    has_mallopt, is_kept, before, after = _measurements({})
+    if not has_mallopt:
         pytest.skip("this C library has no mallopt")
-    assert kept
+    assert is_kept
     assert before > 1000
     assert after < 100
 
 
 def test_who_set_the_c_librarys_own_variables_is_obeyed() -> None:
-    _, kept, _, _ = _told({"MALLOC_TRIM_THRESHOLD_": "131072"})
-    assert not kept
+    _, is_kept, _, _ = _measurements({"MALLOC_TRIM_THRESHOLD_": "131072"})
+    assert not is_kept
 
 
 def test_hadoops_limit_of_arenas_is_no_such_setting() -> None:
-    has_it, kept, _, after = _told({"MALLOC_ARENA_MAX": "4"})
-    if not has_it:
+    has_mallopt, is_kept, _, after = _measurements({"MALLOC_ARENA_MAX": "4"})
+    if not has_mallopt:
         pytest.skip("this C library has no mallopt")
-    assert kept
+    assert is_kept
     assert after < 100

@@ -38,12 +38,12 @@ def test_nothing_at_all_is_a_vector_too():
 
 def in_memory(file):
     """How many pages of a file are in memory."""
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
-        first = np.frombuffer(held, np.uint8)
-        pages = (ctypes.c_ubyte * (first.size // mmap.PAGESIZE))()
-        where, size = ctypes.c_void_p(first.ctypes.data), ctypes.c_size_t(first.size)
-        assert ctypes.CDLL(None).mincore(where, size, pages) == 0
-        del first
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
+        buffer = np.frombuffer(mapping, np.uint8)
+        pages = (ctypes.c_ubyte * (buffer.size // mmap.PAGESIZE))()
+        address, size = ctypes.c_void_p(buffer.ctypes.data), ctypes.c_size_t(buffer.size)
+        assert ctypes.CDLL(None).mincore(address, size, pages) == 0
+        del buffer
         return sum(page & 1 for page in pages)
 
 
@@ -73,9 +73,9 @@ def test_what_is_given_back_takes_neither_memory_nor_disk(tmp_path, monkeypatch)
         release_pages(rows[7:])
         assert not os.fstat(file.fileno()).st_blocks
         assert not rows.any()
-    held = np.ones(3)
-    release_pages(held)
-    assert held.all(), "memory of the C library stays"
+    array = np.ones(3)
+    release_pages(array)
+    assert array.all(), "memory of the C library stays"
     pages = Pages(3, "float32")
     pages.vector[:] = 1
     release_pages(pages.vector)

@@ -59,10 +59,10 @@ def test_so_do_those_of_a_copy_with_its_own():
 
 def test_a_copy_shares_nothing():
     parameters = Parameters(Layout.of(TENSORS, "float64"))
-    other = parameters.copy()
-    other.trained += 1
+    copied = parameters.copy()
+    copied.trained += 1
     assert (parameters.trained == 0).all()
-    assert other.trained.dtype == np.float64
+    assert copied.trained.dtype == np.float64
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_a_buffer_that_fits_is_taken():
 
 
 def test_layouts_that_differ_have_other_fingerprints():
-    prints = {
+    fingerprints = {
         Layout.of(TENSORS).fingerprint(),
         Layout.of(TENSORS, "float64").fingerprint(),
         Layout.of(TENSORS[::-1]).fingerprint(),
         Layout.of([("w", (3, 2), TRAINED), *TENSORS[1:]]).fingerprint(),
     }
-    assert len(prints) == 4
-    assert Layout.of(list(TENSORS)).fingerprint() in prints
+    assert len(fingerprints) == 4
+    assert Layout.of(list(TENSORS)).fingerprint() in fingerprints
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

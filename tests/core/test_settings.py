@@ -92,9 +92,9 @@ def test_plain_values_and_back():
 
 def test_from_toml():
     text = 'name = "x"\nrate = 1\nsizes = [1, 2]\n[maybe]\nsize = 9\n[inner]\nsize = 4\n'
-    made = from_dict(Outer, tomllib.loads(text))
-    assert made == Outer(name="x", rate=1.0, sizes=(1, 2), maybe=Inner(9), inner=Inner(4))
-    assert isinstance(made.rate, float)
+    outer = from_dict(Outer, tomllib.loads(text))
+    assert outer == Outer(name="x", rate=1.0, sizes=(1, 2), maybe=Inner(9), inner=Inner(4))
+    assert isinstance(outer.rate, float)
     assert from_dict(Outer, {"name": "x", "maybe": None}).maybe is None
 
 
@@ -126,9 +126,9 @@ def test_an_unknown_name_gets_the_nearest_or_all():
     ],
 )
 def test_a_value_of_another_shape_than_its_field_is_named(values, said):
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError) as raised:
         from_dict(Outer, values)
-    assert str(caught.value) == said
+    assert str(raised.value) == said
 
 
 @pytest.mark.parametrize(

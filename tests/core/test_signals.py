@@ -9,7 +9,7 @@ TERM = signal.SIGTERM
 
 
 @pytest.fixture
-def kept():
+def restored_handler():
     """The handler of SIGTERM as it was, and is again after the test."""
     before = signal.getsignal(TERM)
     yield
@@ -27,20 +27,20 @@ def test_a_signal_interrupts_and_says_which_it_was(sign, words):
 
 
 def test_deferred_signals_interrupt_at_the_end_of_the_outermost_block():
-    done = []
+    steps = []
 
     def work():
         with deferred():
             with deferred():
                 signal.raise_signal(TERM)
-                done.append("inside")
-            done.append("outside")
+                steps.append("inside")
+            steps.append("outside")
             signal.raise_signal(signal.SIGINT)
-            done.append("all of it")
+            steps.append("all of it")
 
     with pytest.raises(KeyboardInterrupt, match="SIGTERM"), interruptible():
         work()
-    assert done == ["inside", "outside", "all of it"]
+    assert steps == ["inside", "outside", "all of it"]
 
 
 def test_an_error_in_a_deferred_block_is_still_told_as_a_stop():
@@ -55,27 +55,27 @@ def test_an_error_in_a_deferred_block_is_still_told_as_a_stop():
 
 
 def test_outside_of_the_main_thread_a_deferred_block_holds_nothing_back():
-    done = []
+    calls = []
 
     def work():
         with deferred():
-            done.append(True)
+            calls.append(True)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
     with pytest.raises(KeyboardInterrupt), interruptible(TERM):
         signal.raise_signal(TERM)
-    assert done == [True]
+    assert calls == [True]
 
 
-def test_the_handlers_before_are_back_afterwards(kept):
-    heard = []
-    signal.signal(TERM, lambda number, frame: heard.append(number))
+def test_the_handlers_before_are_back_afterwards(restored_handler):
+    signals = []
+    signal.signal(TERM, lambda number, frame: signals.append(number))
     with pytest.raises(KeyboardInterrupt), interruptible(TERM):
         signal.raise_signal(TERM)
     signal.raise_signal(TERM)
-    assert heard == [TERM]
+    assert signals == [TERM]
 
 
 def test_only_the_signals_that_are_named_are_taken():
@@ -85,7 +85,7 @@ def test_only_the_signals_that_are_named_are_taken():
         assert signal.getsignal(TERM) is not signal.SIG_DFL
 
 
-def test_a_signal_that_is_ignored_stays_ignored(kept):
+def test_a_signal_that_is_ignored_stays_ignored(restored_handler):
     signal.signal(TERM, signal.SIG_IGN)
     with interruptible():
         signal.raise_signal(TERM)
@@ -93,16 +93,16 @@ def test_a_signal_that_is_ignored_stays_ignored(kept):
 
 
 def test_outside_of_the_main_thread_no_handler_is_installed():
-    before, seen = signal.getsignal(TERM), []
+    before, handlers = signal.getsignal(TERM), []
 
-    def look():
+    def record_handler():
         with interruptible():
-            seen.append(signal.getsignal(TERM))
+            handlers.append(signal.getsignal(TERM))
 
-    thread = threading.Thread(target=look)
+    thread = threading.Thread(target=record_handler)
     thread.start()
     thread.join()
-    assert seen == [before]
+    assert handlers == [before]
 
 
 @interruptible()
@@ -119,7 +119,7 @@ def test_what_a_call_that_was_cut_short_raises_is_the_interrupt():
 
 
 @interruptible()
-def told():
+def raise_from_interrupt():
     try:
         signal.raise_signal(TERM)
     except KeyboardInterrupt as error:
@@ -128,4 +128,4 @@ def told():
 
 def test_an_error_that_was_made_of_the_interrupt_is_kept():
     with pytest.raises(ValueError, match="continue with"):
-        told()
+        raise_from_interrupt()

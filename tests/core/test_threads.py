@@ -18,7 +18,7 @@ from photinus.core.threads import (
 pytestmark = pytest.mark.numerics
 
 
-def found():
+def thread_settings():
     """Returns the threads of every library, of torch, and what later ones will read."""
     libraries = {lib["filepath"]: lib["num_threads"] for lib in threadpool_info()}
     return libraries, torch.get_num_threads(), {n: os.environ.get(n) for n in ENVIRONMENT}
@@ -37,45 +37,45 @@ def three(monkeypatch):
         torch.set_num_threads(before)
 
 
-def assert_held(threads):
-    libraries, of_torch, named = found()
+def assert_threads(threads):
+    libraries, torch_threads, variables = thread_settings()
     assert set(libraries.values()) == {threads}
-    assert of_torch == threads
-    assert named == environment(threads)
+    assert torch_threads == threads
+    assert variables == environment(threads)
 
 
 def test_every_library_is_held_and_the_callers_settings_come_back():
-    before = found()
+    before = thread_settings()
     assert set(before[0].values()) == {3}
     with limit_threads(2):
-        assert_held(2)
-    assert found() == before
+        assert_threads(2)
+    assert thread_settings() == before
 
 
 def test_an_error_gives_the_settings_back():
-    before = found()
+    before = thread_settings()
     with pytest.raises(KeyError), limit_threads(1):
         raise KeyError
-    assert found() == before
+    assert thread_settings() == before
 
 
 def test_of_several_at_once_the_latest_decides_whichever_ends_first():
-    before = found()
+    before = thread_settings()
     first, second = limit_threads(1), limit_threads(2)
     first.__enter__()
     second.__enter__()
-    assert_held(2)
+    assert_threads(2)
     first.__exit__(None, None, None)
-    assert_held(2)
+    assert_threads(2)
     second.__exit__(None, None, None)
-    assert found() == before
+    assert thread_settings() == before
 
 
 def test_a_worker_of_its_own_process_keeps_them(monkeypatch):
     for name in ENVIRONMENT:  # so that what is set is undone
         monkeypatch.setenv(name, "5")
     use_threads(2)
-    assert_held(2)
+    assert_threads(2)
 
 
 class Calls(TorchDispatchMode):
