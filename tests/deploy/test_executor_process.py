@@ -35,8 +35,8 @@ def test_an_executor_is_ended_by_a_worker_below_it_that_was_told_so():
 
 @pytest.mark.processes
 def test_without_a_word_it_lives():
-    ended = executor(**{ENDS_EXECUTOR: ""})
-    assert (ended.returncode, ended.stdout) == (0, "lives 0\n"), ended.stderr
+    process = executor(**{ENDS_EXECUTOR: ""})
+    assert (process.returncode, process.stdout) == (0, "lives 0\n"), process.stderr
 
 
 def test_where_all_of_spark_is_one_process_nothing_is_ended(monkeypatch):

