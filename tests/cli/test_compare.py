@@ -80,25 +80,25 @@ def test_a_comparison_that_was_stopped_goes_on_with_the_command_that_it_says(
 
     real, trained = compare._one, []
 
-    def stopped_at_the_second(asked, *rest):
+    def stopped_at_the_second(spec, *rest):
         if trained:
             raise KeyboardInterrupt
-        trained.append(asked.strategy.recipe)
-        return real(asked, *rest)
+        trained.append(spec.strategy.recipe)
+        return real(spec, *rest)
 
-    asked = ("compare", job, "--strategy", "averaging", "--strategy", "diloco", "--folder", "all")
+    command = ("compare", job, "--strategy", "averaging", "--strategy", "diloco", "--folder", "all")
     monkeypatch.setattr(compare, "_one", stopped_at_the_second)
-    code, _, err = call(*asked)
+    code, _, err = call(*command)
     last = err.splitlines()[-1]
     assert code == EXIT_CODES["interrupted"]
     assert last.startswith("photinus: stopped; continue with: photinus compare job.toml ")
     monkeypatch.setattr(
-        compare, "_one", lambda asked, *rest: trained.append(asked) or real(asked, *rest)
+        compare, "_one", lambda spec, *rest: trained.append(spec) or real(spec, *rest)
     )
     code, out, _ = call(*shlex.split(last.partition("continue with: photinus ")[2]))
     assert code == 0
     assert [trained[0], trained[1].strategy.recipe] == ["averaging", "diloco"]
     assert "averaging" in out
-    assert call(*asked, "--seed", "3")[2].endswith(
+    assert call(*command, "--seed", "3")[2].endswith(
         "comparison of another job; name another folder\n"
     )

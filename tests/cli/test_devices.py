@@ -12,10 +12,10 @@ def test_this_machines_devices_are_listed_with_memory_speed_and_driver(capsys, m
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit) as ended:
         main(["devices"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert ended.value.code == 0
     for words in ("device", "memory", "GFLOP/s", "driver", "of Spark", "cpu", "GiB", "PyTorch"):
-        assert words in said
+        assert words in output
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from photinus.core.errors import NotReadyError
 def call(capsys, *arguments):
     with pytest.raises(SystemExit) as ended:
         main(["doctor", *arguments])
-    said = capsys.readouterr()
-    return ended.value.code, said.out, said.err
+    output = capsys.readouterr()
+    return ended.value.code, output.out, output.err
 
 
 def test_a_machine_that_has_all_is_ready(capsys):

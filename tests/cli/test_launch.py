@@ -58,12 +58,12 @@ def lost(monkeypatch):
         def ending(self, assignment):
             emit = assignment.emit
 
-            def told(event):
+            def emit_or_lose(event):
                 emit(event)
                 if isinstance(event, RoundClosed) and event.version == version:
                     raise LostError
 
-            object.__setattr__(assignment, "emit", told)
+            object.__setattr__(assignment, "emit", emit_or_lose)
             return run(self, assignment)
 
         monkeypatch.setattr(SimulatedEngine, "run", ending)
@@ -86,10 +86,10 @@ def test_an_attempt_goes_on_from_the_lost_ones_checkpoint_and_says_so(
     monkeypatch.chdir(tmp_path)
     attempt(2)
     assert "attempt 2 of application_17_0001" in capsys.readouterr().out
-    with fetched(address, "events.jsonl", "ledger.jsonl", "model") as found:
-        events = [stamped.event for stamped in read(found / "events.jsonl")]
-        assert audit(found / "ledger.jsonl").is_exact
-        assert (found / "model" / "model.safetensors").is_file()
+    with fetched(address, "events.jsonl", "ledger.jsonl", "model") as folder:
+        events = [stamped.event for stamped in read(folder / "events.jsonl")]
+        assert audit(folder / "ledger.jsonl").is_exact
+        assert (folder / "model" / "model.safetensors").is_file()
     first, second = [e for e in events if type(e).__name__ == "RunStarted"]
     assert (first.term, second.term) == (1, 2)
     assert second.resumed_from
@@ -129,9 +129,9 @@ def test_a_later_attempt_calls_only_the_code_that_its_job_names(
     with pytest.raises(UsageError, match=r"names code, and no run of yours .*node_way:Way"):
         launch(address, "other_way:Way")
     launch(address, "node_way:Way")
-    with fetched(address, "ledger.jsonl", "model") as found:
-        assert audit(found / "ledger.jsonl").is_exact
-        assert (found / "model" / "model.safetensors").is_file()
+    with fetched(address, "ledger.jsonl", "model") as folder:
+        assert audit(folder / "ledger.jsonl").is_exact
+        assert (folder / "model" / "model.safetensors").is_file()
 
 
 def test_a_run_that_fails_on_a_node_says_how_to_go_on_there(attempt, address, monkeypatch):
@@ -157,9 +157,9 @@ os._exit(0)
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for a process as Linux does")
 def test_a_driver_ends_with_the_java_that_started_it():
     command = [sys.executable, "-c", ORPHAN]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
     try:
-        end = os.pidfd_open(int(done.stdout))
+        end = os.pidfd_open(int(process.stdout))
     except ProcessLookupError:
         return
     try:

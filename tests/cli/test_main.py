@@ -78,11 +78,11 @@ OPTIONS = {
 
 
 def test_the_options_are_these_and_no_others():
-    found = {
+    options = {
         name: [" ".join(p.opts) for p in command.params]
         for name, command in commands.commands.items()
     }
-    assert found == OPTIONS
+    assert options == OPTIONS
 
 
 def test_the_choices_are_those_of_a_job():
@@ -93,16 +93,16 @@ def test_the_choices_are_those_of_a_job():
 
 @pytest.mark.parametrize("name", ["", *OPTIONS])
 def test_help_is_quick_and_loads_neither_torch_nor_spark(name):
-    plan = (
+    program = (
         "import sys, time; began = time.process_time()\n"
         "from photinus.cli.main import main\n"
         "try: main(sys.argv[1:])\n"
         "except SystemExit: pass\n"
         "print(time.process_time() - began, *{'torch', 'pyspark', 'numpy'} & set(sys.modules))"
     )
-    command = [sys.executable, "-c", plan, *([name] if name else []), "--help"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    seconds, *loaded = said.splitlines()[-1].split()
+    command = [sys.executable, "-c", program, *([name] if name else []), "--help"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    seconds, *loaded = output.splitlines()[-1].split()
     assert loaded == []
     assert float(seconds) < 0.3
 
@@ -149,8 +149,8 @@ def test_what_is_printed_is_the_job_that_would_be_trained(call, job, tmp_path):
 
 
 def test_a_strategy_is_said_whole_as_json_too(call):
-    said = '{"recipe": "averaging", "every": {"steps": 7}, "quorum": 2}'
-    _, out, _ = call("train", "mnist-dbn", "--strategy", said, "--print-config")
+    strategy = '{"recipe": "averaging", "every": {"steps": 7}, "quorum": 2}'
+    _, out, _ = call("train", "mnist-dbn", "--strategy", strategy, "--print-config")
     assert "steps = 7" in out
     assert "quorum = 2" in out
     assert "[strategies." not in out
@@ -244,10 +244,10 @@ def test_a_missing_or_broken_file_is_told_before_a_run_is(call, job, tmp_path, n
 
 def test_the_package_runs_as_the_command():
     command = [sys.executable, "-m", "photinus", "trane"]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (EXIT_CODES["usage"], "")
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (EXIT_CODES["usage"], "")
     assert (
-        ended.stderr
+        process.stderr
         == "photinus: No such command 'trane'. Did you mean 'train'?; photinus --help\n"
     )
 
@@ -255,9 +255,9 @@ def test_the_package_runs_as_the_command():
 def test_a_transport_is_taken_with_the_security_and_the_strategy_that_it_needs(call):
     strategy = '{"recipe": "all_reduce", "owners": 2}'
     needed = ("--set", "security=none", "--strategy", strategy)
-    asked = ("train", "cifar10", "--workers", "2", "--transport", "torch", "--print-config")
-    assert 'transport = "torch"' in call(*asked, *needed)[1]
-    assert 'security="none" if the whole network is trusted' in call(*asked)[2]
+    arguments = ("train", "cifar10", "--workers", "2", "--transport", "torch", "--print-config")
+    assert 'transport = "torch"' in call(*arguments, *needed)[1]
+    assert 'security="none" if the whole network is trusted' in call(*arguments)[2]
 
 
 def test_the_transport_by_its_earlier_name_is_told_the_present_one(call, job):
@@ -271,8 +271,8 @@ def test_a_transport_is_refused_in_the_simulator(call, job, transport):
     chosen = ("--strategy", "averaging", "--transport", transport)
     code, _, err = call("train", job, *chosen)
     assert code == EXIT_CODES["usage"]
-    wrong = "the simulator's links are its SimulatedCluster's"
-    assert f"{wrong}; got transport '{transport}'; use transport=" in err
+    expected = "the simulator's links are its SimulatedCluster's"
+    assert f"{expected}; got transport '{transport}'; use transport=" in err
 
 
 @pytest.mark.parametrize(
@@ -368,17 +368,17 @@ def test_a_run_at_an_address_is_measured_reported_and_audited_from_there(call, j
 
 def test_an_address_where_nobody_listens_is_told_at_once(call, job):
     """A client of HDFS alone would try again for minutes, without a word."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))  # taken, and never listened on
-        place = f"hdfs://127.0.0.1:{held.getsockname()[1]}"
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # taken, and never listened on
+        place = f"hdfs://127.0.0.1:{bound.getsockname()[1]}"
         run, rows = f"{place}/runs/first", f"data.path={place}/rows"
-        words = (
+        command_lines = (
             ("train", job, "--folder", run),
             ("train", "--resume", run),
             ("train", job, "--set", rows),
             *((command, run) for command in ("audit", "evaluate", "report")),
         )
-        for command in words:
+        for command in command_lines:
             began = time.monotonic()
             code, _, err = call(*command)
             assert code == 3

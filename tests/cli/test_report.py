@@ -33,7 +33,7 @@ def model(tmp_path):
     )
 
 
-def said(capsys, *arguments):
+def run_command(capsys, *arguments):
     with pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])
     return ended.value.code, capsys.readouterr()
@@ -42,10 +42,10 @@ def said(capsys, *arguments):
 def test_a_model_is_measured_on_the_rows_that_are_named(model, tmp_path, capsys):
     rows = {"x": [1.0, 0.0, 2.0, 0.0], "y": [0.0, 1.0, 1.0, 3.0], "label": [1, 0, 1, 1]}
     pq.write_table(pa.table(rows), tmp_path / "test.parquet")
-    code, out = said(capsys, "evaluate", model, "--data", tmp_path / "test.parquet")
+    code, output = run_command(capsys, "evaluate", model, "--data", tmp_path / "test.parquet")
     assert code == 0
-    assert "4 rows" in out.out
-    assert "25.00%" in out.out
+    assert "4 rows" in output.out
+    assert "25.00%" in output.out
 
 
 @pytest.mark.parametrize("name", ["cifar10", "films"])
@@ -55,20 +55,20 @@ def test_rows_of_a_published_data_set_are_those_that_are_named(name, tmp_path):
 
 
 def test_a_model_without_rows_asks_for_them(model, capsys):
-    code, out = said(capsys, "evaluate", model)
+    code, output = run_command(capsys, "evaluate", model)
     assert code == 2
-    assert "--data PATH" in out.err
+    assert "--data PATH" in output.err
 
 
 def test_a_folder_without_a_model_is_a_wrong_word_as_it_is_for_a_report(tmp_path, capsys):
     for command, place in (("evaluate", tmp_path), ("evaluate", "memory://nowhere/run")):
-        code, out = said(capsys, command, place)
+        code, output = run_command(capsys, command, place)
         assert code == 2
-        assert f"{place} holds no model; name the folder" in out.err
+        assert f"{place} holds no model; name the folder" in output.err
 
 
 def test_a_run_without_a_model_is_to_be_gone_on_with(tmp_path, capsys):
     (tmp_path / "job.json").touch()
-    code, out = said(capsys, "evaluate", tmp_path)
+    code, output = run_command(capsys, "evaluate", tmp_path)
     assert code == 2
-    assert "photinus train --resume" in out.err
+    assert "photinus train --resume" in output.err

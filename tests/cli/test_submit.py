@@ -65,23 +65,25 @@ def test_a_job_is_sent_and_started_on_a_node(call, cluster, remote, tmp_path, mo
     monkeypatch.setenv("PYTHONPATH", "of/this/machine")
     code, out, err = call("submit", remote, "--deploy-mode", "cluster", "--workers", 3)
     assert (code, err) == (0, "")
-    told = (tmp_path / "told").read_text().split("\0")[:-1]
-    program, folder, job = told[-3:]
+    arguments = (tmp_path / "told").read_text().split("\0")[:-1]
+    program, folder, job = arguments[-3:]
     assert program.endswith("launch.py")
     assert folder.startswith(f"{cluster}/runs/blobs-")
     assert job == "job.toml"
-    assert told[told.index("--files") + 1].endswith("/job.toml")
-    assert f"{cluster}/.photinus/photinus-environment-" in told[told.index("--archives") + 1]
-    assert "spark.executor.instances=3" in told
+    assert arguments[arguments.index("--files") + 1].endswith("/job.toml")
+    assert (
+        f"{cluster}/.photinus/photinus-environment-" in arguments[arguments.index("--archives") + 1]
+    )
+    assert "spark.executor.instances=3" in arguments
     assert (tmp_path / "told.environment").read_text() == "PYTHONPATH=\n"
     assert f"photinus evaluate {folder}" in out
     assert [line for line in out.splitlines() if "application_1_0001" in line] == [
         f"application_1_0001: {state}" for state in ("accepted", "running", "finished")
     ]
     assert out.count("sent to") == 2
-    _, again, _ = call("submit", remote, "--deploy-mode", "cluster")
-    assert again.count("there already") == 2
-    assert "sent to" not in again
+    _, second_output, _ = call("submit", remote, "--deploy-mode", "cluster")
+    assert second_output.count("there already") == 2
+    assert "sent to" not in second_output
 
 
 def test_an_application_that_fails_is_a_failure_with_its_last_words(
@@ -98,9 +100,11 @@ def test_an_application_that_somebody_ends_says_how_to_go_on(call, cluster, remo
     monkeypatch.setenv("LAST", "KILLED")
     code, _, err = call("submit", remote, "--deploy-mode", "cluster", "--folder", f"{cluster}/a b")
     assert code == 1
-    again = f"photinus submit --resume '{cluster}/a b' --deploy-mode cluster"
-    said = f"photinus: the application was ended by YARN, or by somebody; continue with: {again}"
-    assert err.strip().splitlines()[-1] == said
+    command = f"photinus submit --resume '{cluster}/a b' --deploy-mode cluster"
+    expected = (
+        f"photinus: the application was ended by YARN, or by somebody; continue with: {command}"
+    )
+    assert err.strip().splitlines()[-1] == expected
 
 
 def test_a_dry_run_prints_the_line_and_sends_nothing(call, cluster, remote, tmp_path):
@@ -118,31 +122,31 @@ def test_a_dry_run_prints_the_line_and_sends_nothing(call, cluster, remote, tmp_
 def test_a_driver_here_trains_as_train_does_with_the_clusters_spark(
     call, cluster, job, tmp_path, monkeypatch
 ):
-    seen = {}
+    captured = {}
 
     def begin(job, folder, command):
         import os
 
         words = shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"])
         code = words[words.index("--py-files") + 1]
-        seen.update(
+        captured.update(
             job=job,
             folder=folder,
             command=command,
             words=words,
             python=os.environ["PYSPARK_PYTHON"],
         )
-        seen["files"] = zipfile.ZipFile(code).namelist()
+        captured["files"] = zipfile.ZipFile(code).namelist()
 
     for name in ("PYSPARK_SUBMIT_ARGS", "PYSPARK_PYTHON", "SPARK_HOME", "JAVA_HOME", "PYTHONPATH"):
         monkeypatch.setenv(name, "")  # so that what the command sets is taken back
     monkeypatch.setattr("photinus.cli.train.begin", begin)
     assert call("submit", job, "--folder", "run")[0] == 0
-    assert seen["job"].engine == "spark"
-    assert (seen["folder"], seen["command"]) == ("run", "submit --master yarn")
-    assert seen["python"] == "./environment/bin/python"
-    assert seen["words"][-1] == "pyspark-shell"
-    assert "photinus/cli/launch.py" in seen["files"]
+    assert captured["job"].engine == "spark"
+    assert (captured["folder"], captured["command"]) == ("run", "submit --master yarn")
+    assert captured["python"] == "./environment/bin/python"
+    assert captured["words"][-1] == "pyspark-shell"
+    assert "photinus/cli/launch.py" in captured["files"]
 
 
 @pytest.mark.parametrize(
@@ -177,8 +181,8 @@ def test_without_a_clusters_settings_the_environment_is_not_ready(call, job, mon
 
 
 def test_a_page_that_is_told_again_is_said_once():
-    told = ["\t tracking URL: http://host:8088/proxy/a/", "\t tracking URL: N/A"] * 2
-    assert list(submit.states(told)) == ["  http://host:8088/proxy/a/"]
+    lines = ["\t tracking URL: http://host:8088/proxy/a/", "\t tracking URL: N/A"] * 2
+    assert list(submit.states(lines)) == ["  http://host:8088/proxy/a/"]
 
 
 @pytest.mark.processes

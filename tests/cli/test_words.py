@@ -20,9 +20,11 @@ def test_a_folder_that_cannot_be_made_is_told_of_before_training(call, tmp_path,
 def vectors(tmp_path):
     """King − man + woman is queen."""
     corners = {"man": (1, 0, 0.1), "woman": (0, 1, 0.1), "king": (1, 0, 2), "queen": (0, 1, 2)}
-    made = WordVectors([*corners, "stone"], np.array([*corners.values(), (-1, -1, 0)], np.float32))
-    made.save(tmp_path / "words.bin")
-    return made
+    word_vectors = WordVectors(
+        [*corners, "stone"], np.array([*corners.values(), (-1, -1, 0)], np.float32)
+    )
+    word_vectors.save(tmp_path / "words.bin")
+    return word_vectors
 
 
 def test_words_are_added_and_taken_away(call, vectors, tmp_path):
@@ -45,13 +47,13 @@ def test_words_are_drawn_as_a_map(call, vectors, tmp_path):
 def test_questions_and_pairs_say_what_is_covered(call, vectors, tmp_path):
     (tmp_path / "q.txt").write_text(": royal\nman king woman queen\nman king boy prince\n")
     (tmp_path / "p.tsv").write_text("man\tking\t5\nman\twoman\t8\nman\tstone\t1\nking\tboy\t2\n")
-    asked = ["--analogies", str(tmp_path / "q.txt"), "--pairs", str(tmp_path / "p.tsv")]
-    code, out, _ = call("words", str(tmp_path / "words.bin"), *asked)
+    options = ["--analogies", str(tmp_path / "q.txt"), "--pairs", str(tmp_path / "p.tsv")]
+    code, out, _ = call("words", str(tmp_path / "words.bin"), *options)
     assert code == 0
     assert "royal: 100.0 % right, 1 of 1 covered of 2" in out
     assert "cut-off: the 5 most frequent words" in out
     assert "on 3 covered of 4 pairs; cut-off: the 5 most frequent words" in out
-    code, out, _ = call("words", str(tmp_path / "words.bin"), *asked, "--cutoff", "4")
+    code, out, _ = call("words", str(tmp_path / "words.bin"), *options, "--cutoff", "4")
     assert "on 2 covered of 4 pairs; cut-off: the 4 most frequent words" in out
 
 
@@ -87,10 +89,10 @@ def test_text_files_are_trained_on_and_asked(call, spark, tmp_path, more, file):
     rng = np.random.default_rng(0)
     lines = [" ".join(rng.choice(["a b c d", "v w x y"][n % 2].split(), 7)) for n in range(400)]
     (tmp_path / "text.txt").write_text("\n".join(lines))
-    asked = ["--workers", "1", "--set", "vectorSize=20", "--set", "epochs=8", "--set", "sample=0.0"]
+    flags = ["--workers", "1", "--set", "vectorSize=20", "--set", "epochs=8", "--set", "sample=0.0"]
     folder = str(tmp_path / "made")
     code, out, err = call(
-        "train", "word2vec", str(tmp_path / "text.txt"), "--folder", folder, *asked, *more
+        "train", "word2vec", str(tmp_path / "text.txt"), "--folder", folder, *flags, *more
     )
     assert (code, err) == (0, "")
     assert "8 words, 20 numbers each" in out

@@ -82,21 +82,21 @@ def marked(mark):
 
 def all_ended(handles):
     """Waits until every process has ended; says whether they did."""
-    ended = [bool(select.select([one], [], [], ENDING_SECONDS)[0]) for one in handles]
-    for one in handles:
-        os.close(one)
+    ended = [bool(select.select([handle], [], [], ENDING_SECONDS)[0]) for handle in handles]
+    for handle in handles:
+        os.close(handle)
     return all(ended)
 
 
 @pytest.fixture
-def told(tmp_path):
+def run_python(tmp_path):
     """Runs Python in a folder of its own; returns exit code and the last line of its errors."""
 
     def run(*arguments):
         mark = uuid.uuid4().hex
         home = str(Path(photinus.__file__).parents[1])
         env = {**os.environ, "PYTHONPATH": home, "PHOTINUS_TEST_MARK": mark}
-        done = subprocess.run(
+        process = subprocess.run(
             [sys.executable, *arguments],
             env=env,
             cwd=tmp_path,
@@ -105,8 +105,8 @@ def told(tmp_path):
             timeout=PATIENT_SECONDS,
         )
         assert all_ended(marked(mark)), "processes of the command are left"
-        lines = done.stderr.strip().splitlines()
-        return done.returncode, lines[-1], [line for line in lines if "Traceback" in line]
+        lines = process.stderr.strip().splitlines()
+        return process.returncode, lines[-1], [line for line in lines if "Traceback" in line]
 
     return run
 
@@ -121,7 +121,7 @@ def cifar(tmp_path):
 
 
 @pytest.fixture
-def here(tmp_path):
+def driver_folder(tmp_path):
     """A folder with a module that only the driver sees."""
     folder = tmp_path / "here"
     folder.mkdir()
@@ -147,7 +147,7 @@ def train(*arguments):
     ],
     ids=["cut short", "label above 9"],
 )
-def test_a_wrong_file_of_cifar_ends_a_training(told, cifar, scheme, place, byte, sentence):
+def test_a_wrong_file_of_cifar_ends_a_training(run_python, cifar, scheme, place, byte, sentence):
     data = bytearray((cifar / "data_batch_3.bin").read_bytes())
     if place is None:
         del data[-5:]
@@ -155,9 +155,9 @@ def test_a_wrong_file_of_cifar_ends_a_training(told, cifar, scheme, place, byte,
         data[place] = byte
     (cifar / "data_batch_3.bin").write_bytes(data)
     path = f"data.path={scheme}{cifar}"
-    code, said, traces = told(*train("cifar10", "--workers", "2", "--set", path))
+    code, message, traces = run_python(*train("cifar10", "--workers", "2", "--set", path))
     assert (code, traces) == (EXIT_CODES["failed"], [])
-    assert re.search(sentence, said), said
+    assert re.search(sentence, message), message
 
 
 @pytest.mark.parametrize(
@@ -167,17 +167,17 @@ def test_a_wrong_file_of_cifar_ends_a_training(told, cifar, scheme, place, byte,
         ("torch.nn:Liner", "torch.nn has no 'Liner'"),
     ],
 )
-def test_a_factory_that_is_not_there_is_a_wrong_word(told, cifar, module, sentence):
+def test_a_factory_that_is_not_there_is_a_wrong_word(run_python, cifar, module, sentence):
     (cifar / "job.toml").write_text(JOB.format(module=module))
-    code, said, traces = told(*train("job.toml"))
+    code, message, traces = run_python(*train("job.toml"))
     assert (code, traces) == (EXIT_CODES["usage"], [])
-    assert sentence in said
+    assert sentence in message
 
 
-def test_a_module_of_the_driver_alone_is_named(told, here):
-    code, said, _ = told("-c", HERE_ONLY.format(here=here))
+def test_a_module_of_the_driver_alone_is_named(run_python, driver_folder):
+    code, message, _ = run_python("-c", HERE_ONLY.format(here=driver_folder))
     assert code == 1
-    assert "the module 'only_here:net' cannot be imported; got ModuleNotFoundError" in said
+    assert "the module 'only_here:net' cannot be imported; got ModuleNotFoundError" in message
 
 
 @pytest.mark.parametrize(
@@ -195,8 +195,8 @@ def test_a_module_of_the_driver_alone_is_named(told, here):
     ],
     ids=["object", "descent", "module"],
 )
-def test_deepdist_ends_with_its_sentence(told, here, changes, sentence):
+def test_deepdist_ends_with_its_sentence(run_python, driver_folder, changes, sentence):
     parts = {"gradient": "return 1", "descent": "pass", "name": "gradient"} | changes
-    code, said, _ = told("-c", DEEPDIST.format(here=here, **parts))
+    code, message, _ = run_python("-c", DEEPDIST.format(here=driver_folder, **parts))
     assert code == 1
-    assert sentence in said
+    assert sentence in message
