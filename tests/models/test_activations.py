@@ -66,9 +66,9 @@ def model(net, **how):
     return ModuleModel(net(), "cross_entropy", Learning(**how))
 
 
-def peak(made, of):
+def peak(trained, of):
     with PeakBytes() as bytes_:
-        made.learn(of, 0)
+        trained.learn(of, 0)
     return bytes_.most
 
 
@@ -99,8 +99,8 @@ def test_bits_are_the_same_under_bfloat16_too():
 @pytest.mark.parametrize("how", ACTIVATIONS[1:])
 def test_a_step_needs_less_memory_than_where_all_is_kept(how):
     of = batch(Transformer())
-    kept = peak(model(Transformer, activation_memory="keep"), of)
-    assert peak(model(Transformer, activation_memory=how), of) < 0.75 * kept
+    whole = peak(model(Transformer, activation_memory="keep"), of)
+    assert peak(model(Transformer, activation_memory=how), of) < 0.75 * whole
 
 
 def test_a_module_is_left_as_it_was():
@@ -164,14 +164,14 @@ def test_auto_leaves_no_trace_of_its_measuring_in_statistics():
 
 
 def test_what_a_whole_batch_needs_is_on_a_line_through_two_parts():
-    asked = []
+    calls = []
 
     def line(how, rows):
-        asked.append((how, rows))
+        calls.append((how, rows))
         return {"keep": 100, "recompute": 50, "offload": 40}[how] * rows + 1000
 
     assert choose_mode(line, 80, 5000) == ("recompute", {"keep": 9000, "recompute": 5000})
-    assert asked == [("keep", 10), ("keep", 20), ("recompute", 10), ("recompute", 20)]
+    assert calls == [("keep", 10), ("keep", 20), ("recompute", 10), ("recompute", 20)]
 
 
 def test_the_most_memory_at_a_time_is_counted():

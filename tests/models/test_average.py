@@ -65,11 +65,11 @@ def test_a_model_with_an_average_keeps_the_contract():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_on_a_card_it_follows_the_same_formula_to_the_bit(dtype):
     trained, decay = torch.zeros(50, dtype=dtype), 0.9
-    made = [(torch.zeros(50), torch.zeros(1, dtype=torch.int64)) for _ in range(2)]
-    here, there = (Average(trained, *buffers, decay) for buffers in made)
+    pairs = [(torch.zeros(50), torch.zeros(1, dtype=torch.int64)) for _ in range(2)]
+    on_host, on_card = (Average(trained, *buffers, decay) for buffers in pairs)
     for _ in range(30):
         trained += torch.randn(50, dtype=dtype)
-        here.step()
-        there._step_on_device()
-        assert torch.equal(made[0][0], made[1][0])
-    assert made[0][1] == made[1][1] == 30
+        on_host.step()
+        on_card._step_on_device()
+        assert torch.equal(pairs[0][0], pairs[1][0])
+    assert pairs[0][1] == pairs[1][1] == 30

@@ -82,16 +82,16 @@ def model(side=8, **how):
 
 @pytest.mark.parametrize("layer", ["norm1", "pool2", "logits"])
 def test_the_tutorial_net_is_tensorflows_formulas(layer):
-    ours, given = model(), batch()
-    expected = forward(dict(ours.parameters.tensors()), given.features)[layer]
-    got = ours.outputs(given.features, "" if layer == "logits" else layer)
-    np.testing.assert_allclose(got, expected, rtol=1e-9, atol=1e-12)
+    ours, examples = model(), batch()
+    expected = forward(dict(ours.parameters.tensors()), examples.features)[layer]
+    outputs = ours.outputs(examples.features, "" if layer == "logits" else layer)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_the_loss_is_tensorflows_with_its_weight_decay():
-    ours, given = model(), batch()
-    expected = total_loss(dict(ours.parameters.tensors()), given.features, given.labels)
-    assert ours.learn(given, 0)[1]["loss"] == pytest.approx(expected, rel=1e-12)
+    ours, examples = model(), batch()
+    expected = total_loss(dict(ours.parameters.tensors()), examples.features, examples.labels)
+    assert ours.learn(examples, 0)[1]["loss"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_tutorial_net_keeps_the_models_contract():
@@ -124,13 +124,13 @@ def test_the_first_weights_are_the_tutorials():
     ],
 )
 def test_the_fast_paths_equal_the_plain_one_within_their_precision(memory, precision, close):
-    given = batch(16, 24)
-    given.features = given.features.astype(np.float32)
+    examples = batch(16, 24)
+    examples.features = examples.features.astype(np.float32)
 
     def gradient(**how):
         torch.manual_seed(0)
         made = ModuleModel(tutorial(), "cross_entropy", Learning(l2=L2, **how))
-        slope, metrics = made.learn(given, 0)
+        slope, metrics = made.learn(examples, 0)
         return slope.copy(), metrics["loss"]
 
     plain, loss = gradient()
@@ -153,11 +153,11 @@ def caffe_mean_pool(x):
 def test_the_quick_net_is_caffes_formulas():
     torch.manual_seed(0)
     ours = ModuleModel(quick(side=16).double(), "cross_entropy")
-    t, given = dict(ours.parameters.tensors()), batch(2, 16)
+    t, examples = dict(ours.parameters.tensors()), batch(2, 16)
     t["conv1.weight"] *= 1000  # at 1e-4 nothing would be seen to go wrong
-    x = np.maximum(max_pool(conv(given.features, t["conv1.weight"], t["conv1.bias"])), 0)
+    x = np.maximum(max_pool(conv(examples.features, t["conv1.weight"], t["conv1.bias"])), 0)
     for name in ("conv2", "conv3"):
         x = caffe_mean_pool(np.maximum(conv(x, t[f"{name}.weight"], t[f"{name}.bias"]), 0))
     for name in ("ip1", "ip2"):
         x = x.reshape(len(x), -1) @ t[f"{name}.weight"].T + t[f"{name}.bias"]
-    np.testing.assert_allclose(ours.outputs(given.features), x, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(ours.outputs(examples.features), x, rtol=1e-9, atol=1e-12)

@@ -35,8 +35,8 @@ def test_a_call_is_measured_by_a_clock_of_coarse_ticks(clock, seconds):
 
 
 def test_a_tick_before_the_first_call_is_no_measurement_of_nothing(monkeypatch):
-    told = iter([0.0, 0.0, 0.0, 0.01, 0.01, 0.01, 0.02, 0.03])
-    monkeypatch.setattr(time, "thread_time", lambda: next(told))
+    seconds = iter([0.0, 0.0, 0.0, 0.01, 0.01, 0.01, 0.02, 0.03])
+    monkeypatch.setattr(time, "thread_time", lambda: next(seconds))
     assert cpu_seconds(lambda: None) == pytest.approx(0.02)
 
 

@@ -199,10 +199,10 @@ def test_settings_pass_through_to_the_machines():
 
 
 def test_the_precision_is_measured_once_and_shipped_plain(monkeypatch):
-    asked = []
-    monkeypatch.setattr(dbn_file, "resolve", lambda p, shapes: asked.append((p, shapes)) or "mkl")
+    calls = []
+    monkeypatch.setattr(dbn_file, "resolve", lambda p, shapes: calls.append((p, shapes)) or "mkl")
     stages = small(precision="auto").stages()
-    assert asked == [("auto", [(20, 12, 10), (20, 10, 8)])]
+    assert calls == [("auto", [(20, 12, 10), (20, 10, 8)])]
     assert {s.products for s in stages[:-1]} | {stages[-1].network.products} == {"mkl"}
 
 

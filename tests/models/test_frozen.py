@@ -32,10 +32,10 @@ def test_frozen_layers_may_be_of_a_type_that_numpy_lacks():
     model = stage.build((), 0)
     saved = np.concatenate([array.reshape(-1) for array in model.frozen.values()])
     assert saved.dtype == np.float32
-    other = stage.build((saved,), 1)
-    assert other.module.base.weight.dtype == torch.bfloat16
-    assert torch.equal(other.module.base.weight, model.module.base.weight)
-    gradient, _ = other.learn(Batch(np.ones((5, 4), np.float32), np.zeros(5, np.int64)), 0)
+    rebuilt = stage.build((saved,), 1)
+    assert rebuilt.module.base.weight.dtype == torch.bfloat16
+    assert torch.equal(rebuilt.module.base.weight, model.module.base.weight)
+    gradient, _ = rebuilt.learn(Batch(np.ones((5, 4), np.float32), np.zeros(5, np.int64)), 0)
     assert gradient.any()
 
 
@@ -44,9 +44,9 @@ def test_frozen_parameters_are_not_trained():
     model = stage.build((), 0)
     assert model.parameters.layout.names() == ("bias",)
     assert list(model.frozen) == ["weight"]
-    given = np.arange(12, dtype=np.float32)
-    other = stage.build((given,), 0)
-    np.testing.assert_array_equal(other.module.weight.detach().numpy().reshape(-1), given)
+    values = np.arange(12, dtype=np.float32)
+    rebuilt = stage.build((values,), 0)
+    np.testing.assert_array_equal(rebuilt.module.weight.detach().numpy().reshape(-1), values)
     with pytest.raises(UsageError, match="unknown parameter in frozen; got 'weights'; did you"):
         ModuleStage(**SMALL_STAGE, frozen=("weights",)).build((), 0)
     with pytest.raises(UsageError, match=r"frozen leaves nothing to train; got \*; name fewer"):

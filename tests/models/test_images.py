@@ -43,15 +43,15 @@ def by_the_tutorial(image, draw, brightness):
 
 @pytest.mark.parametrize("brightness", [0.0, -63.0, 41.5])
 def test_crops_are_the_tutorials_steps_whatever_the_brightness(brightness):
-    given, chance = pictures(), draws()
-    expected = [by_the_tutorial(i, d, brightness) for i, d in zip(given, chance, strict=True)]
-    np.testing.assert_allclose(crops(given, chance), expected, atol=2e-5)
+    images, chance = pictures(), draws()
+    expected = [by_the_tutorial(i, d, brightness) for i, d in zip(images, chance, strict=True)]
+    np.testing.assert_allclose(crops(images, chance), expected, atol=2e-5)
 
 
 def test_without_draws_it_is_the_middle_whitened():
-    given = pictures()
-    middle = given.reshape(-1, 3, 32, 32)[:, :, 4:28, 4:28].astype(np.float64)
-    np.testing.assert_allclose(crops(given, None), [whitened(i) for i in middle], atol=2e-5)
+    images = pictures()
+    middle = images.reshape(-1, 3, 32, 32)[:, :, 4:28, 4:28].astype(np.float64)
+    np.testing.assert_allclose(crops(images, None), [whitened(i) for i in middle], atol=2e-5)
 
 
 def test_a_picture_of_one_colour_becomes_zeros():
@@ -59,11 +59,11 @@ def test_a_picture_of_one_colour_becomes_zeros():
 
 
 def test_each_examples_distortion_is_its_own_in_any_batch():
-    given, chance = pictures(), draws()
-    whole = crops(given, chance)
+    images, chance = pictures(), draws()
+    whole = crops(images, chance)
     some = [7, 3, 31]
-    np.testing.assert_array_equal(crops(given[some], chance[some]), whole[some])
-    assert not np.array_equal(crops(given, chance + np.uint64(1)), whole)
+    np.testing.assert_array_equal(crops(images[some], chance[some]), whole[some])
+    assert not np.array_equal(crops(images, chance + np.uint64(1)), whole)
 
 
 def test_crops_reach_every_corner_and_mirror_half():
@@ -87,11 +87,11 @@ def test_uniform_numbers_are_spread_and_differ_by_their_number():
 
 
 def test_centred_takes_the_channels_means_away():
-    given = pictures()
-    got = centred(given, draws())
-    assert got.shape == (40, 3, 32, 32)
-    expected = given.reshape(-1, 3, 1024) - np.array([125.307, 122.950, 113.865])[:, None]
-    np.testing.assert_allclose(got.reshape(-1, 3, 1024), expected, atol=1e-4)
+    images = pictures()
+    outputs = centred(images, draws())
+    assert outputs.shape == (40, 3, 32, 32)
+    expected = images.reshape(-1, 3, 1024) - np.array([125.307, 122.950, 113.865])[:, None]
+    np.testing.assert_allclose(outputs.reshape(-1, 3, 1024), expected, atol=1e-4)
 
 
 def test_no_pictures_are_no_crops_and_others_are_refused():
@@ -111,11 +111,11 @@ def test_imagenets_crops_are_whole_pieces_of_the_image():
     pieces = [plain[:, i : i + 224, j : j + 224] for i in range(3) for j in range(3)]
     pieces += [piece[:, :, ::-1] for piece in pieces]
     draws = np.random.default_rng(0).integers(0, 2**63, 12).astype(np.uint64)
-    found = set()
+    places = set()
     for cut in imagenet(batch, draws):
         (which,) = (n for n, piece in enumerate(pieces) if np.allclose(cut, piece, rtol=1e-4))
-        found.add(which)
-    assert len(found) > 4
+        places.add(which)
+    assert len(places) > 4
     with pytest.raises(DataError, match="side 224 or more"):
         imagenet(batch[:, : 3 * 100 * 100], None)
 
@@ -123,8 +123,8 @@ def test_imagenets_crops_are_whole_pieces_of_the_image():
 # -- on a device ----------------------------------------------------------------------------------
 
 
-def as_tensors(given, chance):
-    return torch.from_numpy(given), None if chance is None else torch.from_numpy(
+def as_tensors(images, chance):
+    return torch.from_numpy(images), None if chance is None else torch.from_numpy(
         chance.view(np.int64)
     )
 
@@ -141,18 +141,18 @@ def test_a_device_draws_the_same_random_numbers():
     ("function", "tolerance"), [(crops, 1e-5), (centred, 0.0)], ids=["crops", "centred"]
 )
 def test_a_device_prepares_small_images_as_the_host_does(function, tolerance, chance):
-    given = pictures()
-    there = function.tensors(*as_tensors(given, chance)).numpy()
-    np.testing.assert_allclose(there, function(given, chance), rtol=0, atol=tolerance)
-    assert there.dtype == np.float32
+    images = pictures()
+    on_device = function.tensors(*as_tensors(images, chance)).numpy()
+    np.testing.assert_allclose(on_device, function(images, chance), rtol=0, atol=tolerance)
+    assert on_device.dtype == np.float32
 
 
 @pytest.mark.parametrize("chance", [draws(6), None], ids=["by chance", "still"])
 @pytest.mark.parametrize("side", [224, 231, 256])
 def test_a_device_prepares_images_of_any_size_with_the_hosts_bits(side, chance):
-    given = np.random.default_rng(0).integers(0, 256, (6, 3 * side**2)).astype(np.uint8)
-    there = imagenet.tensors(*as_tensors(given, chance)).numpy()
-    np.testing.assert_array_equal(there, imagenet(given, chance))
+    images = np.random.default_rng(0).integers(0, 256, (6, 3 * side**2)).astype(np.uint8)
+    on_device = imagenet.tensors(*as_tensors(images, chance)).numpy()
+    np.testing.assert_array_equal(on_device, imagenet(images, chance))
 
 
 def net():
@@ -174,13 +174,14 @@ doubled.tensors = doubled_there
 def test_images_go_to_a_device_as_they_are_stored():
     stage = ModuleStage(module=f"{__name__}:net", reads="photinus.models.images:centred")
     batch = Batch(pictures(8), np.arange(8) % 3, None, draws(8))
-    here, there = (fresh(stage, (), 0, device)[0] for device in ("cpu", "stand-in"))
-    before = there._storage.bytes_to_device
-    sent = there.send(batch)
-    assert there._storage.bytes_to_device - before == 8 * 3072 + 8 * 8 + 8 * 8  # labels and draws
+    on_host, on_device = (fresh(stage, (), 0, device)[0] for device in ("cpu", "stand-in"))
+    before = on_device._storage.bytes_to_device
+    sent = on_device.send(batch)
+    # images, labels and draws
+    assert on_device._storage.bytes_to_device - before == 8 * 3072 + 8 * 8 + 8 * 8
     ends = []
-    for model, given in ((here, batch), (there, sent)):
-        for some in (batch, given):  # the first one shows how many classes there are
+    for model, examples in ((on_host, batch), (on_device, sent)):
+        for some in (batch, examples):  # the first one shows how many classes there are
             gradient, _ = model.learn(some, 8)
             model.to_host(gradient)
         ends.append((gradient, model.measure(batch)))

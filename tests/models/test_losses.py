@@ -57,12 +57,12 @@ def test_a_weight_of_two_is_an_example_twice(name):
 
 def plain_in_batch(outputs, ids, shares):
     """The definition, row by row, over one group."""
-    found = []
+    losses = []
     for i, (user, _) in enumerate(outputs):
         rivals = [j for j in range(len(ids)) if j == i or ids[j] != ids[i]]
         scores = torch.stack([user @ outputs[j, 1] - shares[j] for j in rivals])
-        found.append(torch.logsumexp(scores, 0) - scores[rivals.index(i)])
-    return torch.stack(found)
+        losses.append(torch.logsumexp(scores, 0) - scores[rivals.index(i)])
+    return torch.stack(losses)
 
 
 def test_in_batch_is_its_definition_group_by_group():
@@ -71,8 +71,8 @@ def test_in_batch_is_its_definition_group_by_group():
     shares = torch.rand(77, dtype=torch.float64).log()
     groups = [slice(39), slice(39, 77)]
     expected = torch.cat([plain_in_batch(outputs[g], ids[g], shares[g]) for g in groups])
-    found = in_batch(outputs, torch.stack([ids, shares], 1), reduction="none")
-    torch.testing.assert_close(found, expected)
+    losses = in_batch(outputs, torch.stack([ids, shares], 1), reduction="none")
+    torch.testing.assert_close(losses, expected)
     weighed = loss_named("in_batch")(outputs, torch.stack([ids, shares], 1), np.arange(77))
     torch.testing.assert_close(weighed, (expected * torch.arange(77)).mean())
     without = torch.cat([plain_in_batch(outputs[g], ids[g], torch.zeros(77)) for g in groups])
@@ -126,5 +126,5 @@ def test_half_a_class_is_refused():
 def test_a_class_of_losses_is_called_for_its_function():
     chance = torch.Generator().manual_seed(0)
     outputs, labels = torch.randn(5, 3, generator=chance), torch.tensor([0, 2, 1, 1, 0])
-    found = loss_named("torch.nn:CrossEntropyLoss")(outputs, labels, None)
-    assert torch.equal(found, loss_named("cross_entropy")(outputs, labels, None))
+    value = loss_named("torch.nn:CrossEntropyLoss")(outputs, labels, None)
+    assert torch.equal(value, loss_named("cross_entropy")(outputs, labels, None))

@@ -44,12 +44,12 @@ def test_it_equals_torchs_own_within_its_precision(memory, dtype, close):
     x, slope = images(channels=64), images(channels=64, seed=1)
     exact = x.clone().requires_grad_()
     (expected,) = torch.autograd.grad(plain(exact), exact, slope)
-    given = x.to(dtype).contiguous(memory_format=memory).requires_grad_()
-    got = LRN(64, 4, 0.02 / 9)(given)
-    (gradient,) = torch.autograd.grad(got, given, slope.to(dtype))
-    assert got.dtype == gradient.dtype == dtype
-    assert got.is_contiguous(memory_format=memory)
-    for one, other in ((got, plain(x)), (gradient, expected)):
+    inputs = x.to(dtype).contiguous(memory_format=memory).requires_grad_()
+    outputs = LRN(64, 4, 0.02 / 9)(inputs)
+    (gradient,) = torch.autograd.grad(outputs, inputs, slope.to(dtype))
+    assert outputs.dtype == gradient.dtype == dtype
+    assert outputs.is_contiguous(memory_format=memory)
+    for one, other in ((outputs, plain(x)), (gradient, expected)):
         difference = (one.float() - other).detach().norm() / other.detach().norm()
         assert difference < close
 

@@ -26,7 +26,7 @@ def chance(seed=0):
     return np.random.default_rng(seed)
 
 
-def told(names, outputs, labels, parts=4):
+def measured(names, outputs, labels, parts=4):
     """What workers' sums come to."""
     sums = {"examples": float(len(labels))}
     for index in np.array_split(np.arange(len(labels)), parts):
@@ -36,13 +36,13 @@ def told(names, outputs, labels, parts=4):
     return finished(names, sums)
 
 
-def cases_of(true, said):
+def cases_of(labels, predictions):
     how = {"average": "macro", "zero_division": 0}
     return {
-        "accuracy": oracle.accuracy_score(true, said),
-        "precision": oracle.precision_score(true, said, **how),
-        "recall": oracle.recall_score(true, said, **how),
-        "f1": oracle.f1_score(true, said, **how),
+        "accuracy": oracle.accuracy_score(labels, predictions),
+        "precision": oracle.precision_score(labels, predictions, **how),
+        "recall": oracle.recall_score(labels, predictions, **how),
+        "f1": oracle.f1_score(labels, predictions, **how),
     }
 
 
@@ -51,18 +51,18 @@ def test_metrics_of_classes_are_scikit_learns():
     outputs[:, 6] = -9  # a class that is neither said nor true
     expected = cases_of(labels, outputs.argmax(1))
     expected["top5"] = oracle.top_k_accuracy_score(labels, outputs, k=5, labels=range(CLASSES))
-    assert told((*CASES, "top5"), outputs, labels) == pytest.approx(expected, rel=1e-12)
+    assert measured((*CASES, "top5"), outputs, labels) == pytest.approx(expected, rel=1e-12)
 
 
 def test_one_logit_tells_two_classes_apart():
     outputs, labels = chance().normal(size=(ROWS, 1)), chance(1).integers(0, 2, ROWS)
-    assert told(CASES, outputs, labels) == pytest.approx(cases_of(labels, outputs[:, 0] > 0))
+    assert measured(CASES, outputs, labels) == pytest.approx(cases_of(labels, outputs[:, 0] > 0))
 
 
 def test_metrics_of_several_labels_are_scikit_learns():
     outputs, labels = chance().normal(size=(ROWS, 4)), chance(1).integers(0, 2, (ROWS, 4))
     outputs[:, 3], labels[:, 3] = -1, 0  # a label that nobody has counts as 0
-    assert told(CASES, outputs, labels) == pytest.approx(cases_of(labels, outputs > 0))
+    assert measured(CASES, outputs, labels) == pytest.approx(cases_of(labels, outputs > 0))
 
 
 @pytest.mark.parametrize("width", [1, 3])
@@ -76,7 +76,7 @@ def test_metrics_of_numbers_are_scikit_learns(width):
     }
     names = ("rmse", "mae", "r2")
     flat = labels if width > 1 else labels[:, 0]
-    assert told(names, outputs, flat) == pytest.approx(expected, rel=1e-9)
+    assert measured(names, outputs, flat) == pytest.approx(expected, rel=1e-9)
 
 
 def halves(outputs, labels):
@@ -88,8 +88,8 @@ def test_ones_own_metric_is_a_mean_over_the_rows(monkeypatch):
     outputs, labels = chance().normal(size=ROWS), chance(1).normal(size=ROWS)
     monkeypatch.setitem(sys.modules, "mymetrics", SimpleNamespace(halves=halves))
     expected = np.mean(np.abs(outputs - labels) < 0.5)
-    found = told(("mymetrics:halves",), outputs, labels)
-    assert found == {"mymetrics:halves": pytest.approx(expected)}
+    metrics = measured(("mymetrics:halves",), outputs, labels)
+    assert metrics == {"mymetrics:halves": pytest.approx(expected)}
 
 
 def test_a_table_is_scikit_learns_confusion_matrix():
@@ -115,10 +115,10 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_metric_that_is_no_number_for_each_row_is_told_what_it_must_be(monkeypatch, name):
-    each, said = OTHERS[name]
+    each, got = OTHERS[name]
     monkeypatch.setitem(sys.modules, "mymetrics", SimpleNamespace(**{name: each}))
     wrong = f"the metric mymetrics:{name} must take outputs .* and return a number for each row.*"
-    with pytest.raises(UsageError, match=rf"{wrong}{said}") as caught:
+    with pytest.raises(UsageError, match=rf"{wrong}{got}") as caught:
         counted([f"mymetrics:{name}"], torch.zeros(4), torch.zeros(4))
     assert "\n" not in str(caught.value)
 

@@ -258,12 +258,12 @@ def test_layers_that_are_made_in_forward_are_refused(ask):
     wrong = "Late makes layers in forward; got last.weight, last.bias; make them in __init__"
     if ask == "learn after a measurement":
         model.measure(batch())
-    asked = {
+    calls = {
         "measure": lambda: model.measure(batch()),
         "outputs": lambda: model.outputs(batch().features),
     }
     with pytest.raises(UsageError, match=wrong):
-        asked.get(ask, lambda: model.learn(batch(), 0))()
+        calls.get(ask, lambda: model.learn(batch(), 0))()
 
 
 def stage(**settings):
@@ -345,12 +345,12 @@ def test_reads_turns_features_and_takes_draws_in_training_only(monkeypatch):
     plain = ModuleModel(nn.Linear(4, 3), "cross_entropy")
     plain.load(model.parameters.trained)
     whole = np.arange(20).reshape(5, 4)
-    given = SimpleNamespace(features=whole, labels=np.arange(5) % 3, draws=np.arange(5))
-    still = SimpleNamespace(features=(whole / 2).astype("f4"), labels=given.labels)
-    moved = SimpleNamespace(features=still.features + given.draws[:, None].astype("f4"))
-    moved.labels = given.labels
-    assert model.measure(given) == plain.measure(still)
-    assert np.array_equal(model.learn(given, 0)[0], plain.learn(moved, 0)[0])
+    examples = SimpleNamespace(features=whole, labels=np.arange(5) % 3, draws=np.arange(5))
+    still = SimpleNamespace(features=(whole / 2).astype("f4"), labels=examples.labels)
+    moved = SimpleNamespace(features=still.features + examples.draws[:, None].astype("f4"))
+    moved.labels = examples.labels
+    assert model.measure(examples) == plain.measure(still)
+    assert np.array_equal(model.learn(examples, 0)[0], plain.learn(moved, 0)[0])
     assert np.array_equal(model.outputs(whole), plain.outputs(still.features))
 
 
@@ -481,10 +481,10 @@ def test_parts_of_the_gradient_are_final_early_and_have_the_same_bits(how):
     expected, metrics = plain.learn(batch(), 3)
     model = ModuleModel(Tied(), "cross_entropy", Learning(**how))
     early = Early(model)
-    gradient, told = model.learn(batch(), 3)
+    gradient, plain_metrics = model.learn(batch(), 3)
     np.testing.assert_array_equal(gradient, expected)
     np.testing.assert_array_equal(early.seen, expected)
-    assert told == metrics
+    assert plain_metrics == metrics
     if how != {"precision": "float16"}:
         assert {*early.parts[:2]} == {"last.weight", "last.bias"}, "the last layer is final first"
         assert {*early.parts[4:]} == {"unused.weight", "unused.bias"}
@@ -492,9 +492,9 @@ def test_parts_of_the_gradient_are_final_early_and_have_the_same_bits(how):
 
 def test_a_named_metric_is_measured_beside_the_loss():
     stage = ModuleStage(**SMALL_STAGE, metrics=("accuracy", "f1"))
-    found = stage.finished(stage.build((), 0).measure(batch()))
-    assert found["accuracy"] == pytest.approx(1 - found["error"])
-    assert sorted(found) == ["accuracy", "error", "f1", "loss"]
+    metrics = stage.finished(stage.build((), 0).measure(batch()))
+    assert metrics["accuracy"] == pytest.approx(1 - metrics["error"])
+    assert sorted(metrics) == ["accuracy", "error", "f1", "loss"]
 
 
 @pytest.mark.parametrize(("rows", "batch_size", "steps"), [(100, 32, 7), (100, 32, 8), (96, 32, 3)])
@@ -512,8 +512,10 @@ def vector_loss(outputs, labels):
 def test_a_loss_that_returns_a_vector_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "mylosses", SimpleNamespace(vector=vector_loss))
     model = ModuleModel(net(), "mylosses:vector")
-    said = r"^the loss mylosses:vector must return one number; got a tensor of shape \[16\]; return"
-    with pytest.raises(UsageError, match=said):
+    error = (
+        r"^the loss mylosses:vector must return one number; got a tensor of shape \[16\]; return"
+    )
+    with pytest.raises(UsageError, match=error):
         model.learn(batch(), 0)
 
 
@@ -539,8 +541,8 @@ class Heads(nn.Module):
 
     def forward(self, x):
         h = torch.relu(self.below(x))
-        made = {"price": self.price(h).squeeze(1), "kind": self.kind(h)}
-        return made if self._makes is dict else self._makes(made.values())
+        outputs = {"price": self.price(h).squeeze(1), "kind": self.kind(h)}
+        return outputs if self._makes is dict else self._makes(outputs.values())
 
 
 Both = namedtuple("Both", ("price", "kind"))
@@ -567,17 +569,17 @@ KINDS = [tuple, list, dict, Both._make]
 
 @pytest.mark.parametrize("given", [torch.ones(2), [torch.ones(2)], (torch.ones(2), 1, None)])
 def test_floats_of_outputs_get_a_type_and_the_rest_stays(given):
-    made = cast_floats(given, torch.bfloat16)
-    assert type(made) is type(given)
-    assert next(getattr(part, "dtype", part) for part in made) == torch.bfloat16
-    assert isinstance(given, Tensor) or list(made[1:]) == list(given[1:])
+    cast = cast_floats(given, torch.bfloat16)
+    assert type(cast) is type(given)
+    assert next(getattr(part, "dtype", part) for part in cast) == torch.bfloat16
+    assert isinstance(given, Tensor) or list(cast[1:]) == list(given[1:])
 
 
 def test_outputs_keep_their_class():
-    given = Attributes(logits=torch.ones(2), best=torch.ones(2).argmax())
-    made = cast_floats(given, torch.bfloat16)
-    assert (made.logits.dtype, made.best.dtype) == (torch.bfloat16, torch.int64)
-    assert given.logits.dtype == torch.float32, "the module's own is changed"
+    outputs = Attributes(logits=torch.ones(2), best=torch.ones(2).argmax())
+    cast = cast_floats(outputs, torch.bfloat16)
+    assert (cast.logits.dtype, cast.best.dtype) == (torch.bfloat16, torch.int64)
+    assert outputs.logits.dtype == torch.float32, "the module's own is changed"
     assert isinstance(cast_floats(torch.ones(2, 2).max(0), torch.bfloat16), torch.return_types.max)
 
 
@@ -591,19 +593,19 @@ def test_a_loss_of_ones_own_reads_several_outputs(makes):
     expected = np.concatenate([p.grad.numpy().reshape(-1) for p in reference.parameters()])
     np.testing.assert_array_equal(model.learn(b, 0)[0], expected)
     assert model.measure(b) == {"examples": 16.0, "loss": pytest.approx(16 * float(loss.detach()))}
-    found = reference(features)
-    price, kind = found.values() if makes is dict else found
+    outputs = reference(features)
+    price, kind = outputs.values() if makes is dict else outputs
     side_by_side = torch.cat([price[:, None], kind], 1).detach()
     np.testing.assert_array_equal(model.outputs(b.features), side_by_side)
 
 
 def test_several_outputs_in_bfloat16_reach_the_loss_in_float32():
-    seen = []
+    inputs = []
     model = ModuleModel(Heads(dict), OF_BOTH, Learning(precision="bfloat16"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model, "_loss", lambda o, *_: seen.append(o) or o["kind"].mean())
+        patch.setattr(model, "_loss", lambda o, *_: inputs.append(o) or o["kind"].mean())
         model.learn(batch(), 0)
-    assert {part.dtype for part in seen[0].values()} == {torch.float32}
+    assert {part.dtype for part in inputs[0].values()} == {torch.float32}
 
 
 def test_what_is_fastest_is_measured_with_several_outputs_too():

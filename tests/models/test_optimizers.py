@@ -59,14 +59,14 @@ def plain(make, steps):
 @pytest.mark.parametrize("name", ["lbfgs", "torch.optim:LBFGS"])
 @pytest.mark.parametrize("made", [ModuleStage, FineTuning])
 def test_an_optimizer_whose_step_needs_a_closure_is_refused(name, made):
-    said = "an optimizer whose step needs a closure is not taken; got"
+    message = "an optimizer whose step needs a closure is not taken; got"
     how = {"module": "torch.nn:Linear"} if made is ModuleStage else {}
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         made(optimizer=name, **how)
     mine = type("Mine", (torch.optim.LBFGS,), {})
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "mysteps", SimpleNamespace(Mine=mine))
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             TorchOptimizer(LAYOUT, "mysteps:Mine", lr=STEADY)
 
 

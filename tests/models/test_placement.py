@@ -171,22 +171,22 @@ BELIEF = DBN(
 @pytest.mark.parametrize("phase", [0, -1])
 def test_a_belief_networks_phases_on_the_stand_in_have_the_processors_bits(precision, phase):
     stage = replace(BELIEF, precision=precision).stages()[phase]
-    here, there = stage.build((), 3), stage.build((), 3)
-    first = stage.inner(here.parameters.layout)
-    apart = there.place("stand-in", stage.inner(there.parameters.layout))
+    on_host, on_device = stage.build((), 3), stage.build((), 3)
+    first = stage.inner(on_host.parameters.layout)
+    apart = on_device.place("stand-in", stage.inner(on_device.parameters.layout))
     for seed in range(4):
-        mine, metrics = here.learn(PIXELS, seed)
-        theirs, told = there.learn(PIXELS, seed)
-        there.to_host(theirs)
+        mine, metrics = on_host.learn(PIXELS, seed)
+        theirs, device_metrics = on_device.learn(PIXELS, seed)
+        on_device.to_host(theirs)
         assert np.array_equal(mine, theirs)
-        assert told == (metrics if seed % 8 == 0 else {})
-        first.step(here.parameters.trained, mine, seed / 4)
-        apart.step(there.parameters.trained, theirs, seed / 4)
-    assert there.measure(PIXELS) == here.measure(PIXELS)
-    there.to_host(there.parameters.trained)
-    assert np.array_equal(there.parameters.trained, here.parameters.trained)
-    for name, kept in first.state().items():
-        assert np.array_equal(apart.state()[name], kept)
+        assert device_metrics == (metrics if seed % 8 == 0 else {})
+        first.step(on_host.parameters.trained, mine, seed / 4)
+        apart.step(on_device.parameters.trained, theirs, seed / 4)
+    assert on_device.measure(PIXELS) == on_host.measure(PIXELS)
+    on_device.to_host(on_device.parameters.trained)
+    assert np.array_equal(on_device.parameters.trained, on_host.parameters.trained)
+    for name, value in first.state().items():
+        assert np.array_equal(apart.state()[name], value)
 
 
 def test_a_belief_networks_device_copies_no_parameters_between_turns():

@@ -49,7 +49,7 @@ print(json.dumps(made))
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86 is held to AVX2")
 def test_optimizers_and_codecs_give_the_bits_of_avx2_on_wider_processors():
     as_it_is = {name: value for name, value in os.environ.items() if name not in AVX2}
-    made = [
+    outputs = [
         json.loads(
             subprocess.run(
                 [sys.executable, "-c", CODE], env=env, check=True, capture_output=True, text=True
@@ -57,11 +57,11 @@ def test_optimizers_and_codecs_give_the_bits_of_avx2_on_wider_processors():
         )
         for env in (as_it_is, as_it_is | AVX2)
     ]
-    assert made[1].pop("held") == ["AVX2"]
-    made[0].pop("held")
-    numbers = [found.pop("numbers") for found in made]
-    roots = [found.pop("roots") for found in made]
+    assert outputs[1].pop("held") == ["AVX2"]
+    outputs[0].pop("held")
+    numbers = [output.pop("numbers") for output in outputs]
+    roots = [output.pop("roots") for output in outputs]
     if roots[0] != roots[1]:  # as of Intel's library, whose last bit AVX-512 changes
         np.testing.assert_allclose(*numbers, rtol=1e-5, atol=1e-6)
-        del made[0]["rmsprop"], made[1]["rmsprop"]
-    assert made[0] == made[1]
+        del outputs[0]["rmsprop"], outputs[1]["rmsprop"]
+    assert outputs[0] == outputs[1]

@@ -34,8 +34,8 @@ class Graph:
 
 
 @contextmanager
-def graph(made, pool, capture_error_mode):
-    Graph.recording = made
+def graph(recording, pool, capture_error_mode):
+    Graph.recording = recording
     try:
         yield
     finally:
@@ -45,7 +45,7 @@ def graph(made, pool, capture_error_mode):
 @pytest.fixture
 def graphs(monkeypatch):
     """Has every recorder record on the stand-in device; returns how many graphs were made."""
-    made = []
+    recorded = []
     start, take = Recorder.__init__, Recorder.take
 
     def init(self, storage, name, can_record=True, **how):
@@ -58,14 +58,14 @@ def graphs(monkeypatch):
         def noted(inputs, seed):
             if Graph.recording is None:
                 return step(inputs, seed)
-            made.append(name)
+            recorded.append(name)
             buffers = [
                 storage.tensor(v) for v in (storage.parameters.floats, storage.parameters.integers)
             ]
             before = [buffer.clone() for buffer in buffers]
             result = step(inputs, seed).clone()
-            for buffer, kept in zip(buffers, before, strict=True):
-                buffer.copy_(kept)  # CUDA computes nothing while it records
+            for buffer, values in zip(buffers, before, strict=True):
+                buffer.copy_(values)  # CUDA computes nothing while it records
             Graph.recording.call = (step, inputs, result)
             return result
 
@@ -79,7 +79,7 @@ def graphs(monkeypatch):
     monkeypatch.setattr(DeviceParameters, "seed", seed)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", graph)
-    return made
+    return recorded
 
 
 def net():
@@ -131,20 +131,20 @@ def batches(sizes=(16,) * 5 + (7,) * 4 + (16, 7, 1, 16), weights=False):
     rng = np.random.default_rng(0)
     for size in sizes:
         x = rng.standard_normal((size, 6)).astype(np.float32)
-        given = rng.random(size).astype(np.float32) if weights else None
-        yield Batch(x, rng.integers(0, 3, size).astype(np.float64), weights=given)
+        row_weights = rng.random(size).astype(np.float32) if weights else None
+        yield Batch(x, rng.integers(0, 3, size).astype(np.float64), weights=row_weights)
 
 
 def trained(stage, device, **of):
     model, inner = fresh(stage, (), 3, device)
-    told = []
+    losses = []
     for number, batch in enumerate(batches(**of)):
         gradient, metrics = model.learn(batch, 8 * number)
         inner.step(model.parameters.trained, gradient, 0.0)
-        told.append(metrics["loss"])
+        losses.append(metrics["loss"])
     p = model.parameters
     model.to_host(p.trained, p.floats, p.integers)
-    return p.trained, p.floats, p.integers, told
+    return p.trained, p.floats, p.integers, losses
 
 
 STAGE = ModuleStage(module=f"{__name__}:net", lr=0.01, average=0.9, l2={"4.*": 0.01})
@@ -182,7 +182,7 @@ def test_a_recorded_belief_network_learns_the_plain_paths_numbers(phase, graphs,
     still = FineTuning(dropout_input=0.0, dropout_hidden=(0.0,))
     stage = replace(dbn, fine_tuning=still).stages()[phase]
     monkeypatch.setattr("photinus.models.random.np.random.SFC64", lambda _: Still())
-    made = []
+    results = []
     for device in ("cpu", "stand-in"):
         model, inner = fresh(stage, (), 3, device)
         rows = np.random.default_rng(1).random((8, 16, 6 if phase != 1 else 5), dtype=np.float32)
@@ -190,10 +190,10 @@ def test_a_recorded_belief_network_learns_the_plain_paths_numbers(phase, graphs,
             gradient, metrics = model.learn(Batch(x, np.arange(16) % 3), 8 * number)
             inner.step(model.parameters.trained, gradient, 0.0)
         model.to_host(model.parameters.trained)
-        made.append((model.parameters.trained.copy(), metrics))
+        results.append((model.parameters.trained.copy(), metrics))
     assert len(graphs) == 2
-    assert np.array_equal(made[0][0], made[1][0])
-    assert made[0][1] == made[1][1]
+    assert np.array_equal(results[0][0], results[1][0])
+    assert results[0][1] == results[1][1]
 
 
 class Still:

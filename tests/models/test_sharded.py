@@ -36,8 +36,8 @@ class Net(nn.Module):
 
     def forward(self, x):
         x = x.long()
-        seen = self.users(x[:, :2]).sum(1) * self.items(x[:, 2])
-        return self.out(self.drop(torch.tanh(self.hidden(seen))))
+        products = self.users(x[:, :2]).sum(1) * self.items(x[:, 2])
+        return self.out(self.drop(torch.tanh(self.hidden(products))))
 
 
 class Bare(nn.Module):
@@ -70,8 +70,8 @@ class Normed(Net):
 
     def forward(self, x):
         x = x.long()
-        seen = self.users(x[:, :2]).sum(1) * self.items(x[:, 2])
-        return self.outer(self.out(self.norm(self.hidden(seen)))) * self.scale
+        products = self.users(x[:, :2]).sum(1) * self.items(x[:, 2])
+        return self.outer(self.out(self.norm(self.hidden(products)))) * self.scale
 
 
 class Doubles(Net):
@@ -243,9 +243,11 @@ def plain_of(model):
     return module
 
 
-def loss_of(module, given, seed):
+def loss_of(module, examples, seed):
     torch.manual_seed(seed)
-    return cross_entropy(module(torch.from_numpy(given.features)), torch.from_numpy(given.labels))
+    return cross_entropy(
+        module(torch.from_numpy(examples.features)), torch.from_numpy(examples.labels)
+    )
 
 
 # -- the layer alone ------------------------------------------------------------------------------
@@ -302,13 +304,13 @@ def test_the_model_keeps_the_contract(module):
 def test_the_gradient_is_that_of_the_plain_module(module, accumulate):
     fields = {"arguments": {"hidden": 5}} if module is Net else {}
     model = stage(module, accumulate=accumulate, **fields).build((), 1)
-    plain, given = plain_of(model), batch()
+    plain, examples = plain_of(model), batch()
     for half in range(accumulate):
-        part = Rows.of(given.features, given.labels).batch(
+        part = Rows.of(examples.features, examples.labels).batch(
             np.arange(8)[half * 8 // accumulate : (half + 1) * 8 // accumulate]
         )
         (loss_of(plain, part, 77 ^ half) / accumulate).backward()
-    gradient, metrics = model.learn(given, 77)
+    gradient, metrics = model.learn(examples, 77)
     for name, parameter in plain.named_parameters():
         entry = model.parameters.layout.entry(name)
         mine = gradient[entry.offset : entry.offset + entry.size].reshape(entry.shape)
@@ -343,12 +345,12 @@ def test_a_worker_draws_the_rows_that_a_whole_table_would_have(workers, monkeypa
 
 def test_a_step_reads_the_rows_that_it_named_and_changes_no_other():
     of = stage(arguments={"optimizer": "adagrad"})
-    model, given = of.build((), 1), batch(4)
+    model, examples = of.build((), 1), batch(4)
     first = model.parameters.trained.copy()
-    named = model.rows(given, 5)
+    named = model.rows(examples, 5)
     of = stage(sharded=DIM + 1, arguments={"optimizer": "adagrad"}, lr=1.0)
     inner = of.inner(model.parameters.layout)
-    inner.descend(model, given, 5, 0.0)
+    inner.descend(model, examples, 5, 0.0)
     changed = (numbers_of(model) != first).reshape(-1, DIM + 1).any(axis=1)
     assert set(np.flatnonzero(changed)) <= set(named)
     padding = model.parameters.layout.entry("users.weight").offset // (DIM + 1) + 2
@@ -358,13 +360,13 @@ def test_a_step_reads_the_rows_that_it_named_and_changes_no_other():
 
 def test_a_step_over_named_rows_alone_is_that_over_the_whole_table():
     of = stage(sharded=DIM + 1, arguments={"optimizer": "adagrad"}, optimizer="adamw")
-    whole, some, given = of.build((), 1), of.blank((), 1), batch(4)
-    rows = some.rows(given, 5)
-    came = whole.parameters.trained.reshape(-1, DIM + 1)[rows]
-    some.parameters.trained.reshape(-1, DIM + 1)[rows] = came
+    whole, some, examples = of.build((), 1), of.blank((), 1), batch(4)
+    rows = some.rows(examples, 5)
+    values = whole.parameters.trained.reshape(-1, DIM + 1)[rows]
+    some.parameters.trained.reshape(-1, DIM + 1)[rows] = values
     some.to_device(some.parameters.trained)
     for model in (whole, some):
-        of.inner(model.parameters.layout).descend(model, given, 5, 0.3)
+        of.inner(model.parameters.layout).descend(model, examples, 5, 0.3)
     one, other = (numbers_of(model).reshape(-1, DIM + 1)[rows] for model in (whole, some))
     np.testing.assert_array_equal(one, other)
     some.forget()
@@ -373,18 +375,18 @@ def test_a_step_over_named_rows_alone_is_that_over_the_whole_table():
 
 def test_a_measurement_over_named_rows_alone_is_that_over_the_whole_table():
     of = stage(Normed, sharded=DIM)
-    whole, some, given = of.build((), 1), of.blank((), 1), batch(40)
+    whole, some, examples = of.build((), 1), of.blank((), 1), batch(40)
     of.inner(whole.parameters.layout).descend(whole, batch(), 1, 0.0)
     numbers_of(whole)
     numbers = whole.parameters.trained.reshape(-1, DIM)
-    dense = int(some.rows(given, 0)[0]), some._dense_rows.size
+    dense = int(some.rows(examples, 0)[0]), some._dense_rows.size
     some.parameters.trained.reshape(-1, DIM)[dense[0] : dense[1]] = numbers[: dense[1]]
     some.to_device(some.parameters.trained)
-    rows = some.measured_rows(given)
+    rows = some.measured_rows(examples)
     some.parameters.trained.reshape(-1, DIM)[rows] = numbers[rows]
-    assert some.measure(given) == whole.measure(given)
+    assert some.measure(examples) == whole.measure(examples)
     assert whole.module.training is False
-    whole.rows(given, 5)
+    whole.rows(examples, 5)
     assert whole.module.training
 
 
@@ -440,18 +442,18 @@ def test_a_run_of_steps_is_that_of_torch_on_the_plain_module(module):
     plain, inner = plain_of(model), of.inner(model.parameters.layout)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
     for at in range(10):
-        given = batch(seed=at)
-        model.rows(given, at)  # which changes nothing
-        inner.descend(model, given, at, 0.5)
+        examples = batch(seed=at)
+        model.rows(examples, at)  # which changes nothing
+        inner.descend(model, examples, at, 0.5)
         optimizer.zero_grad()
-        loss_of(plain, given, at).backward()
+        loss_of(plain, examples, at).backward()
         optimizer.step()
     numbers_of(model)
     for name, parameter in plain.state_dict().items():
         np.testing.assert_allclose(model.tensors()[name], parameter.numpy(), atol=1e-5)
-    given = batch(seed=99)
-    wanted = loss_of(plain.eval(), given, 0).item()
-    assert model.measure(given)["loss"] / 8 == pytest.approx(wanted, rel=1e-4)
+    examples = batch(seed=99)
+    wanted = loss_of(plain.eval(), examples, 0).item()
+    assert model.measure(examples)["loss"] / 8 == pytest.approx(wanted, rel=1e-4)
 
 
 def test_running_statistics_are_rows_that_every_step_reads():
@@ -469,33 +471,33 @@ def test_running_statistics_are_rows_that_every_step_reads():
 
 def test_a_step_on_one_row_is_normalized_by_the_running_statistics():
     of = stage(Normed, sharded=DIM)
-    model, given = of.build((), 1), batch(1)
+    model, examples = of.build((), 1), batch(1)
     before = model.tensors()["norm.running_mean"].copy()
-    model.rows(given, 3)
-    of.inner(model.parameters.layout).descend(model, given, 3, 0.0)
+    model.rows(examples, 3)
+    of.inner(model.parameters.layout).descend(model, examples, 3, 0.0)
     numbers_of(model)
     np.testing.assert_array_equal(model.tensors()["norm.running_mean"], before)
     assert model.module.norm.training
 
 
 def test_the_rate_of_a_table_follows_that_of_the_other_layers():
-    given, moved = batch(), []
+    examples, moved = batch(), []
     for progress in (0.0, 0.75):
         of = stage(sharded=DIM, lr=Schedule.stairs(0.2, 0.25, 0.5), arguments={"lr": 3.0})
         model = of.build((), 1)
         first = model.table("items.weight").copy()
-        of.inner(model.parameters.layout).descend(model, given, 5, progress)
+        of.inner(model.parameters.layout).descend(model, examples, 5, progress)
         moved.append(model.table("items.weight") - first)
     np.testing.assert_allclose(moved[0] * 0.25, moved[1], atol=1e-6)
 
 
 def test_a_gradient_that_is_too_long_is_cut_over_tables_and_layers_together():
-    given, moved = batch(), []
+    examples, moved = batch(), []
     for clip in (0.0, 0.01):
         of = stage(sharded=DIM, clip=clip, lr=Schedule.constant(1.0), arguments={"lr": 1.0})
         model = of.build((), 1)
         first = model.parameters.trained.copy()
-        of.inner(model.parameters.layout).descend(model, given, 5, 0.0)
+        of.inner(model.parameters.layout).descend(model, examples, 5, 0.0)
         moved.append(np.linalg.norm(numbers_of(model) - first))
     assert moved[0] > 0.1
     assert abs(moved[1] - 0.01) < 1e-4
@@ -507,7 +509,7 @@ def test_only_the_other_layers_have_a_state_beside_the_rows():
     inner = of.inner(model.parameters.layout)
     inner.descend(model, batch(), 1, 0.0)
     size = 5 * DIM + 5 + 3 * 5 + 3
-    assert {name: len(held) for name, held in inner.state().items()} == {
+    assert {name: len(values) for name, values in inner.state().items()} == {
         "exp_avg": size, "exp_avg_sq": size, "step": 1,
     }  # fmt: skip
     again = of.inner(model.parameters.layout)
@@ -554,9 +556,9 @@ def test_a_device_holds_the_other_layers_and_gets_the_rows_of_a_batch():
     model, _ = fresh(of, (), 1, "stand-in")
     dense = 5 * DIM + 5 + 3 * 5 + 3
     assert model.device_bytes == 4 * dense < model.parameters.trained.nbytes
-    at, given = model._net._storage, batch()
+    at, examples = model._net._storage, batch()
     up, down = at.bytes_to_device, at.bytes_to_host
-    _, moves, _ = model.gradients(given, 5)
+    _, moves, _ = model.gradients(examples, 5)
     rows = sum(ids.size for ids, _ in moves.values()) + 1  # and the padding
     ids = 8 * 3
     assert at.bytes_to_device - up == 4 * (rows * DIM + ids) + 8 * (ids + 8)
@@ -601,24 +603,24 @@ def test_what_needs_all_rows_is_refused(module, fields, wrong):
 
 @pytest.mark.parametrize(("id_", "wrong"), [(ITEMS, "no row 11"), (-1, "no row -1")])
 def test_an_id_that_a_table_does_not_have_is_named(id_, wrong):
-    given, model = batch(), stage().blank((), 0)
-    given.features[1, 2] = id_
-    for ask in (lambda: model.rows(given, 0), lambda: model.learn(given, 0)):
+    examples, model = batch(), stage().blank((), 0)
+    examples.features[1, 2] = id_
+    for ask in (lambda: model.rows(examples, 0), lambda: model.learn(examples, 0)):
         with pytest.raises(DataError, match=f"items.weight has rows 0 to 10, and {wrong}"):
             ask()
 
 
 @pytest.mark.parametrize("module", [Chained, Unseen])
 def test_rows_that_hang_on_other_rows_are_refused(module):
-    model, given = stage(module).build((), 0), batch()
-    given.features[:, :2] %= 5
-    model.rows(given, 3)
+    model, examples = stage(module).build((), 0), batch()
+    examples.features[:, :2] %= 5
+    model.rows(examples, 3)
     with pytest.raises(UsageError, match="must follow from its batch alone"):
-        model.learn(given, 3)
-    model.measured_rows(given)
+        model.learn(examples, 3)
+    model.measured_rows(examples)
     with pytest.raises(UsageError, match="must follow from its batch alone"):
-        model.measure(given)
-    assert model.measure(given), "the refusal is over: of a whole table all rows are here"
+        model.measure(examples)
+    assert model.measure(examples), "the refusal is over: of a whole table all rows are here"
 
 
 @pytest.mark.parametrize("module", [Buffered, Counter, Assigning])
@@ -635,9 +637,9 @@ def test_ids_of_a_type_that_torch_does_not_take_are_refused():
 
 
 def test_rows_are_asked_for_without_the_loss():
-    given = batch()
-    given.labels[:] = 99
-    assert stage(Strict).blank((), 0).rows(given, 3).size
+    examples = batch()
+    examples.labels[:] = 99
+    assert stage(Strict).blank((), 0).rows(examples, 3).size
 
 
 def test_a_table_that_is_read_directly_gives_no_number():

@@ -87,8 +87,8 @@ def test_rows_step_as_by_torch_and_the_other_layers_by_their_optimizer(optimizer
     net = how.made(1)
     by_name = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
     table = by_name.get(optimizer, torch.optim.SparseAdam)([net.items.weight], lr=0.05)
-    others = {**by_name, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[optimizer]
-    dense = others(net.out.parameters(), **settings)
+    optimizer_class = {**by_name, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[optimizer]
+    dense = optimizer_class(net.out.parameters(), **settings)
     for ids in ([[1, 2, 3], [4, 5, 6]], [[3, 8, 9], [7, 5, 0]], [[1, 2, 3], [4, 5, 6]]):
         gradient, _ = model.learn(batch(ids), 0)
         inner.step(model.parameters.trained, gradient, 0.0)
@@ -126,8 +126,8 @@ def test_the_state_of_both_optimizers_goes_on_to_the_same_bits(module):
             gradient, _ = model.learn(batch(ids), 0)
             inner.step(model.parameters.trained, gradient, 0.5)
             if is_resumed:
-                kept, inner = inner.state(), how.inner(model.parameters.layout)
-                inner.load(kept)
+                saved, inner = inner.state(), how.inner(model.parameters.layout)
+                inner.load(saved)
         ends.append(model.parameters.trained.copy())
     np.testing.assert_array_equal(*ends)
 

@@ -39,15 +39,15 @@ def meta(make, **how):
 
 def shapes(net, side, names):
     """What some layers return for one image, without any arithmetic."""
-    found = {}
+    sizes = {}
 
     def note(name, _, __, out):
-        found[name] = tuple(out.shape[1:])
+        sizes[name] = tuple(out.shape[1:])
 
     for name in names:
         net.get_submodule(name).register_forward_hook(partial(note, name))
     net(torch.zeros(1, *side, device="meta"))
-    return found
+    return sizes
 
 
 def multiply_adds(net):
@@ -68,10 +68,10 @@ def test_lenets_third_layer_sees_the_maps_of_the_papers_table():
     x = torch.randn(2, 6, 14, 14, dtype=torch.float64)
     y, kernels = layer(x), iter(layer.weight)
     table = ["012", "123", "234", "345", "045", "015", "0123", "1234", "2345", "0345", "0145"]
-    for place, seen in enumerate([*table, "0125", "0134", "1245", "0235", "012345"]):
+    for place, inputs in enumerate([*table, "0125", "0134", "1245", "0235", "012345"]):
         expected = sum(
             functional.conv2d(x[:, int(below)][:, None], next(kernels)[None, None])
-            for below in seen
+            for below in inputs
         )
         torch.testing.assert_close(y[:, place], expected[:, 0] + layer.bias[place])
 
@@ -127,8 +127,8 @@ def test_googlenet_has_the_papers_parameters():
 
 def test_googlenets_blocks_return_the_papers_sizes():
     net = meta(googlenet)
-    found = shapes(net, (150528,), [f"inception.{name}" for name in net.inception])
-    assert list(found.values()) == [
+    sizes = shapes(net, (150528,), [f"inception.{name}" for name in net.inception])
+    assert list(sizes.values()) == [
         *((256, 28, 28), (480, 28, 28)),
         *((512, 14, 14), (512, 14, 14), (512, 14, 14), (528, 14, 14), (832, 14, 14)),
         *((832, 7, 7), (1024, 7, 7)),
@@ -168,13 +168,15 @@ def test_resnet18_has_the_papers_sizes_and_work():
 
 def test_resnet18_is_its_formulas():
     net = resnet18(classes=3).double().eval()
-    kept = net.state_dict().items()
-    t = {name: torch.rand(v.shape, dtype=torch.float64).to(v.dtype) for name, v in kept}
+    tensors = net.state_dict().items()
+    t = {name: torch.rand(v.shape, dtype=torch.float64).to(v.dtype) for name, v in tensors}
     net.load_state_dict(t)
 
     def norm(x, name):
-        kept = (t[f"{name}.{part}"] for part in ("running_mean", "running_var", "weight", "bias"))
-        mean, variance, scale, shift = (part[:, None, None] for part in kept)
+        tensors = (
+            t[f"{name}.{part}"] for part in ("running_mean", "running_var", "weight", "bias")
+        )
+        mean, variance, scale, shift = (part[:, None, None] for part in tensors)
         return (x - mean) / (variance + 1e-5).sqrt() * scale + shift
 
     def conv(x, name, stride, pad):
