@@ -291,10 +291,10 @@ class Stopped(BaseException):
 
 def stopped(trial: Trial, engine: SimulatedEngine, seconds: float = 0.6) -> int:
     """Trains until the simulated driver is gone, with checkpoints; returns the version reached."""
-    vault, told = trial.vault(), trial.events.append
+    vault, record = trial.vault(), trial.events.append
 
     def emit(event: Any) -> None:
-        told(event)
+        record(event)
         if type(event).__name__ == "RoundClosed" and engine.seconds > seconds:
             raise Stopped
 
@@ -362,8 +362,8 @@ def _tasks(folder: str, recipes: list[str], workers: list[int]) -> None:
         for count in workers:
             engine = _engine("spark", max(workers), Faults().kill(slot=count - 1, step=3))
             verdict = Trial(recipe, Path(folder) / f"{recipe}-{count}", count).train(engine)
-            said = (recipe, count, verdict.lost, verdict.doubled, verdict.audited.is_exact)
-            print(json.dumps(said), flush=True)  # noqa: T201 - for the process that asked
+            result = (recipe, count, verdict.lost, verdict.doubled, verdict.audited.is_exact)
+            print(json.dumps(result), flush=True)  # noqa: T201 - for the process that asked
 
 
 def tasks_of_spark(folder: Path, recipes: list[str], workers: list[int]) -> list[list[Any]]:

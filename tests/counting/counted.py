@@ -223,10 +223,10 @@ class Witness:
         return str(self.inside)
 
 
-def _note(path: str, **said: Any) -> None:
+def _note(path: str, **entry: Any) -> None:
     """Appends one line, whole, whoever else writes."""
-    arrays = {name: v.tolist() for name, v in said.items() if isinstance(v, np.ndarray)}
-    line = json.dumps({**said, **arrays}) + "\n"
+    arrays = {name: v.tolist() for name, v in entry.items() if isinstance(v, np.ndarray)}
+    line = json.dumps({**entry, **arrays}) + "\n"
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         os.write(handle, line.encode())
@@ -301,22 +301,22 @@ class _Owner:
                 if self._is_gradient
                 else sum(w.steps > 0 for w in work)
             )
-            told = mine[0].message
-            said = {"at": version, "of": of, "slots": [reply.slot for reply in mine]}
-            if told.vector is not None:
-                moved = decode(told.codec, told.vector)
-                said |= {"fragment": list(told.fragment), "delta": moved}
-            _note(self._path, **said)
+            message = mine[0].message
+            entry = {"at": version, "of": of, "slots": [reply.slot for reply in mine]}
+            if message.vector is not None:
+                moved = decode(message.codec, message.vector)
+                entry |= {"fragment": list(message.fragment), "delta": moved}
+            _note(self._path, **entry)
 
     def _applied(self, slot: int, message: Any, of: int, states: Any) -> None:
         before, after = states
-        said = {"at": after.version, "of": 1 if self._is_sum else of, "slots": [slot]}
+        entry = {"at": after.version, "of": 1 if self._is_sum else of, "slots": [slot]}
         if self._is_spring:
             pushed = decode(message.codec, message.vector)
-            said |= {"from": message.version, "pushed": pushed, "centre": after.vector}
+            entry |= {"from": message.version, "pushed": pushed, "centre": after.vector}
         else:
-            said |= {"fragment": [0, 0], "delta": before.vector - after.vector}
-        _note(self._path, **said)
+            entry |= {"fragment": [0, 0], "delta": before.vector - after.vector}
+        _note(self._path, **entry)
 
 
 # -- how often each row was applied --------------------------------------------------------------
@@ -361,18 +361,18 @@ class Books:
 
     def read(self, path: Path | str) -> "Books":
         for line in Path(path).read_text().splitlines():
-            said = json.loads(line)
-            said |= {n: np.array(v) for n, v in said.items() if isinstance(v, list)}
-            if "starts" in said:
-                self._starts(said["starts"], said["vector"])
-            elif "healed" in said:
-                known = self.stands[said["healed"]][said["shard"] :: self.shards]
-                assert_same(known, said["own"], "a worker continued from another shard", 0.0)
-            elif "met" in said:
-                self._met(said)
+            entry = json.loads(line)
+            entry |= {n: np.array(v) for n, v in entry.items() if isinstance(v, list)}
+            if "starts" in entry:
+                self._starts(entry["starts"], entry["vector"])
+            elif "healed" in entry:
+                known = self.stands[entry["healed"]][entry["shard"] :: self.shards]
+                assert_same(known, entry["own"], "a worker continued from another shard", 0.0)
+            elif "met" in entry:
+                self._met(entry)
             else:
-                assert said["at"] not in self.rounds, f"version {said['at']} was agreed on twice"
-                self.rounds[said["at"]] = said
+                assert entry["at"] not in self.rounds, f"version {entry['at']} was agreed on twice"
+                self.rounds[entry["at"]] = entry
         return self
 
     def _starts(self, version: int, vector: Vector | None) -> None:
@@ -387,40 +387,40 @@ class Books:
         assert sorted(self.rounds) == list(range(1, version + 1)), "agreements are missing"
         assert_same(self.model(), vector, "the run continued from what was not agreed on")
 
-    def _met(self, said: dict[str, Any]) -> None:
-        version = said["met"]
-        if "shard" in said:
+    def _met(self, entry: dict[str, Any]) -> None:
+        version = entry["met"]
+        if "shard" in entry:
             known = self.stands.setdefault(version, np.full_like(self.start, np.nan))
-            mine = known[said["shard"] :: self.shards]
+            mine = known[entry["shard"] :: self.shards]
             if not np.isnan(mine).all():  # its owner was lost, and another has restored it
-                assert_same(mine, said["own"], "a shard was restored to another", 0.0)
-            mine[:] = said["own"]
+                assert_same(mine, entry["own"], "a shard was restored to another", 0.0)
+            mine[:] = entry["own"]
             return
-        if "gradient" in said:
-            said["stands"] = self.stands[version - 1] - said["gradient"]
-        known = self.stands.setdefault(version, said["stands"])
-        assert_same(known, said["stands"], f"members stand apart after version {version}", 0.0)
+        if "gradient" in entry:
+            entry["stands"] = self.stands[version - 1] - entry["gradient"]
+        known = self.stands.setdefault(version, entry["stands"])
+        assert_same(known, entry["stands"], f"members stand apart after version {version}", 0.0)
 
     def moves(self) -> list[tuple[int, Vector]]:
         """Returns (members, by how much the agreed delta moves the weights [rows]), in order."""
-        found = []
-        for version, said in sorted(self.rounds.items()):
-            if "delta" in said:
-                start, stop = said["fragment"]
+        moves = []
+        for version, entry in sorted(self.rounds.items()):
+            if "delta" in entry:
+                start, stop = entry["fragment"]
                 moved = np.zeros_like(self.start)
-                moved[slice(start, stop) if stop else slice(None)] = -said["delta"]
+                moved[slice(start, stop) if stop else slice(None)] = -entry["delta"]
             else:
                 moved = self.stands[version] - self.stands[version - 1]
-            found.append((said["of"], moved))
-        return found
+            moves.append((entry["of"], moved))
+        return moves
 
     def model(self) -> Vector:
         """Returns what the outer optimizer makes of all that was agreed on."""
         vector, state = self.start, self.outer.init(self.start)
-        for said, (_, moved) in zip(
+        for entry, (_, moved) in zip(
             (r for _, r in sorted(self.rounds.items())), self.moves(), strict=True
         ):
-            start, stop = said.get("fragment", (0, 0))
+            start, stop = entry.get("fragment", (0, 0))
             mine = moved[start:stop] if stop else moved
             vector, state = stepped(self.outer, (start, stop), -mine, vector, state)
         return vector
@@ -428,8 +428,8 @@ class Books:
 
 def border(path: Path | str) -> Vector:
     """Returns where the agreements of a file start: of a rest, where its start must have ended."""
-    said = (json.loads(line) for line in Path(path).read_text().splitlines())
-    return [np.array(line["vector"]) for line in said if line.get("starts") == 0][-1]
+    entries = (json.loads(entry) for entry in Path(path).read_text().splitlines())
+    return [np.array(entry["vector"]) for entry in entries if entry.get("starts") == 0][-1]
 
 
 def assert_same(one: Vector, other: Vector, text: str, within: float = 1e-9) -> None:
@@ -469,31 +469,31 @@ def pulled(path: Path | str, model: Vector, alpha: float) -> Count:
     push moves the centre by min(α/K, ½) of the way to its worker, once: else this raises.
     """
     centres: dict[int, Vector] = {}
-    held: dict[int, tuple[int, Vector]] = {}
+    answered: dict[int, tuple[int, Vector]] = {}
     shown: dict[int, tuple[int, Vector]] = {}
     for line in Path(path).read_text().splitlines():
-        said = json.loads(line)
-        if "starts" in said:
-            begins, held, centre = said["starts"], {}, np.array(said["vector"])
+        entry = json.loads(line)
+        if "starts" in entry:
+            begins, answered, centre = entry["starts"], {}, np.array(entry["vector"])
             centres = {v: c for v, c in centres.items() if v < begins} | {begins: centre}
             shown = {v: s for v, s in shown.items() if v <= begins}
             continue
-        [slot], pushed, after = said["slots"], np.array(said["pushed"]), np.array(said["centre"])
-        pull, share = after - centre, min(alpha / said["of"], 0.5)
-        assert_same(pull, share * (pushed - centre), f"version {said['at']} pulls otherwise")
-        shown[said["at"]] = said["of"], _shown(pushed, said["from"], held.get(slot), centres)
-        held[slot] = said["at"], pushed - pull
-        centre = centres[said["at"]] = after
+        [slot], pushed, after = entry["slots"], np.array(entry["pushed"]), np.array(entry["centre"])
+        pull, share = after - centre, min(alpha / entry["of"], 0.5)
+        assert_same(pull, share * (pushed - centre), f"version {entry['at']} pulls otherwise")
+        shown[entry["at"]] = entry["of"], _shown(pushed, entry["from"], answered.get(slot), centres)
+        answered[slot] = entry["at"], pushed - pull
+        centre = centres[entry["at"]] = after
     assert_same(centre, model, "the model is not the centre")
     times = sum((used for _, used in shown.values()), np.zeros(len(model), np.int64))
     return Count(times, len(shown), tuple(of for of, _ in shown.values()))
 
 
 def _shown(
-    pushed: Vector, since: int, held: tuple[int, Vector] | None, centres: dict[int, Vector]
+    pushed: Vector, since: int, answered: tuple[int, Vector] | None, centres: dict[int, Vector]
 ) -> Vector:
     """Returns a push's rows: since its worker's last answer, or since it took the centre."""
-    bases = [held[1]] if held is not None and held[0] == since else []
+    bases = [answered[1]] if answered is not None and answered[0] == since else []
     bases += [centres[since]] if since in centres else []
     for base in bases:
         used = np.rint(pushed - base)

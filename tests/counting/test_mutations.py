@@ -73,9 +73,9 @@ def test_a_push_weighted_twice_or_not_at_all_passes_the_audit_and_fails_the_coun
     assert verdict.audited.is_exact
     assert verdict.audited.applied == whole.audited.applied
     assert (whole.lost, whole.doubled) == (0, 0)
-    found = verdict.lost if factor == 0 else verdict.doubled
-    other = verdict.doubled if factor == 0 else verdict.lost
-    assert (found > 0, other) == (True, 0)
+    counted_errors = verdict.lost if factor == 0 else verdict.doubled
+    other_errors = verdict.doubled if factor == 0 else verdict.lost
+    assert (counted_errors > 0, other_errors) == (True, 0)
 
 
 @pytest.mark.parametrize("recipe", ["publish", "gossip", "averaging, owners"])
@@ -103,9 +103,9 @@ def test_a_push_that_downpour_takes_twice_or_not_at_all_passes_the_audit_and_fai
 @pytest.mark.parametrize("factor", [0.5, 1.5])
 def test_a_push_of_a_part_is_no_whole_number_of_times(factor, errs, tmp_path):
     errs(rounds, "coefficients", weighted(factor))
-    verdict, said = trained("averaging", tmp_path)
+    verdict, error = trained("averaging", tmp_path)
     assert verdict is None
-    assert "no whole number of times" in said
+    assert "no whole number of times" in error
 
 
 def test_an_elastic_pull_that_is_taken_twice_is_found(monkeypatch, tmp_path):
@@ -117,9 +117,9 @@ def test_an_elastic_pull_that_is_taken_twice_is_found(monkeypatch, tmp_path):
         return acked(slot, state, pulled, outer)
 
     monkeypatch.setattr(immediate, "_acked", twice)
-    verdict, said = trained("elastic", tmp_path)
+    verdict, error = trained("elastic", tmp_path)
     assert verdict is None
-    assert "pulls otherwise" in said
+    assert "pulls otherwise" in error
 
 
 def test_an_owner_that_applies_a_push_twice_and_enters_it_once_is_found(monkeypatch, tmp_path):
@@ -133,8 +133,8 @@ def test_an_owner_that_applies_a_push_twice_and_enters_it_once_is_found(monkeypa
         return replies, state
 
     monkeypatch.setattr(Immediate, "receive", twice)
-    verdict, said = trained("downpour", tmp_path)
-    assert verdict is None or verdict.doubled > 0, said
+    verdict, error = trained("downpour", tmp_path)
+    assert verdict is None or verdict.doubled > 0, error
 
 
 def test_a_push_whose_weight_the_others_take_over_is_found(errs, tmp_path):
@@ -144,20 +144,20 @@ def test_a_push_whose_weight_the_others_take_over_is_found(errs, tmp_path):
         return [0.0, *(w / sum(weights[1:]) for w in weights[1:])]
 
     errs(rounds, "coefficients", err)
-    verdict, said = trained("averaging", tmp_path)
+    verdict, error = trained("averaging", tmp_path)
     assert verdict is None
-    assert "no whole number of times" in said
+    assert "no whole number of times" in error
 
 
 @pytest.mark.parametrize("outer", [Sgd(0.5), Sgd(2.0)])
 def test_an_outer_step_that_is_not_the_recipes_is_found(outer, monkeypatch, tmp_path):
-    made = rounds.Rounds._moved
+    original = rounds.Rounds._moved
 
     def moved(self, fragment, mean, state):
         wrong = state.version == AT and self.keeps
-        return made(self, fragment, mean * outer.lr if wrong else mean, state)
+        return original(self, fragment, mean * outer.lr if wrong else mean, state)
 
     monkeypatch.setattr(rounds.Rounds, "_moved", moved)
-    verdict, said = trained("averaging", tmp_path)
+    verdict, error = trained("averaging", tmp_path)
     assert verdict is None
-    assert "the model is not what was agreed on" in said
+    assert "the model is not what was agreed on" in error

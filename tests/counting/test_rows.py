@@ -126,8 +126,8 @@ def test_a_table_that_is_saved_a_row_at_a_time_loses_no_row_and_doubles_none(
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_numbers_that_are_no_numbers_cost_the_rows_of_their_push_and_no_others(recipe, tmp_path):
     verdict = Trial(recipe, tmp_path, epochs=4).train(simulated(Faults().nan(slot=1, step=4)))
-    [told] = [e.text for e in verdict.of("Warned") if "not finite" in e.text]
-    assert told
+    [warning] = [e.text for e in verdict.of("Warned") if "not finite" in e.text]
+    assert warning
     dropped = dropped_of(tmp_path / "ledger.jsonl")
     assert verdict.doubled == 0
     assert verdict.lost == sum(dropped) > 0
@@ -157,8 +157,8 @@ def test_who_never_comes_back_costs_the_rest_of_its_own_rows(tmp_path):
     others = np.delete(verdict.count.times, mine)
     assert others.tolist() == [2] * len(others)
     assert verdict.lost == (2 - verdict.count.times[mine]).sum() == 2 * 40 - 6 * 4
-    told = f"{verdict.lost} examples of worker 1 were not used"
-    assert any(told in event.text for event in verdict.of("Warned"))
+    message = f"{verdict.lost} examples of worker 1 were not used"
+    assert any(message in event.text for event in verdict.of("Warned"))
 
 
 @pytest.mark.parametrize("fault", [*SIMULATED, "drawn"])
@@ -173,12 +173,12 @@ def test_with_fragments_the_rows_that_only_some_of_them_hold_are_told(fault, tmp
     times, leases = verdict.count.times.reshape(4, 120), len(verdict.of("WorkerLost"))
     missing = [(4 - times[:, trial.data_of(slot)]).sum() / 4 for slot in range(3)]
     [ended] = verdict.of("PhaseEnded")
-    told = [round(40 * (4 - ended.passes[str(slot)]), 6) for slot in range(3)]
+    losses = [round(40 * (4 - ended.passes[str(slot)]), 6) for slot in range(3)]
     assert verdict.doubled == 0
     assert sum(missing) > 0 or not leases
-    assert np.all(np.subtract(told, missing) >= 0), "each loss is told in whole examples"
-    assert np.all(np.subtract(told, missing) <= leases)
-    assert sum(told) == pytest.approx(verdict.audited.partly)
+    assert np.all(np.subtract(losses, missing) >= 0), "each loss is told in whole examples"
+    assert np.all(np.subtract(losses, missing) <= leases)
+    assert sum(losses) == pytest.approx(verdict.audited.partly)
     assert verdict.audited.is_exact
 
 
@@ -189,12 +189,12 @@ def test_a_resumed_run_knows_what_its_fragments_lacked_before(tmp_path):
     times = verdict.count.times.reshape(4, 120)
     missing = [(8 - times[:, trial.data_of(slot)]).sum() / 4 for slot in range(3)]
     passes = verdict.of("PhaseEnded")[-1].passes
-    told = [round(40 * (8 - passes[str(slot)]), 6) for slot in range(3)]
+    losses = [round(40 * (8 - passes[str(slot)]), 6) for slot in range(3)]
     assert verdict.doubled == 0
     assert missing[0] > 0
     assert missing[1] > 0
-    assert np.all(np.subtract(told, missing) >= 0)
-    assert np.all(np.subtract(told, missing) <= 1)
+    assert np.all(np.subtract(losses, missing) >= 0)
+    assert np.all(np.subtract(losses, missing) <= 1)
 
 
 # -- as shipped ----------------------------------------------------------------------------------

@@ -65,8 +65,8 @@ def test_killed_and_frozen_tasks_lose_no_row_and_double_none(session, recipe, tm
 @pytest.mark.timeout(900)
 def test_one_to_seven_tasks_count_alike_though_one_is_killed(tmp_path):
     recipes = ["averaging", "iterative_reduce", "all_reduce", "downpour", "publish"]
-    found = tasks_of_spark(tmp_path, recipes, [1, 2, 7])
-    assert found == [[recipe, count, 0, 0, True] for recipe in recipes for count in (1, 2, 7)]
+    results = tasks_of_spark(tmp_path, recipes, [1, 2, 7])
+    assert results == [[recipe, count, 0, 0, True] for recipe in recipes for count in (1, 2, 7)]
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ def update(state, used):
 
 def test_iterate_applies_each_row_once_a_round_though_a_task_is_killed(session, by_value, tmp_path):
     frame = session.createDataFrame([(float(n),) for n in range(ROWS)], "id double")
-    found = iterate(
+    result = iterate(
         frame,
         part,
         sum,
@@ -150,6 +150,6 @@ def test_iterate_applies_each_row_once_a_round_though_a_task_is_killed(session, 
         workers=3,
         folder=tmp_path,
     )
-    assert found.rounds == 5
-    assert found.state["used"].tolist() == [5.0] * ROWS
+    assert result.rounds == 5
+    assert result.state["used"].tolist() == [5.0] * ROWS
     assert audit(tmp_path / "ledger.jsonl").is_exact

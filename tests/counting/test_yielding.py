@@ -147,8 +147,8 @@ def test_two_runs_of_one_application_share_its_slots_by_their_weights(spark, tmp
         verdicts[weight] = trial.train(SparkEngine(spark, slowed))
 
     def shares():
-        here = claims_here(spark.sparkContext.applicationId).values()
-        return {standing.weight: standing.held for standing in here}
+        claims = claims_here(spark.sparkContext.applicationId).values()
+        return {standing.weight: standing.held for standing in claims}
 
     for weight in (1.0, 3.0):
         trial = Watched("post_local", tmp_path / str(weight), 4, epochs=100)
