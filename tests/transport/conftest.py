@@ -8,12 +8,12 @@ class Ear:
     """Hears for a listener; `until` waits for what it says."""
 
     def __init__(self):
-        self.heard, self.lost, self.reports = [], [], []
+        self.frames, self.lost, self.reports = [], [], []
         self.changed = threading.Condition()
 
     def hear(self, peer, frame):
         with self.changed:
-            self.heard.append((peer, frame))
+            self.frames.append((peer, frame))
             self.changed.notify_all()
         if frame.kind == "fetch":
             peer.send(frame)

@@ -64,11 +64,11 @@ def test_what_lies_in_the_folder_tells_nothing(tmp_path):
 
 @pytest.mark.parametrize("what", ["garbage", "moved", "empty"])
 def test_a_strangers_file_is_never_heard(tmp_path, what):
-    heard, is_heard = [], threading.Event()
+    kinds, has_frame = [], threading.Event()
 
     def hear(peer, frame):
-        heard.append(frame.kind)
-        is_heard.set()
+        kinds.append(frame.kind)
+        has_frame.set()
 
     listener = FolderListener(str(tmp_path), KEYS, hear, lambda p: None)
     root = Path(listener.address.removeprefix(SCHEME))
@@ -82,8 +82,8 @@ def test_a_strangers_file_is_never_heard(tmp_path, what):
     aside.rename(up / "0123456789abcdef-000000000000")
     link = link_to(listener)
     link.exchange(Frame("hello"), 0)
-    assert is_heard.wait(10.0)
-    assert heard == ["hello"]
+    assert has_frame.wait(10.0)
+    assert kinds == ["hello"]
     assert listener.refused["foreign"] == 1
     link.close()
     listener.close()
@@ -91,21 +91,21 @@ def test_a_strangers_file_is_never_heard(tmp_path, what):
 
 def test_files_that_are_put_back_are_never_heard_again(tmp_path, monkeypatch):
     """Neither while their worker speaks nor after it left."""
-    heard, gone, kept, put = [], threading.Event(), {}, LocalFilesystem.put
+    kinds, left, files, write = [], threading.Event(), {}, LocalFilesystem.put
 
     def keeping(self, name, data):
-        kept[name] = bytes(data)
-        put(self, name, data)
+        files[name] = bytes(data)
+        write(self, name, data)
 
     monkeypatch.setattr(LocalFilesystem, "put", keeping)
     listener = FolderListener(
-        str(tmp_path), KEYS, lambda p, f: heard.append(f.kind), lambda p: gone.set()
+        str(tmp_path), KEYS, lambda p, f: kinds.append(f.kind), lambda p: left.set()
     )
     place = filesystem_of(listener.address.removeprefix(SCHEME))
 
     def put_back():
-        for name in [name for name in kept if name.startswith("up/")]:
-            put(place, name, kept[name])
+        for name in [name for name in files if name.startswith("up/")]:
+            write(place, name, files[name])
 
     with closing(listener), closing(link_to(listener)) as link:
         link.exchange(Frame("hello"), 0)
@@ -113,21 +113,21 @@ def test_files_that_are_put_back_are_never_heard_again(tmp_path, monkeypatch):
         put_back()
         link.exchange(Frame("note"), 0)
         link.close()
-        assert gone.wait(10.0)
+        assert left.wait(10.0)
         put_back()
-        with closing(link_to(listener)) as other:
-            other.exchange(Frame("beat"), 0)
+        with closing(link_to(listener)) as second:
+            second.exchange(Frame("beat"), 0)
         deadline = time.monotonic() + 10
-        while "beat" not in heard and time.monotonic() < deadline:
+        while "beat" not in kinds and time.monotonic() < deadline:
             threading.Event().wait(0.01)
         listener.close()  # looks once more
-    assert heard == ["hello", "push", "note", "beat"]
+    assert kinds == ["hello", "push", "note", "beat"]
 
 
 def test_a_worker_of_another_run_is_told_so(echo):
-    other = Credentials.make(bytes(16))
+    credentials = Credentials.make(bytes(16))
     with pytest.raises(AuthenticationError, match="not sealed by this run"):
-        link_to(echo, other)
+        link_to(echo, credentials)
 
 
 def test_a_worker_that_sees_another_folder_is_told_so(tmp_path):
@@ -142,9 +142,9 @@ def test_a_folder_that_cannot_be_written_to_is_one_sentence():
 
 
 def test_an_address_where_nobody_listens_is_told_at_once():
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))  # taken, and never listened on
-        address = f"hdfs://127.0.0.1:{held.getsockname()[1]}/x"
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))  # taken, and never listened on
+        address = f"hdfs://127.0.0.1:{sock.getsockname()[1]}/x"
         began = time.monotonic()
         with pytest.raises(NotReadyError, match=f"nothing answers at {address}.*; got .*; check"):
             FolderListener(address, KEYS, lambda p, f: None, lambda p: None)

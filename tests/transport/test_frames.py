@@ -25,9 +25,9 @@ def wire(frame, **options):
     return b"".join(encode_frame(frame, **options))
 
 
-def assert_same(got, sent):
+def assert_same(received, sent):
     for field in dataclasses.fields(Frame):
-        a, b = getattr(got, field.name), getattr(sent, field.name)
+        a, b = getattr(received, field.name), getattr(sent, field.name)
         if field.name == "arrays":
             assert [(n, x.dtype, x.tobytes()) for n, x in a.items()] == [
                 (n, x.dtype, x.tobytes()) for n, x in b.items()
@@ -64,28 +64,28 @@ valid = st.builds(
 def test_a_frame_arrives_as_it_was_however_it_is_cut(frame, piece_bytes, cut, checksums):
     data = wire(frame, piece_bytes=piece_bytes, checksums=checksums)
     decoder = Decoder(checksums=checksums)
-    got = [f for i in range(0, len(data), cut) for f in decoder.feed(data[i : i + cut])]
-    assert len(got) == 1
-    assert_same(got[0], frame)
+    received = [f for i in range(0, len(data), cut) for f in decoder.feed(data[i : i + cut])]
+    assert len(received) == 1
+    assert_same(received[0], frame)
 
 
 @settings(deadline=None, max_examples=60)
 @given(valid, st.integers(20, 500), st.integers(9, 400))
 def test_the_fast_path_equals_the_plain_path(frame, piece_bytes, most):
     data = wire(frame, piece_bytes=piece_bytes) * 2
-    decoder, got = Decoder(), []
+    decoder, received = Decoder(), []
     while data:
         target = decoder.payload_target()
         if target is None:
             n = min(most, 9)
-            got += decoder.feed(data[:n])
+            received += decoder.feed(data[:n])
         else:
             n = min(most, len(target), len(data))
             target[:n] = data[:n]
-            got += decoder.payload_received(n)
+            received += decoder.payload_received(n)
         data = data[n:]
-    assert len(got) == 2
-    for copy in got:
+    assert len(received) == 2
+    for copy in received:
         assert_same(copy, frame)
 
 
@@ -257,8 +257,8 @@ def test_what_may_not_travel_is_refused_before_it_does(changes, words):
 
 
 def test_a_loss_that_diverged_may_be_told():
-    [got] = Decoder().feed(wire(Frame("note", header={"loss": float("inf")})))
-    assert got.header == {"loss": float("inf")}
+    [received] = Decoder().feed(wire(Frame("note", header={"loss": float("inf")})))
+    assert received.header == {"loss": float("inf")}
 
 
 def test_encoding_copies_no_vector():
@@ -273,8 +273,8 @@ def test_a_big_vector_travels_in_pieces_and_is_delivered_whole_or_not_at_all():
     assert [len(p) for p in pieces[2::2]] == [4 << 20] * 4 + [20_000_000 - (16 << 20), 4]
     decoder = Decoder()
     assert all(decoder.feed(p) == [] for p in pieces[:-1])
-    [got] = decoder.feed(pieces[-1])
-    np.testing.assert_array_equal(got.arrays["a"], big)
+    [received] = decoder.feed(pieces[-1])
+    np.testing.assert_array_equal(received.arrays["a"], big)
 
 
 def test_the_cap_of_a_vector_is_checked_before_memory_is_taken():
@@ -295,9 +295,9 @@ def test_a_piece_above_the_cap_is_refused_before_it_is_read():
 
 
 def test_other_byte_orders_arrive_as_the_same_numbers():
-    [got] = Decoder().feed(wire(Frame("push", arrays={"a": np.arange(5, dtype=">f8")})))
-    assert got.arrays["a"].tolist() == [0, 1, 2, 3, 4]
-    assert got.arrays["a"].flags.writeable
+    [received] = Decoder().feed(wire(Frame("push", arrays={"a": np.arange(5, dtype=">f8")})))
+    assert received.arrays["a"].tolist() == [0, 1, 2, 3, 4]
+    assert received.arrays["a"].flags.writeable
 
 
 def test_a_pickle_bomb_is_bytes_like_any_other(monkeypatch):
@@ -308,10 +308,10 @@ def test_a_pickle_bomb_is_bytes_like_any_other(monkeypatch):
     bomb = pickle.dumps(Bomb())
     monkeypatch.setattr(os, "system", lambda command: pytest.fail("code ran"))
     monkeypatch.setattr(builtins, "eval", lambda text: pytest.fail("code ran"))
-    [got] = Decoder().feed(
+    [received] = Decoder().feed(
         wire(Frame("push", header={"b": bomb.hex()}, arrays={"a": np.frombuffer(bomb, "u1")}))
     )
-    assert got.arrays["a"].tobytes() == bomb
+    assert received.arrays["a"].tobytes() == bomb
     for data in (bomb, bomb * 20, piece(bomb * 20)):
         with contextlib.suppress(FrameError):
             Decoder().feed(data)
@@ -325,8 +325,8 @@ def test_the_wire_format_imports_no_clock_chance_socket_or_file():
 
 def test_frames_before_bad_bytes_are_given_first():
     decoder = Decoder()
-    [got] = decoder.feed(wire(Frame("push")) + b"x" * 50)
-    assert got.kind == "push"
+    [received] = decoder.feed(wire(Frame("push")) + b"x" * 50)
+    assert received.kind == "push"
     assert decoder.is_broken
     with pytest.raises(FrameError, match="no frame of ours"):
         decoder.feed(b"")

@@ -84,34 +84,34 @@ def test_a_beater_tells_why_its_last_beat_failed():
 
 
 def test_a_process_that_stood_still_itself_counts_ten_beats_at_most(monkeypatch):
-    told, pulse = [], Pulse()
+    silences, pulse = [], Pulse()
     clock = iter(range(0, 10_000, 1_000))
     monkeypatch.setattr("photinus.transport.heartbeat.time.monotonic", lambda: float(next(clock)))
 
-    def heard(seconds):
-        told.append(seconds)
+    def note(seconds):
+        silences.append(seconds)
         pulse()
 
     with HeartbeatSender(
-        MemoryListener(lambda *_: None, lambda peer: None).link, Frame("beat"), 0.001, heard
+        MemoryListener(lambda *_: None, lambda peer: None).link, Frame("beat"), 0.001, note
     ):
         pulse.wait(3)
-    assert told[:3] == pytest.approx([0.01, 0.02, 0.03])
+    assert silences[:3] == pytest.approx([0.01, 0.02, 0.03])
 
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_beater_tells_how_long_nothing_came_back(answers):
-    told, pulse = [], Pulse()
+    silences, pulse = [], Pulse()
 
-    def heard(seconds):
-        told.append(seconds)
+    def note(seconds):
+        silences.append(seconds)
         pulse()
 
     def hear(peer, frame):
         if answers:
             peer.send(frame)
 
-    with HeartbeatSender(MemoryListener(hear, lambda peer: None).link, Frame("beat"), 0.001, heard):
+    with HeartbeatSender(MemoryListener(hear, lambda peer: None).link, Frame("beat"), 0.001, note):
         pulse.wait(5)
-    assert told == sorted(told)
-    assert (told[-1] == 0) == answers
+    assert silences == sorted(silences)
+    assert (silences[-1] == 0) == answers

@@ -88,8 +88,8 @@ def test_twenty_megabytes_travel_there_and_back(make):
     worker = connect()
     big = np.random.default_rng(1).standard_normal(5_000_000, np.float32)
     frames = worker.exchange(Frame("push", arrays={"a": big}), 20.0)
-    [got] = frames or worker.exchange(None, 20.0)
-    np.testing.assert_array_equal(got.arrays["a"], big)
+    [reply] = frames or worker.exchange(None, 20.0)
+    np.testing.assert_array_equal(reply.arrays["a"], big)
     listener.close()
     worker.close()
 
@@ -108,15 +108,15 @@ def test_a_link_closed_by_another_thread_ends_its_wait(make):
 
 
 def test_a_frame_lost_or_doubled_is_a_fault_that_a_test_can_ask_for():
-    heard, ended = [], []
+    kinds, ended = [], []
     hub = MemoryListener(
-        lambda peer, frame: heard.append(frame.kind) or peer.send(frame), ended.append
+        lambda peer, frame: kinds.append(frame.kind) or peer.send(frame), ended.append
     )
     worker = hub.link()
     hub.up = lambda frame: {"push": 0, "beat": 2}.get(frame.kind, 1)
     hub.down = lambda frame: 0 if frame.kind == "hello" else 1
     back = [f.kind for kind in ("hello", "push", "beat") for f in worker.exchange(Frame(kind), 0)]
-    assert heard == ["hello", "beat", "beat"]
+    assert kinds == ["hello", "beat", "beat"]
     assert back == ["beat", "beat"]
     worker.cut()
     with pytest.raises(LinkLostError):

@@ -76,7 +76,7 @@ def test_what_cannot_be_sent_is_lost_and_told_once(net):
     a.close()
 
 
-def held_up(net):
+def slow_line(net):
     """Two meshes whose line waits, with a first publication under way, until the event is set."""
     gate, started = threading.Event(), threading.Event()
     b, direct = net.mesh("b"), net.connect
@@ -94,7 +94,7 @@ def held_up(net):
 
 
 def test_publications_to_a_slow_line_push_the_oldest_out_and_pieces_never(net):
-    a, b, gate = held_up(net)
+    a, b, gate = slow_line(net)
     for n in range(1, 30):
         a.send("b", Frame("publish", sequence=n))
     a.send("b", Frame("part"))
@@ -122,7 +122,7 @@ def test_a_piece_that_waits_already_is_not_sent_twice(net):
     piece = Frame("part", header={"version": 3, "slots": [0, 1]})
     a.send("b", piece)
     assert started.wait(10)
-    others = [
+    pieces = [
         dataclasses.replace(piece, **fields)
         for fields in (
             {"header": {"version": 4, "slots": [0, 1]}},
@@ -131,14 +131,14 @@ def test_a_piece_that_waits_already_is_not_sent_twice(net):
             {"lease": 2},
         )
     ]
-    for frame in [piece, *others, *others, piece]:
+    for frame in [piece, *pieces, *pieces, piece]:
         a.send("b", frame)
     a.send("b", Frame("publish", sequence=1))
     a.send("b", Frame("publish", sequence=2))
     gate.set()
-    heard = [(f.kind, f.header.get("version", 0), f.lease) for f in taken(b, 7)]
-    assert heard == [
-        (f.kind, f.header.get("version", 0), f.lease) for f in [piece, *others]
+    received = [(f.kind, f.header.get("version", 0), f.lease) for f in taken(b, 7)]
+    assert received == [
+        (f.kind, f.header.get("version", 0), f.lease) for f in [piece, *pieces]
     ] + 2 * [("publish", 0, 0)]
     assert b.take(0.0) == []
     a.close()
@@ -149,10 +149,10 @@ def test_a_piece_that_waits_already_is_not_sent_twice(net):
     ("name", "value"), [("version", 4), ("slots", [0, 2]), ("leases", [1, 2]), ("restores", True)]
 )
 def test_pieces_of_two_meetings_are_not_the_same(name, value):
-    told = {"version": 3, "slots": [0, 1], "leases": [1, 1], "restores": False}
-    one = Frame("part", header=told)
-    assert is_same(one, Frame("part", header=dict(told)))
-    assert not is_same(one, Frame("part", header={**told, name: value}))
+    header = {"version": 3, "slots": [0, 1], "leases": [1, 1], "restores": False}
+    one = Frame("part", header=header)
+    assert is_same(one, Frame("part", header=dict(header)))
+    assert not is_same(one, Frame("part", header={**header, name: value}))
 
 
 def test_two_pages_that_are_asked_for_are_not_the_same():
@@ -183,23 +183,23 @@ def test_a_line_rests_between_tries_and_closes_at_once(net, monkeypatch):
 
 def test_a_link_that_is_made_while_its_line_closes_is_closed(net):
     net.mesh("b")
-    is_asked, may_answer, made = threading.Event(), threading.Event(), []
+    is_dialled, may_answer, links = threading.Event(), threading.Event(), []
 
     def connect(name):
-        is_asked.set()
+        is_dialled.set()
         assert may_answer.wait(10)
-        made.append(net.connect(name))
-        return made[0]
+        links.append(net.connect(name))
+        return links[0]
 
     a = Mesh(MemoryListener, connect)
     a.send("b", Frame("part"))
-    assert is_asked.wait(10)
+    assert is_dialled.wait(10)
     closing = threading.Thread(target=a.close)
     closing.start()
     may_answer.set()
     closing.join(10)
     with pytest.raises(LinkLostError):
-        made[0].exchange(Frame("part"), 0.0)
+        links[0].exchange(Frame("part"), 0.0)
 
 
 def test_lines_to_those_who_left_end(net):
@@ -263,7 +263,7 @@ def test_a_frame_that_comes_in_is_told_while_it_gets_on(net, monkeypatch):
 
 def test_publications_to_a_slow_line_are_bounded_by_their_bytes(net, monkeypatch):
     monkeypatch.setattr(room, "_MOST_WAITING_BYTES", 100)
-    a, b, gate = held_up(net)
+    a, b, gate = slow_line(net)
     for n in range(1, 6):
         a.send("b", Frame("publish", sequence=n, arrays={"a": np.zeros(10)}))
     gate.set()

@@ -53,14 +53,14 @@ def sent_over_links(credentials, links, vector):
     run, key = credentials.run, credentials.worker()
     limits = Limits(pace=RateLimit(RATE, clock.now, clock.wait))
     listener = TcpListener("127.0.0.1", credentials, lambda *_: whole.release(), lambda _: None)
-    made = [TcpLink(listener.address, key, limits=limits) for _ in range(links)]
+    senders = [TcpLink(listener.address, key, limits=limits) for _ in range(links)]
     try:
-        for link in made:
+        for link in senders:
             link.exchange(Frame("push", run=run, arrays={"a": vector}), 0.0)
-        assert all(whole.acquire(timeout=20) for _ in made)
+        assert all(whole.acquire(timeout=20) for _ in senders)
         return clock.seconds, links * vector.nbytes
     finally:
-        for link in made:
+        for link in senders:
             link.close()
         listener.close()
 

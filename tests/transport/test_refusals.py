@@ -5,13 +5,13 @@ from photinus.transport.refusals import Refusals, refused
 
 
 def test_the_first_is_told_at_once_and_the_next_ones_once_a_minute(monkeypatch):
-    told, now = [], [1000.0]
+    reports, now = [], [1000.0]
     monkeypatch.setattr(refusals, "monotonic", lambda: now[0])
-    turned_away = Refusals(told.append)
+    turned_away = Refusals(reports.append)
     for seconds, reason in ((0, "foreign"), (30, "silent"), (29.9, "foreign"), (0.2, "run")):
         now[0] += seconds
         turned_away.add(reason)
-    assert told == [{"foreign": 1}, {"foreign": 2, "silent": 1, "run": 1}]
+    assert reports == [{"foreign": 1}, {"foreign": 2, "silent": 1, "run": 1}]
 
 
 def test_nobody_need_be_told():

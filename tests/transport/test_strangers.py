@@ -49,7 +49,7 @@ def test_a_thousand_bad_connections_get_no_answer_and_cost_a_worker_nothing(ear)
     credentials, chance = Credentials.make(RUN), random.Random(3)
     limits = Limits(handshake_seconds=2.0, report_seconds=60.0)
     listener = TcpListener("127.0.0.1", credentials, ear.hear, ear.gone, limits, ear.refuse)
-    where, said = parse_address(listener.address), 0
+    where, longest = parse_address(listener.address), 0
     with closing(TcpLink(listener.address, credentials.worker())) as link:
         question = Frame("fetch", RUN, arrays={"a": np.arange(1000.0)})
         link.exchange(question, 10)
@@ -62,16 +62,16 @@ def test_a_thousand_bad_connections_get_no_answer_and_cost_a_worker_nothing(ear)
                     answer = b"".join(iter(lambda s=stranger: s.recv(65536), b""))
                 except OSError:
                     answer = b""
-                said = max(said, len(answer))
+                longest = max(longest, len(answer))
                 assert RUN not in answer
             if number % 100 == 0:
-                [heard] = link.exchange(question, 10)
-                assert heard.arrays["a"].tobytes() == question.arrays["a"].tobytes()
+                [reply] = link.exchange(question, 10)
+                assert reply.arrays["a"].tobytes() == question.arrays["a"].tobytes()
         ear.until(lambda: sum(listener.refused.values()) == CONNECTIONS)
         assert resident_bytes() - before < MOST_BYTES
     listener.close()
-    assert said < 3_000, "an alert, or TLS's own greeting, and nothing of ours"
-    assert {frame.kind for _, frame in ear.heard} == {"fetch"}
+    assert longest < 3_000, "an alert, or TLS's own greeting, and nothing of ours"
+    assert {frame.kind for _, frame in ear.frames} == {"fetch"}
     assert len(ear.reports) == 1, "told once a minute at most"
 
 
@@ -79,7 +79,7 @@ class Tap:
     """A way to a listener that keeps what goes to it."""
 
     def __init__(self, listener):
-        self.kept, self.where = bytearray(), parse_address(listener.address)
+        self.recorded, self.where = bytearray(), parse_address(listener.address)
         self.entry = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.entry.getsockname()[1]}"
         self.thread = threading.Thread(target=self._serve, daemon=True)
@@ -89,23 +89,23 @@ class Tap:
         with self.entry, self.entry.accept()[0] as inner, self._dial() as outer:
             back = threading.Thread(target=self._pump, args=(outer, inner, bytearray()))
             back.start()
-            self._pump(inner, outer, self.kept)
+            self._pump(inner, outer, self.recorded)
             back.join(10)
 
     def _dial(self):
         return socket.create_connection(self.where, 10)
 
     @staticmethod
-    def _pump(source, target, kept):
+    def _pump(source, target, record):
         with suppress(OSError):
             while data := source.recv(65536):
-                kept.extend(data)
+                record.extend(data)
                 target.sendall(data)
             target.shutdown(socket.SHUT_WR)
 
     def say_again(self):
         with self._dial() as sock, suppress(OSError):
-            sock.sendall(self.kept)
+            sock.sendall(self.recorded)
             while sock.recv(65536):
                 pass
 
@@ -119,11 +119,11 @@ def test_what_was_recorded_on_the_wire_and_is_said_again_is_never_heard(ear):
         with closing(TcpLink(tap.address, credentials.worker())) as link:
             link.exchange(question, 10)
         tap.thread.join(10)
-        assert len(tap.kept) > 1_000
+        assert len(tap.recorded) > 1_000
         for _ in range(3):
             tap.say_again()
         ear.until(lambda: sum(listener.refused.values()) == 3)
-        assert [frame.kind for _, frame in ear.heard] == ["fetch"]
+        assert [frame.kind for _, frame in ear.frames] == ["fetch"]
         with closing(TcpLink(listener.address, credentials.worker())) as link:
             assert [frame.kind for frame in link.exchange(question, 10)] == ["fetch"]
 
@@ -161,8 +161,8 @@ def test_ten_thousand_spoiled_frames_are_refused_or_whole_and_hold_no_memory():
         for _ in range(FRAMES):
             decoder = Decoder()
             try:
-                for heard in decoder.feed(spoiled(chance, whole)):
-                    assert isinstance(heard, Frame)
+                for decoded in decoder.feed(spoiled(chance, whole)):
+                    assert isinstance(decoded, Frame)
             except FrameError:
                 refused += 1
         _, peak = tracemalloc.get_traced_memory()

@@ -51,14 +51,14 @@ def dial(listener, source=""):
 
 def until_dropped(sock):
     """Reads until the other side ends, and returns what it said."""
-    said = b""
+    received = b""
     try:
         while data := sock.recv(65536):
-            said += data
+            received += data
     except ConnectionResetError:
         pass
     sock.close()
-    return said
+    return received
 
 
 def until(holds):
@@ -86,9 +86,9 @@ def test_a_wrong_key_is_an_error_within_five_seconds(listen, ear, wrong):
     start = time.monotonic()
     with pytest.raises(AuthenticationError) as refused:
         TcpLink(listener.address, wrong)
-    said = str(refused.value)
-    assert said.startswith("the two sides hold keys of different runs; got ")
-    assert said.endswith("; give each worker a key of this very run")
+    message = str(refused.value)
+    assert message.startswith("the two sides hold keys of different runs; got ")
+    assert message.endswith("; give each worker a key of this very run")
     assert time.monotonic() - start < 5
     ear.until(lambda: listener.refused == {"foreign": 1})
     assert_still_serves(listener)
@@ -170,8 +170,8 @@ def test_garbage_is_refused_counted_and_harms_nobody(listen, credentials, garbag
         sock = dial(listener)
         try:
             sock.sendall(garbage)
-            said = until_dropped(sock)
-            assert said == b"" if credentials is CLEAR else RUN not in said
+            answer = until_dropped(sock)
+            assert answer == b"" if credentials is CLEAR else RUN not in answer
         except (BrokenPipeError, ConnectionResetError):
             sock.close()
     assert_still_serves(listener, credentials)
@@ -247,7 +247,7 @@ def test_a_known_worker_that_sends_no_frames_is_cut_and_told_once(listen, ear, c
     with pytest.raises(LinkLostError):
         worker.exchange(None, 10)
     ear.until(lambda: ear.lost)
-    assert [frame.kind for _, frame in ear.heard] == ["fetch"]
+    assert [frame.kind for _, frame in ear.frames] == ["fetch"]
     assert len(ear.lost) == 1
     ear.until(lambda: listener.refused == {"frame": 1})
     worker.close()
@@ -261,7 +261,7 @@ def test_a_vector_above_the_cap_is_refused(listen, ear):
     with pytest.raises(LinkLostError):
         worker.exchange(Frame("push", RUN, arrays={"a": np.zeros(251, "f4")}), 10)
     ear.until(lambda: ear.lost)
-    assert len(ear.heard) == 1
+    assert len(ear.frames) == 1
     ear.until(lambda: listener.refused == {"frame": 1})
     worker.close()
 
@@ -271,7 +271,7 @@ def test_frames_of_another_run_are_dropped_and_counted(listen, ear):
     worker = TcpLink(listener.address, TLS.worker())
     worker.exchange(Frame("push", bytes(16)), 0)
     worker.exchange(Frame("fetch", RUN), 10)
-    assert [frame.kind for _, frame in ear.heard] == ["fetch"]
+    assert [frame.kind for _, frame in ear.frames] == ["fetch"]
     ear.until(lambda: listener.refused == {"run": 1})
     worker.close()
 
@@ -288,13 +288,13 @@ def test_a_peer_that_takes_nothing_is_cut_and_blocks_nobody(listen, ear):
     listener = listen(CLEAR, **QUICK)
     worker = TcpLink(listener.address, CLEAR.worker())
     worker.exchange(Frame("hello", RUN), 0)
-    ear.until(lambda: ear.heard)
+    ear.until(lambda: ear.frames)
     start = time.monotonic()
     for _ in range(20):
-        ear.heard[0][0].send(Frame("agreed", RUN, arrays={"a": np.zeros(1_000_000, "f4")}))
+        ear.frames[0][0].send(Frame("agreed", RUN, arrays={"a": np.zeros(1_000_000, "f4")}))
     assert time.monotonic() - start < 2
     ear.until(lambda: ear.lost)
-    ear.heard[0][0].send(Frame("agreed", RUN))
+    ear.frames[0][0].send(Frame("agreed", RUN))
     worker.close()
 
 
@@ -302,8 +302,8 @@ def test_a_queue_above_its_cap_cuts_the_peer(listen, ear):
     listener = listen(CLEAR, max_queued_bytes=1000)
     worker = TcpLink(listener.address, CLEAR.worker())
     worker.exchange(Frame("hello", RUN), 0)
-    ear.until(lambda: ear.heard)
-    ear.heard[0][0].send(Frame("agreed", RUN, arrays={"a": np.zeros(1000)}))
+    ear.until(lambda: ear.frames)
+    ear.frames[0][0].send(Frame("agreed", RUN, arrays={"a": np.zeros(1000)}))
     ear.until(lambda: ear.lost)
     worker.close()
 
@@ -311,10 +311,12 @@ def test_a_queue_above_its_cap_cuts_the_peer(listen, ear):
 def test_both_directions_may_be_full_at_once(listen):
     worker = TcpLink(listen().address, TLS.worker())
     big = np.arange(3_000_000, dtype="f4")
-    got = [f for _ in range(3) for f in worker.exchange(Frame("fetch", RUN, arrays={"a": big}), 0)]
-    while len(got) < 3:
-        got += worker.exchange(None, 10)
-    for frame in got:
+    frames = [
+        f for _ in range(3) for f in worker.exchange(Frame("fetch", RUN, arrays={"a": big}), 0)
+    ]
+    while len(frames) < 3:
+        frames += worker.exchange(None, 10)
+    for frame in frames:
         np.testing.assert_array_equal(frame.arrays["a"], big)
     worker.close()
 
@@ -407,13 +409,13 @@ def test_how_fast_vectors_come_in_is_known_once_one_came(listen, ear, credential
     key = credentials.worker()
     link = TcpLink(listener.address, key)
     link.exchange(Frame("note", RUN), 0)
-    ear.until(lambda: len(ear.heard) == 1)
-    (peer, _) = ear.heard[0]
+    ear.until(lambda: len(ear.frames) == 1)
+    (peer, _) = ear.frames[0]
     assert peer.bytes_per_second == 0
     began = time.monotonic()
     link.exchange(Frame("push", RUN, arrays={"a": np.ones(1 << 20, "f4")}), 0)
     link.exchange(Frame("note", RUN), 0)
-    ear.until(lambda: len(ear.heard) == 3)
+    ear.until(lambda: len(ear.frames) == 3)
     assert peer.bytes_per_second >= (4 << 20) / (time.monotonic() - began)
     link.close()
 
@@ -436,9 +438,9 @@ def test_how_far_a_frame_has_come_is_seen_before_it_is_whole(listen, ear):
     [peer] = listener.peers()
     until(lambda: peer.arriving is not None)
     assert (peer.arriving.kind, peer.arriving.slot) == ("push", 7)
-    assert ear.heard == []
+    assert ear.frames == []
     sock.sendall(data[200_000:])
-    ear.until(lambda: ear.heard)
+    ear.until(lambda: ear.frames)
     until(lambda: peer.arriving is None)
     sock.close()
 
@@ -448,8 +450,8 @@ def test_a_frame_waits_until_the_system_has_taken_it(listen, ear):
     listener = listen(CLEAR)
     link = TcpLink(listener.address, CLEAR.worker())
     link.exchange(Frame("push", RUN), 0)
-    ear.until(lambda: ear.heard)
-    peer, large = ear.heard[0][0], Frame("grant", RUN, arrays={"a": np.zeros(8 << 20)})
+    ear.until(lambda: ear.frames)
+    peer, large = ear.frames[0][0], Frame("grant", RUN, arrays={"a": np.zeros(8 << 20)})
     before = peer.bytes_sent
     peer.send(large)
     assert large in peer.waiting
@@ -470,8 +472,8 @@ def test_a_worker_sees_that_a_long_frame_comes_in(listen, ear):
     listener = listen(CLEAR, pace=pace)
     link = TcpLink(listener.address, CLEAR.worker())
     link.exchange(Frame("push", RUN), 0)
-    ear.until(lambda: ear.heard)
-    ear.heard[0][0].send(Frame("grant", RUN, arrays={"a": np.zeros(100_000)}))
+    ear.until(lambda: ear.frames)
+    ear.frames[0][0].send(Frame("grant", RUN, arrays={"a": np.zeros(100_000)}))
     counts, frames = set(), []
     while not frames:
         frames = link.exchange(None, 0.02)
