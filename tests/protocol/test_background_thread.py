@@ -24,15 +24,15 @@ class Work:
 
 @pytest.fixture
 def make():
-    made = []
+    threads = []
 
     def new(error=None):
         work = Work(error)
-        made.append(BackgroundThread(work.ready.wait, work))
-        return work, made[-1]
+        threads.append(BackgroundThread(work.ready.wait, work))
+        return work, threads[-1]
 
     yield new
-    for background in made:
+    for background in threads:
         background.end()
     assert "photinus background" not in {thread.name for thread in threading.enumerate()}
 

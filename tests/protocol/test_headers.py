@@ -24,16 +24,16 @@ SOUND = {
 """A header that holds what any kind must have."""
 
 
-def said(kind, **changes):
+def frame_of(kind, **changes):
     arrays = {name: np.ones(2) for name in ("vector", "floats", "integers")}
     header = {**SOUND, **changes}
-    kept = {name: value for name, value in header.items() if value is not ...}
-    return Frame(kind, slot=7, header=kept, arrays=arrays)
+    present = {name: value for name, value in header.items() if value is not ...}
+    return Frame(kind, slot=7, header=present, arrays=arrays)
 
 
 def test_a_whole_header_passes_as_every_kind():
     for kind in KINDS:
-        [read] = Decoder().feed(b"".join(encode_frame(said(kind))))
+        [read] = Decoder().feed(b"".join(encode_frame(frame_of(kind))))
         assert checked(read) is read
 
 
@@ -42,14 +42,14 @@ def test_a_whole_header_passes_as_every_kind():
 )
 def test_what_a_kind_must_have_is_missed_by_name(kind, name):
     with pytest.raises(FrameError, match=rf"a {kind} must hold .*none of {name} from worker 7"):
-        checked(said(kind, **{name: ...}))
+        checked(frame_of(kind, **{name: ...}))
 
 
 @pytest.mark.parametrize(
     ("kind", "name"), [(k, name) for k, names in ARRAYS.items() for name in names]
 )
 def test_an_array_that_a_kind_must_have_is_missed_by_name(kind, name):
-    frame = said(kind)
+    frame = frame_of(kind)
     del frame.arrays[name]
     with pytest.raises(FrameError, match=rf"a {kind} must hold .*none of {name} from worker 7"):
         checked(frame)
@@ -78,24 +78,24 @@ def test_an_array_that_a_kind_must_have_is_missed_by_name(kind, name):
 )
 def test_a_field_of_another_kind_is_refused_by_name(name, value):
     with pytest.raises(FrameError, match=f"{name} in a push of worker 7 must be "):
-        checked(said("push", **{name: value}))
+        checked(frame_of("push", **{name: value}))
 
 
 def test_a_loss_that_diverged_may_be_told():
-    checked(said("push", metrics={"loss": math.nan}, measured={"loss": math.inf}))
+    checked(frame_of("push", metrics={"loss": math.nan}, measured={"loss": math.inf}))
 
 
 def test_a_field_is_no_array_and_an_array_no_field():
-    hello, state = said("hello", rows=...), said("state", floats=[1.0])
+    hello, state = frame_of("hello", rows=...), frame_of("state", floats=[1.0])
     with pytest.raises(FrameError, match="none of rows from worker 7"):
         checked(dataclasses.replace(hello, arrays={**hello.arrays, "rows": np.ones(2)}))
-    arrays = {name: held for name, held in state.arrays.items() if name != "floats"}
+    arrays = {name: array for name, array in state.arrays.items() if name != "floats"}
     with pytest.raises(FrameError, match="none of floats from worker 7"):
         checked(dataclasses.replace(state, arrays=arrays))
 
 
 def test_what_nobody_reads_may_be_anything():
-    checked(said("push", of_a_newer_version=[None]))
+    checked(frame_of("push", of_a_newer_version=[None]))
 
 
 plain = st.recursive(
@@ -111,4 +111,4 @@ plain = st.recursive(
 @given(st.sampled_from(KINDS), st.sampled_from(sorted(FIELDS)), plain)
 def test_nonsense_gives_frame_errors_only(kind, name, value):
     with contextlib.suppress(FrameError):
-        checked(said(kind, **{name: value}))
+        checked(frame_of(kind, **{name: value}))

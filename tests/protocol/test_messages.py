@@ -78,9 +78,9 @@ def test_a_grant_comes_back_as_it_was(history):
     )
     back = grant_of(grant_to(SEAT.frame("grant"), grant))
     for name in Grant.__slots__:
-        one, other = getattr(grant, name), getattr(back, name)
+        sent, received = getattr(grant, name), getattr(back, name)
         assert same(
-            tuple(one) if name == "heal" else one, tuple(other) if name == "heal" else other
+            tuple(sent) if name == "heal" else sent, tuple(received) if name == "heal" else received
         )
 
 
@@ -96,6 +96,6 @@ def test_a_snapshot_comes_back_as_it_was(trained):
 
 def test_what_the_owners_codec_left_out_never_travels():
     point = Message("heal", np.ones(4), left=np.ones(4))
-    told = message_to(Seat(bytes(16)).frame("heal"), point)
-    assert {name: held.size for name, held in told.arrays.items()} == {"vector": 4}
-    assert message_of(told).left is None
+    frame = message_to(Seat(bytes(16)).frame("heal"), point)
+    assert {name: array.size for name, array in frame.arrays.items()} == {"vector": 4}
+    assert message_of(frame).left is None

@@ -17,13 +17,13 @@ from photinus.strategies.shard_backups import ShardBackup
 RUN = bytes(16)
 
 
-def here(edition, *slots):
+def members_header(edition, *slots):
     return {"edition": edition, "peers": [[s, lease, f"at-{s}"] for s, lease in slots]}
 
 
 def peers(slot=0, version=3):
     worker = PeerSession()
-    worker.seated(Seat(RUN, 1, 0, slot, 1), version, here(1, (0, 1), (1, 1), (2, 1)))
+    worker.seated(Seat(RUN, 1, 0, slot, 1), version, members_header(1, (0, 1), (1, 1), (2, 1)))
     worker.arrived()
     return worker
 
@@ -36,9 +36,9 @@ def publication(worker, *to, value=1.0):
 def test_a_publication_goes_to_its_readers_and_word_of_it_to_the_coordinator():
     out = publication(peers(), 1, 2)
     assert [a.to for a in out] == [1, 2, COORDINATOR]
-    told = out[-1].frame
-    assert (told.sequence, told.header["version"], told.header["examples"]) == (1, 3, 32)
-    assert told.arrays == {}
+    notice = out[-1].frame
+    assert (notice.sequence, notice.header["version"], notice.header["examples"]) == (1, 3, 32)
+    assert notice.arrays == {}
     assert out[0].frame is out[1].frame
 
 
@@ -85,8 +85,8 @@ def test_numbers_that_are_not_finite_are_refused():
     reader.hear_worker(first.frame)
     assert reader.arrived() == ()
     assert reader.counts["refused"] == 1
-    _, told = reader.bring_push(Message("push", np.array([np.inf])))
-    assert told["is_finite"] is False
+    _, header = reader.bring_push(Message("push", np.array([np.inf])))
+    assert header["is_finite"] is False
 
 
 def test_publications_that_pile_up_push_the_oldest_out():
@@ -99,12 +99,12 @@ def test_publications_that_pile_up_push_the_oldest_out():
 
 def test_who_is_here_is_told_once_an_edition_and_calls_for_the_present_lease():
     worker = peers(0)
-    news = here(2, (0, 1), (2, 4))
-    told = worker._seat.frame("here", {"version": 3, **news, "call": True})
-    worker.hear_coordinator(told)
-    older = {"version": 3, **here(1, (0, 1)), "call": False}
-    worker.hear_coordinator(dataclasses.replace(told, header=older))
-    worker.hear_coordinator(dataclasses.replace(told, lease=9))
+    news = members_header(2, (0, 1), (2, 4))
+    frame = worker._seat.frame("here", {"version": 3, **news, "call": True})
+    worker.hear_coordinator(frame)
+    older = {"version": 3, **members_header(1, (0, 1)), "call": False}
+    worker.hear_coordinator(dataclasses.replace(frame, header=older))
+    worker.hear_coordinator(dataclasses.replace(frame, lease=9))
     assert [(m.kind, m.slots, m.version) for m in worker.arrived()] == [
         ("here", (0, 2), 0),
         ("call", (), 3),
@@ -114,20 +114,20 @@ def test_who_is_here_is_told_once_an_edition_and_calls_for_the_present_lease():
 
 def meet(worker, slots, version=3):
     ones = np.full(len(slots), 1 / len(slots))
-    told = {"version": version, **here(1, (0, 1), (1, 1), (2, 1)), "slots": list(slots)}
-    return worker._seat.frame("meet", told, {"vector": ones, "floats": ones})
+    header = {"version": version, **members_header(1, (0, 1), (1, 1), (2, 1)), "slots": list(slots)}
+    return worker._seat.frame("meet", header, {"vector": ones, "floats": ones})
 
 
 def carry(workers, out):
     """Delivers everything until nobody says anything; returns what the coordinator hears."""
-    said, heard = list(out), []
-    while said:
-        to, sent = said.pop(0)
+    waiting, arrived = list(out), []
+    while waiting:
+        to, sent = waiting.pop(0)
         if to == COORDINATOR:
-            heard.append((sent.slot, sent.kind))
+            arrived.append((sent.slot, sent.kind))
         elif to in workers:
-            said += workers[to].hear_worker(sent)
-    return heard
+            waiting += workers[to].hear_worker(sent)
+    return arrived
 
 
 def come(slots):
@@ -139,10 +139,10 @@ def come(slots):
 
 def test_pieces_that_come_before_the_call_are_kept():
     workers = come((0, 1))
-    heard = carry(workers, workers[1].hear_coordinator(meet(workers[1], (0, 1))))
-    assert heard == []
-    heard = carry(workers, workers[0].hear_coordinator(meet(workers[0], (0, 1))))
-    assert sorted(heard) == [(0, "ready"), (1, "ready")]
+    replies = carry(workers, workers[1].hear_coordinator(meet(workers[1], (0, 1))))
+    assert replies == []
+    replies = carry(workers, workers[0].hear_coordinator(meet(workers[0], (0, 1))))
+    assert sorted(replies) == [(0, "ready"), (1, "ready")]
     for worker in workers.values():
         agreed = worker.end_meeting(Message("agreed", version=4))
         np.testing.assert_array_equal(agreed.vector, np.full(7, 0.5))
@@ -170,8 +170,8 @@ def test_what_a_broken_line_lost_is_said_again():
     out = workers[0].hear_coordinator(meet(workers[0], (0, 1)))
     assert [a.frame.kind for a in out] == ["part"]
     carry(workers, workers[1].hear_coordinator(meet(workers[1], (0, 1))))
-    heard = carry(workers, workers[0].resend(1))
-    assert (1, "ready") in heard
+    replies = carry(workers, workers[0].resend(1))
+    assert (1, "ready") in replies
     assert workers[0].resend(2) == []
 
 
@@ -186,18 +186,18 @@ def test_a_call_that_comes_again_asks_only_for_what_did_not_come():
     assert lost(workers[0].hear_coordinator(call[0])) == [("part", 1), ("part", 2)]
     parts = [a for s in (1, 2) for a in workers[s].hear_coordinator(call[s])]
     carry(workers, [a for a in parts if {a.frame.slot, a.to} != {0, 1}])
-    asked = workers[0].hear_coordinator(call[0])
-    told = asked[-1].frame
-    assert sorted(lost(asked)) == [("missing", COORDINATOR), ("missing", 1), ("missing", 2)]
-    assert {n: told.header[n] for n in ("parts", "wholes", "near")} == {
+    requests = workers[0].hear_coordinator(call[0])
+    missing = requests[-1].frame
+    assert sorted(lost(requests)) == [("missing", COORDINATOR), ("missing", 1), ("missing", 2)]
+    assert {n: missing.header[n] for n in ("parts", "wholes", "near")} == {
         "parts": [1],
         "wholes": [1, 2],
         "near": [2],
     }
     assert workers[0].hear_coordinator(call[0])[-1].frame.header["near"] == []
-    heard = carry(workers, [a for s in (1, 2, 0) for a in workers[s].hear_coordinator(call[s])])
-    heard += carry(workers, [a for s in (0, 1, 2) for a in workers[s].hear_coordinator(call[s])])
-    assert {slot for slot, kind in heard if kind == "ready"} == {0, 1, 2}
+    replies = carry(workers, [a for s in (1, 2, 0) for a in workers[s].hear_coordinator(call[s])])
+    replies += carry(workers, [a for s in (0, 1, 2) for a in workers[s].hear_coordinator(call[s])])
+    assert {slot for slot, kind in replies if kind == "ready"} == {0, 1, 2}
     assert lost(workers[1].hear_coordinator(call[1])) == [("ready", COORDINATOR)]
 
 
@@ -208,12 +208,12 @@ def test_who_lacks_a_piece_gets_that_piece_and_no_other():
     carry({1: workers[1]}, workers[1].hear_coordinator(call[1]))
     carry({0: workers[0]}, workers[1].resend(0))
     assert workers[0].is_waiting_for_peers
-    (asked, _) = workers[0].hear_coordinator(call[0])
-    assert workers[1].hear_worker(asked.frame) == [], "worker 1 could not merge yet"
-    (asked, _) = workers[1].hear_coordinator(call[1])
-    out = workers[0].hear_worker(asked.frame)
+    (request, _) = workers[0].hear_coordinator(call[0])
+    assert workers[1].hear_worker(request.frame) == [], "worker 1 could not merge yet"
+    (request, _) = workers[1].hear_coordinator(call[1])
+    out = workers[0].hear_worker(request.frame)
     assert lost(out) == [("part", 1), ("whole", 1)]
-    old = dataclasses.replace(asked.frame, header={**asked.frame.header, "slots": [0, 1, 2]})
+    old = dataclasses.replace(request.frame, header={**request.frame.header, "slots": [0, 1, 2]})
     assert workers[0].hear_worker(old) == [], "of another meeting"
 
 
@@ -271,7 +271,7 @@ def test_what_an_earlier_holder_of_a_seat_sent_early_is_not_merged():
     """Its successor computes another gradient, perhaps of other rows."""
     workers = {s: peers(s) for s in (0, 1, 2)}
     carry(workers, [a for s in (0, 1, 2) for a in announce(workers[s], 9.0, (0, 7))])
-    anew = here(2, (0, 1), (1, 1), (2, 5))
+    anew = members_header(2, (0, 1), (1, 1), (2, 5))
     workers[2].seated(Seat(RUN, 1, 0, 2, 5), 3, anew)
     for slot, worker in workers.items():
         worker.bring_push(Message("push", np.full(7, float(slot)), since=Clock(1, 8), version=3))
@@ -310,7 +310,7 @@ def test_a_grant_starts_the_numbers_anew():
     reader, writer = peers(0), peers(1)
     reader.hear_worker(publication(writer, 0)[0].frame)
     reader.arrived()
-    writer.seated(Seat(RUN, 1, 0, 1, 2), 3, here(2, (0, 1), (1, 2)))
+    writer.seated(Seat(RUN, 1, 0, 1, 2), 3, members_header(2, (0, 1), (1, 2)))
     again = publication(writer, 0)[0].frame
     assert (again.lease, again.sequence) == (2, 1)
     reader.hear_worker(again)
@@ -323,10 +323,10 @@ def test_a_piece_that_still_comes_in_is_not_missing():
     call = meet(workers[0], (0, 1, 2))
     workers[0].hear_coordinator(call)
     workers[0].note_arriving({1})
-    asked = workers[0].hear_coordinator(call)
-    assert sorted(lost(asked)) == [("missing", COORDINATOR), ("missing", 2)]
-    assert asked[-1].frame.header["near"] == [1]
-    assert asked[-1].frame.header["parts"] == [1, 2]
+    requests = workers[0].hear_coordinator(call)
+    assert sorted(lost(requests)) == [("missing", COORDINATOR), ("missing", 2)]
+    assert requests[-1].frame.header["near"] == [1]
+    assert requests[-1].frame.header["parts"] == [1, 2]
 
 
 def test_publications_that_wait_are_bounded_by_their_bytes(monkeypatch):
@@ -342,8 +342,8 @@ def test_publications_that_wait_are_bounded_by_their_bytes(monkeypatch):
 def of_table(slot, value, lease=1):
     """A worker of two, which brings a delta of row 0: worker 0 owns it."""
     worker = PeerSession()
-    told = here(lease, (0, 1), (1, lease))
-    worker.seated(Seat(RUN, 1, 0, slot, lease if slot else 1), 3, told)
+    header = members_header(lease, (0, 1), (1, lease))
+    worker.seated(Seat(RUN, 1, 0, slot, lease if slot else 1), 3, header)
     own, moved = np.zeros((1, 2)), np.zeros(1, np.int32)
     backup = ShardBackup(1, np.zeros((0, 2)), Sgd(), memory)
     owned = OwnedShard(own, (), Sgd().update, moved=moved, backup=backup)
@@ -359,12 +359,15 @@ def test_no_part_of_a_lost_owner_gets_into_the_meeting_that_begins_anew():
     one.hear_worker(part.frame)
     new = of_table(1, 4.0, lease=2)
     called = [meet(worker, (0, 1)) for worker in (one, new)]
-    again = [dataclasses.replace(c, header={**c.header, **here(2, (0, 1), (1, 2))}) for c in called]
+    again = [
+        dataclasses.replace(c, header={**c.header, **members_header(2, (0, 1), (1, 2))})
+        for c in called
+    ]
     out = one.hear_coordinator(again[0])
     assert [(a.to, a.frame.header["leases"]) for a in out] == [(1, [1, 2])]
     assert one.hear_worker(part.frame) == [], "it comes once more, and late"
-    heard = carry({0: one, 1: new}, out + new.hear_coordinator(again[1]))
-    assert sorted(heard) == [(0, "ready"), (1, "ready")]
+    replies = carry({0: one, 1: new}, out + new.hear_coordinator(again[1]))
+    assert sorted(replies) == [(0, "ready"), (1, "ready")]
     np.testing.assert_array_equal(
         new.end_meeting(Message("agreed", version=4)).vector, [-2.5, -2.5]
     )
@@ -381,22 +384,24 @@ def test_a_new_backup_is_sent_the_rows_that_moved_since_the_last_checkpoint(kept
     worker.bring_push(push._replace(table=RowExchange(asks=np.array([0]), owned=owned)))
     called = meet(worker, (0, 1))
     worker.hear_coordinator(dataclasses.replace(called, header={**called.header, "kept": kept}))
-    other = of_table(1, 1.0)
-    [part] = other.hear_coordinator(meet(other, (0, 1)))
+    owner = of_table(1, 1.0)
+    [part] = owner.hear_coordinator(meet(owner, (0, 1)))
     [whole] = [a for a in worker.hear_worker(part.frame) if a.frame.kind == "whole"]
     sent = whole.frame.arrays["backup.at"].tolist()
     assert sorted(sent) == ([0, 3] if kept == 5 else [0, 2, 3]), "the meeting moves row 0"
 
 
 def test_rows_that_came_for_another_question_are_not_taken_for_those_that_were_asked_for():
-    worker, asked = of_table(0, 1.0), np.array([1, 3])
+    worker, rows = of_table(0, 1.0), np.array([1, 3])
     worker.hear_coordinator(meet(worker, (0, 1)))
     worker._shards.end_round(worker._push, (0, 1), (1, 1))
-    [question] = worker._fetch_rows(Message("fetch", table=RowExchange(asks=asked)))
+    [question] = worker._fetch_rows(Message("fetch", table=RowExchange(asks=rows)))
     assert (question.to, question.frame.header["restores"]) == (1, False)
-    other = PeerSession()
-    other.seated(Seat(RUN, 1, 0, 1, 1), 3, here(1, (0, 1), (1, 1)))
+    owner = PeerSession()
+    owner.seated(Seat(RUN, 1, 0, 1, 1), 3, members_header(1, (0, 1), (1, 1)))
     for to, restores, is_taken in ((2, False, False), (1, True, False), (1, False, True)):
-        told = other._addressed(0, "heal", {"vector": np.ones(4)}, {"to": to, "restores": restores})
-        worker.hear_worker(told.frame)
-        assert bool(worker._shards.fetched_ahead(asked, 3)) == is_taken
+        answer = owner._addressed(
+            0, "heal", {"vector": np.ones(4)}, {"to": to, "restores": restores}
+        )
+        worker.hear_worker(answer.frame)
+        assert bool(worker._shards.fetched_ahead(rows, 3)) == is_taken

@@ -35,7 +35,7 @@ def called(merge="nova"):
     return Message("meet", weights, floats=shares, slots=SLOTS)
 
 
-def held(pushes, call):
+def exchanged(pushes, call):
     """Lets all pieces arrive, the last sender first."""
     meetings = {s: ReduceScatter.called(s, call, p) for s, p in pushes.items()}
     for slot in reversed(SLOTS):
@@ -63,7 +63,7 @@ def test_the_mean_has_the_bits_of_one_owner(codec, merge, numbers):
     for slot in SLOTS:
         replies, state = owner.receive(slot, pushes[slot], members, state)
     expected = replies[0].message
-    for meeting in held(pushes, called(merge)).values():
+    for meeting in exchanged(pushes, called(merge)).values():
         assert meeting.is_whole
         result = meeting.result()
         np.testing.assert_array_equal(decode(codec, result.vector), decode(codec, expected.vector))
@@ -74,8 +74,8 @@ def test_the_mean_has_the_bits_of_one_owner(codec, merge, numbers):
 def test_a_piece_counts_once_and_only_from_members():
     pushes, call = brought(buffers=False), called()
     meeting = ReduceScatter.called(0, call, pushes[0])
-    other = ReduceScatter.called(2, call, pushes[2])
-    assert not meeting.take("part", 2, other.part(0))
+    sender = ReduceScatter.called(2, call, pushes[2])
+    assert not meeting.take("part", 2, sender.part(0))
     assert not meeting.take("part", 2, {"vector": np.full(3, 9.0, "f4")})
     assert not meeting.take("part", 1, {"vector": np.full(3, 9.0, "f4")})
     assert meeting.whole_for(2) is None
@@ -121,7 +121,7 @@ def deliver(meetings, slot, shares):
 @pytest.mark.parametrize("merge", ["uniform", "examples", "nova"])
 def test_runs_of_segments_before_the_call_have_the_bits_of_whole_shards(announced, merge):
     pushes, call = brought("bf16", SIZE, buffers=False), called(merge)
-    expected = held(pushes, call)[0].result().vector
+    expected = exchanged(pushes, call)[0].result().vector
     borders = {0: (23, 20, 8, 0), 2: (23, 8, 0), 3: (23, 12, 0)}
     for slot, push in pushes.items():
         for other in SLOTS:

@@ -19,7 +19,7 @@ ROWS, WIDTH = 23, 3
 def pushes(workers, codec, outer, rng):
     """Returns the table, and of each worker its push: a third of the rows, and another third."""
     table = rng.normal(size=(ROWS, WIDTH)).astype(np.float32)
-    made = []
+    messages = []
     for slot in range(workers):
         own = np.ascontiguousarray(table[slot::workers])
         rows, asks = (np.flatnonzero(rng.random(ROWS) < 0.4) for _ in range(2))
@@ -27,8 +27,8 @@ def pushes(workers, codec, outer, rng):
         owned = OwnedShard(own, outer.init(own), outer.update, exact=1)
         sent = RowCodec(codec, WIDTH, 1).encode(delta)
         exchange = RowExchange(asks=asks, owned=owned)
-        made.append(Message("push", sent, rows=rows, codec=codec, table=exchange))
-    return table, made
+        messages.append(Message("push", sent, rows=rows, codec=codec, table=exchange))
+    return table, messages
 
 
 def called(workers, weights=None):
@@ -100,7 +100,7 @@ def test_nothing_but_deltas_of_rows_and_rows_that_are_asked_for_travels():
     _, brought = pushes(4, "fp32", Sgd(), rng)
     for meeting, push in zip(meet(brought, called(4), rng), brought, strict=True):
         parts = [meeting.part(slot) for slot in meeting.slots]
-        sent = sum(held.nbytes for part in parts for held in part.values())
+        sent = sum(array.nbytes for part in parts for array in part.values())
         assert sent == push.rows.size * (8 + 4 * WIDTH) + push.table.asks.size * 8 + 8 * len(parts)
 
 
@@ -123,7 +123,7 @@ def test_of_rows_that_came_ahead_only_those_come_again_that_the_round_moved(code
         for owner, rows in share.request_ahead(brought[slot].table.asks, 7, slot).items():
             share.take_answer(owner, 7, all_of[owner].rows(7, {"asks": rows})["vector"])
     ahead = [s.fetched_ahead(push.table.asks, 7) for s, push in zip(all_of, brought, strict=True)]
-    assert [sorted(came) for came in ahead] == [[1, 2], [0, 2], [0, 1]]
+    assert [sorted(slots) for slots in ahead] == [[1, 2], [0, 2], [0, 1]]
     moved = np.unique(np.concatenate([push.rows for push in brought]))
     for meeting, wanted in zip(meet(brought, called(3), rng, ahead), plain, strict=True):
         np.testing.assert_array_equal(meeting.result().vector, wanted.vector)
@@ -148,11 +148,11 @@ def test_what_came_for_other_rows_or_of_another_version_is_of_no_use():
 def test_a_shard_that_is_about_to_move_answers_nobody():
     _, brought = pushes(2, "fp32", Sgd(), np.random.default_rng(8))
     one, _ = shares(brought)
-    asked = {"asks": np.array([0, 4])}
-    assert one.rows(7, asked)["vector"].size == 2 * WIDTH
-    assert one.rows(8, asked) is None
+    request = {"asks": np.array([0, 4])}
+    assert one.rows(7, request)["vector"].size == 2 * WIDTH
+    assert one.rows(8, request) is None
     one.end_round(brought[0], (0, 1), (0, 0))
-    assert one.rows(7, asked) is None
+    assert one.rows(7, request) is None
 
 
 def test_where_nobody_worked_nothing_moves_and_the_answer_says_so():

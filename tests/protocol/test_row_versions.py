@@ -21,42 +21,42 @@ def test_from_any_version_the_rows_that_moved_lead_to_the_newest(kind):
         return draw.integers(0, 2, shape).astype(kind)
 
     tree = {"table": numbers(50, 8), "line": numbers(40), "deep": [numbers(9, 2, 3), numbers(0, 4)]}
-    seen, held = RowVersions(), {}
+    versions, trees = RowVersions(), {}
     for version in range(1, 8):
         for array in (tree["table"], tree["line"], tree["deep"][0]):
             rows = draw.integers(0, len(array), 2)
             array[rows] = numbers(*array[rows].shape)
         if version == 5:
             tree["line"] = numbers(41)
-        assert seen.take(tree) == version
+        assert versions.take(tree) == version
         for has in range(version):
-            parcel = packed(tree, moved=seen.since(has))
+            parcel = packed(tree, moved=versions.since(has))
             # the earliest receiver has nothing, the others what they held
-            assert bits(unpacked(parcel, copy.deepcopy(held.get(has)))) == bits(tree)
-        held[version] = copy.deepcopy(tree)
+            assert bits(unpacked(parcel, copy.deepcopy(trees.get(has)))) == bits(tree)
+        trees[version] = copy.deepcopy(tree)
 
 
 def test_a_negative_0_and_another_nan_are_moves():
     table = np.zeros((20, 2))
-    seen = RowVersions()
-    seen.take([table])
+    versions = RowVersions()
+    versions.take([table])
     table[3, 1], table[5] = -0.0, np.nan
-    seen.take([table])
-    assert seen.since(1)[(0,)].tolist() == [3, 5]
-    seen.take([table])
-    assert seen.since(2)[(0,)].size == 0
+    versions.take([table])
+    assert versions.since(1)[(0,)].tolist() == [3, 5]
+    versions.take([table])
+    assert versions.since(2)[(0,)].size == 0
 
 
 def test_where_most_rows_moved_the_array_travels_whole():
     table = np.zeros((20, 2))
-    seen = RowVersions()
-    seen.take([table])
+    versions = RowVersions()
+    versions.take([table])
     table[:18] = 1
-    seen.take([table])
-    assert seen.since(1) == {}
+    versions.take([table])
+    assert versions.since(1) == {}
 
 
 def test_who_has_nothing_gets_all():
-    seen = RowVersions()
-    seen.take([np.zeros((20, 2))])
-    assert seen.since(0) == {}
+    versions = RowVersions()
+    versions.take([np.zeros((20, 2))])
+    assert versions.since(0) == {}

@@ -48,19 +48,19 @@ def test_rows_of_0_do_not_travel_and_a_negative_0_does():
     table[7], table[9, 3] = 1, -0.0
     parcel = packed({"table": table})
     assert parcel.nbytes < 1000
-    came = unpacked(parcel)["table"]
-    assert came.tobytes() == table.tobytes()
-    came += 1
+    received = unpacked(parcel)["table"]
+    assert received.tobytes() == table.tobytes()
+    received += 1
 
 
 def test_rows_that_moved_are_written_into_what_is_held():
     table = np.arange(12.0).reshape(6, 2)
-    held = {"a": [table.copy(), 1]}
+    copy = {"a": [table.copy(), 1]}
     table[4] = -1
     parcel = packed({"a": [table, 2]}, moved={("a", 0): np.array([4])})
-    came = unpacked(parcel, held)
-    assert same(came, {"a": [table, 2]})
-    assert came["a"][0] is held["a"][0]
+    received = unpacked(parcel, copy)
+    assert same(received, {"a": [table, 2]})
+    assert received["a"][0] is copy["a"][0]
 
 
 @pytest.mark.parametrize("held", [None, {"a": 3}, {"a": np.zeros((2, 2))}, {"a": np.zeros((6, 5))}])
@@ -73,10 +73,10 @@ def test_rows_that_moved_of_what_is_not_held_are_refused(held):
 def test_rows_of_0_that_would_fill_the_memory_are_refused():
     table = np.zeros((1000, 50), np.float32)
     parcel = packed(table)
-    told = bytes(parcel).replace(b"[1000,", b"[9" + b"0" * 11 + b",")
-    size = int.from_bytes(told[:8], "little") + len(told) - len(parcel)
+    forged = bytes(parcel).replace(b"[1000,", b"[9" + b"0" * 11 + b",")
+    size = int.from_bytes(forged[:8], "little") + len(forged) - len(parcel)
     with pytest.raises(FrameError, match="no parcel"):
-        unpacked(np.frombuffer(size.to_bytes(8, "little") + told[8:], np.uint8).copy())
+        unpacked(np.frombuffer(size.to_bytes(8, "little") + forged[8:], np.uint8).copy())
 
 
 def test_views_and_numbers_of_numpy_arrive_in_their_own_type():

@@ -22,7 +22,7 @@ def agreed(rng, codec):
     moved = rng.random(ROWS) < 0.6
     now[moved] += 1
     sums[moved] += 3
-    told = {}
+    exchanges = {}
     for slot in (1, 2):
         mine, before = slice(slot, None, WORKERS), slice(slot - 1, None, WORKERS)
         size = len(loaded[before])
@@ -30,11 +30,11 @@ def agreed(rng, codec):
         at = np.flatnonzero(moved[before])
         backup.take(ShardMove(at, now[before][at], (sums[before][at],), {"m": np.ones(1)}))
         owned = OwnedShard(now[mine].copy(), (sums[mine].copy(),), OUTER.update, backup=backup)
-        told[slot] = ShardExchange()
+        exchanges[slot] = ShardExchange()
         push = Message("push", codec=codec, table=RowExchange(owned=owned))
-        told[slot].end_round(push, (0, 1, 2), (1, 0))
-        told[slot].request_ahead(np.empty(0, np.int64), VERSION, slot)
-    return loaded, now, sums, told
+        exchanges[slot].end_round(push, (0, 1, 2), (1, 0))
+        exchanges[slot].request_ahead(np.empty(0, np.int64), VERSION, slot)
+    return loaded, now, sums, exchanges
 
 
 @pytest.mark.parametrize("numbers", [1, 6, 1000])
@@ -42,7 +42,7 @@ def agreed(rng, codec):
 def test_the_shard_and_the_rows_are_those_of_the_last_round(codec, numbers, monkeypatch):
     monkeypatch.setattr("photinus.strategies.shard_backups.PAGE_NUMBERS", numbers)
     rng = np.random.default_rng(numbers)
-    loaded, now, sums, told = agreed(rng, codec)
+    loaded, now, sums, exchanges = agreed(rng, codec)
     own = loaded[::WORKERS].copy()
     outer, moved = OUTER.init(own), np.zeros(len(own), np.int32)
     owned = OwnedShard(own, outer, OUTER.update, moved=moved)
@@ -55,8 +55,8 @@ def test_the_shard_and_the_rows_are_those_of_the_last_round(codec, numbers, monk
     assert not restoring.is_whole
     assert restoring.lacks == {"parts": [], "wholes": [1, 2], "start": 0}
     while line:
-        slot, asked = line.pop(rng.integers(len(line)))
-        answer = told[slot].rows(VERSION, asked)
+        slot, request = line.pop(rng.integers(len(line)))
+        answer = exchanges[slot].rows(VERSION, request)
         if restoring.take(slot, answer):
             line.append((slot, restoring.part(slot)))
         assert not restoring.take(slot, answer), "what comes twice counts once"
@@ -65,23 +65,23 @@ def test_the_shard_and_the_rows_are_those_of_the_last_round(codec, numbers, monk
     np.testing.assert_array_equal(outer[0], sums[::WORKERS])
     assert np.count_nonzero(moved == VERSION) == (own != loaded[::WORKERS]).any(axis=1).sum()
     result = restoring.result()
-    came = decode(codec, encode(codec, now[asks].ravel()))
-    np.testing.assert_array_equal(decode(codec, result.vector), came)
+    expected = decode(codec, encode(codec, now[asks].ravel()))
+    np.testing.assert_array_equal(decode(codec, result.vector), expected)
     assert result.rows.tolist() == asks.tolist()
     assert (result.table.moved.at.size, result.table.moved.inner["m"].tolist()) == (0, [1.0])
 
 
 def test_who_stands_at_another_version_tells_nothing():
-    _, _, _, told = agreed(np.random.default_rng(0), "fp32")
-    assert told[1].rows(VERSION + 1, {"start": np.array([0])}) is None
+    _, _, _, exchanges = agreed(np.random.default_rng(0), "fp32")
+    assert exchanges[1].rows(VERSION + 1, {"start": np.array([0])}) is None
 
 
 def test_a_worker_that_came_to_its_last_rounds_still_tells():
-    _, _, _, told = agreed(np.random.default_rng(0), "fp32")
-    shares = told[1]
-    table = RowExchange(owned=shares._owned)
-    shares.end_round(Message("push", table=table), (0, 1, 2), (1, 0))
-    asked = {"start": np.array([0])}
-    assert shares.rows(VERSION + 1, asked) is None, "its shard is about to move"
-    shares.bring_push(Message("push", version=VERSION + 1, table=table))
-    assert shares.rows(VERSION + 1, asked)["after"].tolist() == [8]
+    _, _, _, exchanges = agreed(np.random.default_rng(0), "fp32")
+    exchange = exchanges[1]
+    table = RowExchange(owned=exchange._owned)
+    exchange.end_round(Message("push", table=table), (0, 1, 2), (1, 0))
+    request = {"start": np.array([0])}
+    assert exchange.rows(VERSION + 1, request) is None, "its shard is about to move"
+    exchange.bring_push(Message("push", version=VERSION + 1, table=table))
+    assert exchange.rows(VERSION + 1, request)["after"].tolist() == [8]

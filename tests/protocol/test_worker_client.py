@@ -110,10 +110,10 @@ class Cut:
     """Ends all links at some frames of a kind, which are lost or arrive."""
 
     def __init__(self, team, kind, copies):
-        self.team, self.kind, self.copies, self.seen = team, kind, copies, itertools.count(1)
+        self.team, self.kind, self.copies, self.numbers = team, kind, copies, itertools.count(1)
 
     def __call__(self, frame):
-        if frame.kind != self.kind or next(self.seen) not in CUT_AT[self.kind]:
+        if frame.kind != self.kind or next(self.numbers) not in CUT_AT[self.kind]:
             return 1
         for link in list(self.team.links):
             link.inbox.put(None)
@@ -225,13 +225,13 @@ def test_what_comes_in_is_not_asked_for_again(monkeypatch):
         )
         looks = itertools.count()
 
-        def heard(*_, link=link, worker=worker, looks=looks):
+        def receive(*_, link=link, worker=worker, looks=looks):
             now[0] += 1.0
             if next(looks) == 60:
                 raise RunFailedError("enough")
             return link.exchange(None, 0.0)
 
-        monkeypatch.setattr(worker, "_receive", heard)
+        monkeypatch.setattr(worker, "_receive", receive)
         with pytest.raises(RunFailedError, match="enough"):
             worker.run()
         hellos[trickles] = link.hellos
