@@ -39,14 +39,14 @@ def noise(size, seed=0):
 def plain(name, vector):
     """Block by block, number by number: the bytes, and what they are decoded to."""
     levels = CODECS[name].levels
-    scales, body, seen = [], [], []
+    scales, body, decoded = [], [], []
     for block in (vector[i : i + BLOCK] for i in range(0, len(vector), BLOCK)):
         scale = np.float32(np.abs(block).max()) / np.float32(levels)
         scale = np.float32(0) if scale < TINY else scale
         inverse = np.float32(1) / scale if scale > 0 else np.float32(0)
         numbers = [round(float(np.float32(x * inverse))) for x in block]  # nearest, ties to even
         scales.append(scale)
-        seen += [np.float32(q) * scale for q in numbers]
+        decoded += [np.float32(q) * scale for q in numbers]
         if name == "int8":
             body += [q & 255 for q in numbers]
             continue
@@ -54,7 +54,7 @@ def plain(name, vector):
         lower, upper = numbers[:half], numbers[half:] + [-8] * (2 * half - len(numbers))
         body += [(low & 15) | (up & 15) << 4 for low, up in zip(lower, upper, strict=True)]
     sent = np.array(scales, "<f4").tobytes() + bytes(body)
-    return np.frombuffer(sent, np.uint8), np.array(seen, np.float32)
+    return np.frombuffer(sent, np.uint8), np.array(decoded, np.float32)
 
 
 # -- fp32 and bf16 -----------------------------------------------------------------------------
@@ -93,11 +93,11 @@ def test_fp32_travels_as_it_is(dtype):
 @pytest.mark.parametrize("name", BY_BLOCK)
 def test_the_fast_path_is_the_plain_one_bit_for_bit(name, size):
     vector = noise(size)
-    sent, seen = plain(name, vector)
+    sent, expected = plain(name, vector)
     np.testing.assert_array_equal(encode(name, vector), sent)
     decoded = decode(name, sent)
     assert decoded.dtype == np.float32
-    np.testing.assert_array_equal(decoded, seen)
+    np.testing.assert_array_equal(decoded, expected)
 
 
 @given(FINITE)
@@ -131,9 +131,9 @@ def test_a_block_with_a_number_that_is_not_finite_travels_as_not_a_number(name, 
     vector[BLOCK + 5] = bad
     decoded = decode(name, encode(name, vector))
     assert np.isnan(decoded[BLOCK : 2 * BLOCK]).all()
-    others = np.delete(np.arange(vector.size), np.s_[BLOCK : 2 * BLOCK])
+    outside = np.delete(np.arange(vector.size), np.s_[BLOCK : 2 * BLOCK])
     clean = np.where(np.isfinite(vector), vector, 0)
-    np.testing.assert_array_equal(decoded[others], decode(name, encode(name, clean))[others])
+    np.testing.assert_array_equal(decoded[outside], decode(name, encode(name, clean))[outside])
 
 
 @pytest.mark.parametrize("name", BY_BLOCK)

@@ -128,11 +128,11 @@ def test_a_checkpoint_holds_what_was_left_out_beside_what_the_strategy_knows():
     state = strategy.init(vector)._replace(left=np.arange(6, dtype=np.float32))
     vector -= 1
     _, state = strategy.offer(Turn("swap", (0, 3)), vector, Clock(2, 16), state)
-    kept = keep(strategy, vector, Clock(3, 24), state, 24)
-    assert sorted(kept) == [
+    snapshot = keep(strategy, vector, Clock(3, 24), state, 24)
+    assert sorted(snapshot) == [
         f"agreement.{name}" for name in ("counted", "left", "parameters", "position", "sent")
     ]
-    names = {name.removeprefix("agreement."): value for name, value in kept.items()}
+    names = {name.removeprefix("agreement."): value for name, value in snapshot.items()}
     back = take_up(np.zeros(6, np.float32), strategy.init(vector), names)
     assert (back.left == state.left).all()
     assert back.sent.steps == -1, "a step before the checkpoint"

@@ -169,13 +169,16 @@ def test_a_recipe_in_fragments_is_the_recipe_with_these_parts():
 
 @pytest.mark.parametrize("codec", ["bf16", "int4"])
 def test_a_codec_goes_round_the_fragments_whichever_is_named_first(codec):
-    one = fragments(compress(Averaging(every=Steps(4)), codec), 2)
-    other = compress(fragments(Averaging(every=Steps(4)), 2), codec)
+    codec_first = fragments(compress(Averaging(every=Steps(4)), codec), 2)
+    fragments_first = compress(fragments(Averaging(every=Steps(4)), 2), codec)
     start, vector = np.zeros(6, np.float32), np.linspace(0, 1, 6, dtype=np.float32)
-    sent = [w.offer(Turn("swap", (0, 3)), vector, at(2), w.init(start))[0] for w in (one, other)]
+    sent = [
+        w.offer(Turn("swap", (0, 3)), vector, at(2), w.init(start))[0]
+        for w in (codec_first, fragments_first)
+    ]
     assert sent[0].codec == sent[1].codec == codec
     assert sent[0].vector.tobytes() == sent[1].vector.tobytes()
-    assert one.alone == other.alone
+    assert codec_first.alone == fragments_first.alone
 
 
 class Halved(Averaging):

@@ -31,11 +31,11 @@ class RowWiseAdam(torch.optim.Optimizer):
     def step(self):
         (group,) = self.param_groups
         for rows in group["params"]:
-            held = self.state[rows]
-            m = held["m"] = held.get("m", 0 * rows).lerp(rows.grad, 1 - group["beta1"])
+            moments = self.state[rows]
+            m = moments["m"] = moments.get("m", 0 * rows).lerp(rows.grad, 1 - group["beta1"])
             square = rows.grad.square().mean(-1, keepdim=True)
-            v = held["v"] = held.get("v", 0 * square).lerp(square, 1 - group["beta2"])
-            t = held["t"] = held.get("t", 0) + 1
+            v = moments["v"] = moments.get("v", 0 * square).lerp(square, 1 - group["beta2"])
+            t = moments["t"] = moments.get("t", 0) + 1
             root = (v / (1 - group["beta2"] ** t)).sqrt() + group["eps"]
             rows -= group["lr"] * m / (1 - group["beta1"] ** t) / root
 
@@ -135,9 +135,9 @@ def test_rows_of_one_number_step_as_torchs_adam_does_on_the_updates_that_each_ha
     for _ in range(30):
         at = np.flatnonzero(rng.random(6) < 0.4)
         delta = rng.normal(size=(len(at), 1))
-        table[at], moved = outer.update(table[at], delta, tuple(held[at] for held in state))
-        for held, some in zip(state, moved, strict=True):
-            held[at] = some
+        table[at], moved = outer.update(table[at], delta, tuple(array[at] for array in state))
+        for array, some in zip(state, moved, strict=True):
+            array[at] = some
         for row, d in zip(at, delta, strict=True):
             params[row].grad = torch.from_numpy(d.copy())
             adams[row].step()
@@ -182,17 +182,17 @@ def test_gain_is_how_far_a_constant_delta_carries():
 def test_a_delayed_momentum_moves_once_in_so_many_pushes():
     """By hand, N = 2, lr 1/2, momentum 1/4: the momentum is what two pushes bring together."""
     outer = DelayedNesterov(lr=0.5, momentum=0.25, pushes=2)
-    vector, seen = np.zeros(1), []
+    vector, path = np.zeros(1), []
     state = outer.init(vector)
     for delta in (1.0, 3.0, 2.0, 0.0):
         vector, state = outer.update(vector, np.array([delta]), state)
-        seen.append(float(vector[0]))
+        path.append(float(vector[0]))
     # b is 4 after the second push, and 1 + 2 after the fourth
-    assert seen == [-0.5, -0.5 - 0.5 * (3 + 1), -2.5 - 1.0, -3.5 - 0.5 * 0.75]
+    assert path == [-0.5, -0.5 - 0.5 * (3 + 1), -2.5 - 1.0, -3.5 - 0.5 * 0.75]
 
 
 def test_a_function_of_the_users_is_the_whole_step_and_has_no_gain():
-    outer = Descent(lambda held, gradient: held - 0.5 * gradient)
+    outer = Descent(lambda parameters, gradient: parameters - 0.5 * gradient)
     vector, state = outer.update(np.ones(2, np.float32), np.ones(2), ())
     assert (vector == 0.5).all()
     assert (vector.dtype, state, outer.gain) == (np.float32, (), None)

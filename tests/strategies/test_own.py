@@ -63,10 +63,10 @@ def test_the_lines_of_the_docs_keep_the_contract_and_train(documented, data, tmp
 
 
 def test_a_job_with_one_goes_through_plain_values_and_back(documented):
-    asked = job(documented)
-    assert asked.to_dict()["strategy"] == {"recipe": str(documented)}
-    assert Job.from_dict(asked.to_dict()) == asked
-    assert Job.from_dict({**asked.to_dict(), "strategy": str(documented)}) == asked
+    original = job(documented)
+    assert original.to_dict()["strategy"] == {"recipe": str(documented)}
+    assert Job.from_dict(original.to_dict()) == original
+    assert Job.from_dict({**original.to_dict(), "strategy": str(documented)}) == original
 
 
 def test_what_cannot_be_imported_is_told_of_when_it_is_named():
@@ -82,8 +82,8 @@ def test_half_a_strategy_is_told_of_when_it_is_named(own):
 
 def test_one_that_cannot_be_called_is_told_with_its_reason(own):
     name = own("def made(every): ...\n", "made")
-    said = "cannot be made; got made.. missing .* 'every'; it is called without arguments"
-    with pytest.raises(UsageError, match=said):
+    message = "cannot be made; got made.. missing .* 'every'; it is called without arguments"
+    with pytest.raises(UsageError, match=message):
         CustomStrategy(name)
 
 

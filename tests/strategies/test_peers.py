@@ -27,9 +27,9 @@ def test_a_partner_is_another_one_and_all_are_met(graph, count):
 def test_the_exponential_graph_spreads_everything_in_log2_rounds(count):
     slots, knows = tuple(range(count)), {s: {s} for s in range(count)}
     for round_ in range((count - 1).bit_length()):
-        said = {s: set(k) for s, k in knows.items()}
+        before = {s: set(k) for s, k in knows.items()}
         for slot in slots:
-            knows[partner("exponential", slot, slots, round_)] |= said[slot]
+            knows[partner("exponential", slot, slots, round_)] |= before[slot]
     assert all(len(k) == count for k in knows.values())
 
 

@@ -63,7 +63,7 @@ def test_a_rate_above_the_limit_is_lowered_once_no_momentum_is_left():
 def test_a_short_phase_is_by_gradients_and_a_long_one_at_its_start():
     shares = [gradient_share("auto", steps) for steps in (1, 400, 7500, 10_000, 100_000)]
     assert shares == [1.0, 1.0, 1.0, 0.75, 0.075]
-    assert [gradient_share(asked, 100) for asked in (0.0, 0.5, 1)] == [0.0, 0.5, 1.0]
+    assert [gradient_share(share, 100) for share in (0.0, 0.5, 1)] == [0.0, 0.5, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -135,9 +135,9 @@ def test_a_recipe_s_signature_shows_what_it_builds(name):
 
 def test_a_part_that_is_said_is_not_the_recipe_s_choice_even_if_it_is_its_default():
     assert averaging().usual == {"every", "outer", "merge", "codec", "gradients_until"}
-    said = averaging(every=Steps(50), codec="bf16")
-    assert said.usual == {"outer", "merge", "gradients_until"}
-    assert to_plain(said) == {"recipe": "averaging", "every": {"steps": 50}, "codec": "bf16"}
+    recipe = averaging(every=Steps(50), codec="bf16")
+    assert recipe.usual == {"outer", "merge", "gradients_until"}
+    assert to_plain(recipe) == {"recipe": "averaging", "every": {"steps": 50}, "codec": "bf16"}
 
 
 def test_an_error_names_the_recipe_and_the_part_that_the_user_wrote():

@@ -194,8 +194,8 @@ def fed(codec="int4"):
     """A worker and an owner, and a delta of which int4 leaves most out."""
     worker, owner = compress(Averaging(every=Steps(1)), codec), Rounds(codec=codec)
     vector = np.zeros(3)
-    state, held = worker.init(vector), owner.init(start(vector.copy()))
-    return worker, owner, vector, state, held
+    state, owned = worker.init(vector), owner.init(start(vector.copy()))
+    return worker, owner, vector, state, owned
 
 
 def step(vector):
@@ -204,37 +204,37 @@ def step(vector):
 
 
 def test_what_a_codec_leaves_out_comes_with_the_rounds_after():
-    worker, owner, vector, state, held = fed()
+    worker, owner, vector, state, owned = fed()
     for n in range(1, 201):
         message, state = worker.offer(Turn("swap"), step(vector), Clock(n, 8 * n), state)
-        (reply,), held = owner.receive(0, message, frozenset({0}), held)
+        (reply,), owned = owner.receive(0, message, frozenset({0}), owned)
         state = worker.accept(vector, reply.message, state)
-        assert (vector == owner.agreed(held).vector).all()
+        assert (vector == owner.agreed(owned).vector).all()
     np.testing.assert_allclose(vector / 200, [-1.0, -0.06, 0.02], atol=2 / 14 / 200 * 1.2)
 
 
 def test_a_push_that_missed_its_round_leaves_the_feedback_as_it_was():
-    worker, owner, vector, state, held = fed()
+    worker, owner, vector, state, owned = fed()
     message, state = worker.offer(Turn("swap"), step(vector), Clock(1, 8), state)
-    (reply,), held = owner.receive(0, message, frozenset({0}), held)
+    (reply,), owned = owner.receive(0, message, frozenset({0}), owned)
     state = worker.accept(vector, reply.message, state)
     left = state.left.copy()
     assert left.any()
     late, state = worker.offer(Turn("swap"), step(vector), Clock(2, 16), state)
     assert not (state.pending == left).all(), "agreed on, it would be another"
-    state = worker.accept(vector, owner.agreed(held), state)
+    state = worker.accept(vector, owner.agreed(owned), state)
     assert (state.left == left).all(), "nothing of that push was agreed on: it is sent once more"
     again, _ = worker.offer(Turn("swap"), vector, Clock(2, 16), state)
     assert (again.vector == late.vector).all()
 
 
 def test_a_joiner_has_left_nothing_out_and_the_owner_goes_on_with_what_it_left_out():
-    worker, owner, vector, state, held = fed()
+    worker, owner, vector, state, owned = fed()
     message, state = worker.offer(Turn("swap"), step(vector), Clock(1, 8), state)
-    _, held = owner.receive(0, message, frozenset({0}), held)
-    point = owner.agreed(held)
+    _, owned = owner.receive(0, message, frozenset({0}), owned)
+    point = owner.agreed(owned)
     assert point.left.size == 3
-    assert (owner.init(point).left == held.left).all()
+    assert (owner.init(point).left == owned.left).all()
     joiner = worker.accept(vector.copy(), point, worker.init(vector))
     assert not joiner.left.any()
 

@@ -21,11 +21,11 @@ def rows_of(count, width, seed=0):
 def test_a_row_differs_by_half_a_step_of_its_own_scale_at_most(width, exact, name):
     rows, by_row = rows_of(40, width), RowCodec(name, width, exact)
     sent = by_row.encode(rows)
-    came, some = by_row.decode(sent), width - exact
+    decoded, some = by_row.decode(sent), width - exact
     assert sent.size == 40 * by_row.size
     most = abs(rows[:, :some]).max(1) * codec(name).error * 1.0001
-    assert (abs(came - rows)[:, :some].max(1) <= most).all()
-    np.testing.assert_array_equal(came[:, some:], rows[:, some:])
+    assert (abs(decoded - rows)[:, :some].max(1) <= most).all()
+    np.testing.assert_array_equal(decoded[:, some:], rows[:, some:])
 
 
 @pytest.mark.parametrize("name", ["int8", "int4"])
@@ -71,7 +71,7 @@ def test_rows_come_from_their_owners_in_a_codec_that_needs_no_feedback():
 
 def test_beyond_its_bound_what_was_left_of_the_oldest_rows_is_dropped(monkeypatch):
     monkeypatch.setattr(row_codec, "MAX_LEFT_OUT", 6)
-    held = RowErrorFeedback(np.array([9, 1, 4]), np.arange(6.0).reshape(3, 2))
-    after = held.after(np.array([1, 2, 3]), np.array([[7.0, 7.0], [8.0, 0.0], [0.0, 0.0]]))
+    feedback = RowErrorFeedback(np.array([9, 1, 4]), np.arange(6.0).reshape(3, 2))
+    after = feedback.after(np.array([1, 2, 3]), np.array([[7.0, 7.0], [8.0, 0.0], [0.0, 0.0]]))
     assert after.rows.tolist() == [1, 2, 9], "row 3 is whole, and row 4 the oldest"
     assert after.numbers.tolist() == [[7, 7], [8, 0], [0, 1]]

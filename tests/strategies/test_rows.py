@@ -21,9 +21,9 @@ def test_the_rows_that_changed_hold_every_number_that_is_not_zero(numbers, width
     at = numbers_of(rows, width, vector.size)
     assert set(np.flatnonzero(vector)) <= set(at)
     assert sorted(set(at // width)) == rows.tolist()
-    put = np.zeros_like(vector)
-    put[at] = vector[at]
-    np.testing.assert_array_equal(put, vector)
+    scattered = np.zeros_like(vector)
+    scattered[at] = vector[at]
+    np.testing.assert_array_equal(scattered, vector)
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,12 @@ def test_rows_move_owner_and_worker_to_the_bits_of_whole_vectors(outer, codec):
                 vectors[n][touched] -= rng.normal(size=4).astype("f4")
                 for turn in (Turn("push"), Turn("fetch")):
                     clock = Clock(round_ + 1, round_ + 1)
-                    said, states[n] = workers[n].offer(turn, vectors[n], clock, states[n])
-                    [reply], served = policy.receive(n, said, frozenset({0, 1, 2}), served)
-                    for held in (said, reply.message):
-                        sent += sum(a.nbytes for a in (held.vector, held.rows) if a is not None)
+                    request, states[n] = workers[n].offer(turn, vectors[n], clock, states[n])
+                    [reply], served = policy.receive(n, request, frozenset({0, 1, 2}), served)
+                    for message in (request, reply.message):
+                        sent += sum(
+                            a.nbytes for a in (message.vector, message.rows) if a is not None
+                        )
                     if turn.kind == "fetch":
                         states[n] = workers[n].accept(vectors[n], reply.message, states[n])
         ends.append((served.vector, *served.outer, *vectors))

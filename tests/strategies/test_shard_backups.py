@@ -18,14 +18,14 @@ def backup(outer, room=memory):
 def moves(outer, chance, rounds=4):
     """What some rounds do to a shard, and the shard after them."""
     own = chance.normal(size=(COUNT, WIDTH)).astype(np.float32)
-    state, told = outer.init(own), []
+    state, shard_moves = outer.init(own), []
     for n in range(rounds):
         at = np.flatnonzero(chance.random(COUNT) < 0.3)
         delta = chance.normal(size=(at.size, WIDTH)).astype(np.float32)
-        rows, some = outer.update(own[at], delta, tuple(held[at] for held in state))
-        told.append(ShardMove(at, rows, some, {"moments": np.full(2, float(n))}))
-        write(told[-1], own, state, np.zeros(COUNT, np.int32), n + 1)
-    return own, state, told
+        rows, some = outer.update(own[at], delta, tuple(array[at] for array in state))
+        shard_moves.append(ShardMove(at, rows, some, {"moments": np.full(2, float(n))}))
+        write(shard_moves[-1], own, state, np.zeros(COUNT, np.int32), n + 1)
+    return own, state, shard_moves
 
 
 @pytest.mark.parametrize("most", [1, 7, 1000])
@@ -33,20 +33,20 @@ def moves(outer, chance, rounds=4):
 def test_pages_of_a_backup_hold_each_row_that_moved_as_it_is_now(outer, most, monkeypatch):
     monkeypatch.setattr("photinus.strategies.shard_backups.PAGE_NUMBERS", most)
     monkeypatch.setattr("photinus.strategies.shard_backups._BLOCK_NUMBERS", 3 * most)
-    own, state, told = moves(outer, np.random.default_rng(most))
-    kept = backup(outer)
-    for move in told:
-        assert kept.take(from_arrays(to_arrays(move)))
-    start, seen, inner = 0, [], {}
+    own, state, shard_moves = moves(outer, np.random.default_rng(most))
+    copy = backup(outer)
+    for move in shard_moves:
+        assert copy.take(from_arrays(to_arrays(move)))
+    start, rows, inner = 0, [], {}
     while start < COUNT:
-        page, start = kept.page(start)
+        page, start = copy.page(start)
         page = from_arrays(to_arrays(page))
         np.testing.assert_array_equal(page.rows, own[page.at])
-        for held, some in zip(state, page.outer, strict=True):
-            np.testing.assert_array_equal(some, held[page.at])
-        seen += page.at.tolist()
+        for array, some in zip(state, page.outer, strict=True):
+            np.testing.assert_array_equal(some, array[page.at])
+        rows += page.at.tolist()
         inner = dict(page.inner)
-    assert seen == sorted({int(row) for move in told for row in move.at})
+    assert rows == sorted({int(row) for move in shard_moves for row in move.at})
     assert inner["moments"].tolist() == [3.0, 3.0], "of the last round"
 
 
@@ -58,25 +58,25 @@ def test_a_shard_that_never_moved_is_one_page_without_rows():
 
 def test_room_is_taken_for_the_rows_that_moved_only(monkeypatch):
     monkeypatch.setattr("photinus.strategies.shard_backups._BLOCK_NUMBERS", 2 * WIDTH)
-    asked = []
+    requests = []
 
     def room(shape, dtype, whole):
-        asked.append((shape, whole))
+        requests.append((shape, whole))
         return np.zeros(shape, dtype)
 
-    kept = backup(RowAdagrad(), room)
+    copy = backup(RowAdagrad(), room)
     for at in ([1], [5], [1, 5], [0, 7, 9]):
         rows = np.ones((len(at), WIDTH), np.float32)
-        assert kept.take(ShardMove(np.array(at), rows, (rows[:, :1],)))
+        assert copy.take(ShardMove(np.array(at), rows, (rows[:, :1],)))
     block = [((2, WIDTH), 4 * COUNT * (WIDTH + 1)), ((2, 1), 4 * COUNT * (WIDTH + 1))]
-    assert asked == 3 * block, "five rows, of which two moved twice"
-    assert kept.page(0)[0].at.tolist() == [0, 1, 5, 7, 9]
+    assert requests == 3 * block, "five rows, of which two moved twice"
+    assert copy.page(0)[0].at.tolist() == [0, 1, 5, 7, 9]
 
 
 def test_a_backup_without_room_for_a_row_takes_none():
-    kept = backup(Adagrad(), lambda shape, dtype, whole: None)
+    copy = backup(Adagrad(), lambda shape, dtype, whole: None)
     rows = np.ones((1, WIDTH), np.float32)
-    assert not kept.take(ShardMove(np.array([3]), rows, (rows,)))
+    assert not copy.take(ShardMove(np.array([3]), rows, (rows,)))
 
 
 def test_the_next_rows_that_moved_are_told_in_order_to_the_last():

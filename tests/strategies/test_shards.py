@@ -22,10 +22,10 @@ def begun(strategy, rows=4):
         np.empty(0, np.int64), np.empty((0, WIDTH)), tuple(o[:0] for o in state.outer)
     )
     moved = moved._replace(outer=tuple(np.empty((0, 1)) for _ in state.outer))
-    came = Message(
+    message = Message(
         "agreed", np.ones(4), rows=np.array([1, 3]), version=1, table=RowExchange(moved=moved)
     )
-    return vector, strategy.accept(vector, came, state)
+    return vector, strategy.accept(vector, message, state)
 
 
 def test_the_rows_that_came_are_written_and_only_what_changed_is_offered():
@@ -58,8 +58,8 @@ def test_by_time_what_was_left_out_of_a_row_that_is_not_read_stays():
     vector[6] += 0.5
     message, state = strategy.offer(Turn("meet"), vector, Clock(1, 4, seconds=1.0), state)
     assert message.rows.tolist() == [3]
-    kept = dict(zip(state.pending.rows.tolist(), state.pending.numbers, strict=True))
-    assert np.array_equal(kept[1], left[0])
+    pending = dict(zip(state.pending.rows.tolist(), state.pending.numbers, strict=True))
+    assert np.array_equal(pending[1], left[0])
 
 
 def test_what_a_round_did_to_the_own_shard_is_taken_up_in_place():
@@ -67,10 +67,10 @@ def test_what_a_round_did_to_the_own_shard_is_taken_up_in_place():
     vector, state = begun(strategy)
     own = state.own
     moved = ShardMove(np.array([1]), np.full((1, WIDTH), 9.0), (np.full((1, 1), 4.0),))
-    told = Message(
+    message = Message(
         "agreed", np.empty(0), rows=np.empty(0, np.int64), version=2, table=RowExchange(moved=moved)
     )
-    state = strategy.accept(vector, told, state)
+    state = strategy.accept(vector, message, state)
     assert own is state.own
     assert own.tolist() == [[0, 1], [9, 9]]
     assert state.outer[0].tolist() == [0.0, 4.0]
@@ -91,10 +91,10 @@ def test_rounds_are_due_before_the_first_step_and_until_nobody_has_any_left():
     for steps, is_due in ((1, True), (0, False)):
         assert strategy.due(closing, state)
         _, state = strategy.offer(Turn("meet"), vector, closing, state)
-        told = Message(
+        answer = Message(
             "agreed", np.empty(0), rows=np.empty(0, np.int64), table=RowExchange(moved=nothing)
         )
-        state = strategy.accept(vector, told._replace(since=Clock(steps)), state)
+        state = strategy.accept(vector, answer._replace(since=Clock(steps)), state)
         assert bool(strategy.due(closing, state)) == is_due
 
 
@@ -159,11 +159,11 @@ def test_a_table_has_whole_rows_and_nothing_beside_it(numbers, floats, wrong):
         )
 
 
-def told(rows, came, version):
+def agreed(rows, numbers, version):
     """The answer to a round that brings some rows, and moves none of the own shard."""
-    nothing = ShardMove(np.empty(0, np.int64), came[:0], ())
+    nothing = ShardMove(np.empty(0, np.int64), numbers[:0], ())
     return Message(
-        "agreed", came.ravel(), rows=rows, version=version, table=RowExchange(moved=nothing)
+        "agreed", numbers.ravel(), rows=rows, version=version, table=RowExchange(moved=nothing)
     )
 
 
@@ -186,16 +186,18 @@ def test_what_was_applied_and_what_is_left_out_add_up_to_all_deltas(codec, exact
     wanted, applied = np.zeros((count, width)), np.zeros((count, width))
     for version in range(40):
         rows = np.flatnonzero(chance.random(count) < 0.5)
-        came = chance.standard_normal((rows.size, width)).astype(np.float32)
-        state = strategy.accept(vector, told(rows, came, version), state)
-        delta = 10.0 ** chance.uniform(-3, 3, (rows.size, 1)) * chance.standard_normal(came.shape)
+        numbers = chance.standard_normal((rows.size, width)).astype(np.float32)
+        state = strategy.accept(vector, agreed(rows, numbers, version), state)
+        delta = 10.0 ** chance.uniform(-3, 3, (rows.size, 1)) * chance.standard_normal(
+            numbers.shape
+        )
         vector.reshape(-1, width)[rows] -= delta.astype(np.float32)
-        wanted[rows] += came - vector.reshape(-1, width)[rows]
+        wanted[rows] += numbers - vector.reshape(-1, width)[rows]
         lost, _ = strategy.offer(Turn("meet"), vector, Clock(version, 8), state)
         message, state = strategy.offer(Turn("meet"), vector, Clock(version, 8), state)
         np.testing.assert_array_equal(lost.vector, message.vector)
         applied += pushed(strategy, message, count)
-    state = strategy.accept(vector, told(rows[:0], came[:0], 40), state)
+    state = strategy.accept(vector, agreed(rows[:0], numbers[:0], 40), state)
     left = np.zeros((count, width))
     left[state.left_rows] = state.left.reshape(-1, width)
     assert abs(left).max() > 0.01, "the codec leaves something out"
@@ -206,13 +208,13 @@ def test_what_was_applied_and_what_is_left_out_add_up_to_all_deltas(codec, exact
 def test_who_restores_a_shard_drops_what_was_left_out_before_a_checkpoint():
     strategy = Sharded(every=Steps(1), rows=WIDTH, codec="int8")
     vector, own = np.zeros(8, np.float32), np.zeros(4, np.float32)
-    held = {"left_rows": np.array([3]), "left": np.array([0.5, 0.25], np.float32)}
+    left_out = {"left_rows": np.array([3]), "left": np.array([0.5, 0.25], np.float32)}
     for is_behind in (False, True):
         heal = Message("heal", own.copy(), table=RowExchange(is_behind=is_behind))
-        state = strategy.accept(vector, heal, strategy.init(vector))._replace(**held)
+        state = strategy.accept(vector, heal, strategy.init(vector))._replace(**left_out)
         _, state = strategy.offer(Turn("meet"), vector, Clock(), state)
-        came = np.ones((2, WIDTH), np.float32)
-        state = strategy.accept(vector, told(np.array([1, 3]), came, 1), state)
+        numbers = np.ones((2, WIDTH), np.float32)
+        state = strategy.accept(vector, agreed(np.array([1, 3]), numbers, 1), state)
         message, _ = strategy.offer(Turn("meet"), vector, Clock(1, 8), state)
         assert message.rows.tolist() == ([] if is_behind else [3])
 

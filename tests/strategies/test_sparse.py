@@ -29,10 +29,10 @@ def mostly_zero(size, some=5, dtype="f4"):
 def test_what_is_gathered_is_scattered_to_the_same_bits(dtype, size, places):
     vector = np.zeros(size, dtype)
     vector[[place for place in places if place < size]] = 7
-    found = gather(vector)
-    if found is not None:
-        assert found[0].nbytes + found[1].nbytes < vector.nbytes
-        whole = scatter(*found)
+    gathered = gather(vector)
+    if gathered is not None:
+        assert gathered[0].nbytes + gathered[1].nbytes < vector.nbytes
+        whole = scatter(*gathered)
         assert whole.dtype == vector.dtype
         np.testing.assert_array_equal(whole, vector)
 
@@ -40,12 +40,12 @@ def test_what_is_gathered_is_scattered_to_the_same_bits(dtype, size, places):
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("size", [4096, 5001])
 def test_a_message_in_any_codec_comes_back_to_the_bit_over_the_wire(codec, size):
-    said = Message("push", encode(codec, mostly_zero(size)), codec=codec)
-    frame = message_to(SEAT.frame("push"), to_sparse(said))
-    [heard] = Decoder().feed(b"".join(encode_frame(frame)))
-    assert "kept" in heard.arrays
-    assert heard.size_bytes < said.vector.nbytes / 2
-    np.testing.assert_array_equal(message_of(heard).vector, said.vector)
+    message = Message("push", encode(codec, mostly_zero(size)), codec=codec)
+    frame = message_to(SEAT.frame("push"), to_sparse(message))
+    [received] = Decoder().feed(b"".join(encode_frame(frame)))
+    assert "kept" in received.arrays
+    assert received.size_bytes < message.vector.nbytes / 2
+    np.testing.assert_array_equal(message_of(received).vector, message.vector)
 
 
 def test_a_minus_zero_and_a_nan_travel():

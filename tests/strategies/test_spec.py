@@ -90,8 +90,8 @@ def test_the_guard_leaves_learning_rates_and_the_users_functions_alone(strategy)
 
 
 def test_a_delayed_momentum_waits_for_as_many_pushes_as_there_are_workers():
-    asked = every_ten(diloco, release="immediate", outer=DelayedNesterov())
-    tamed, warnings = asked.settled(EIGHT)
+    spec = every_ten(diloco, release="immediate", outer=DelayedNesterov())
+    tamed, warnings = spec.settled(EIGHT)
     assert (tamed.outer.pushes, warnings) == (8, [])
 
 
@@ -149,9 +149,9 @@ def test_rounds_of_less_than_half_their_usual_length_are_told():
 
 def test_a_trigger_that_was_asked_for_is_kept():
     few = PhaseFacts(workers=4, steps=60)
-    for asked in (averaging(every=Steps(50)), recipes.post_local(every=Steps(16))):
-        settled, warnings = asked.settled(few)
-        assert settled.every == asked.every
+    for spec in (averaging(every=Steps(50)), recipes.post_local(every=Steps(16))):
+        settled, warnings = spec.settled(few)
+        assert settled.every == spec.every
         assert warnings == []
 
 
