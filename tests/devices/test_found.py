@@ -26,7 +26,7 @@ class Cards:
     """What torch tells of two cards."""
 
     def __init__(self, free=GIB, broken=""):
-        self.free, self.broken, self.told = free, broken, []
+        self.free, self.broken, self.calls = free, broken, []
 
     def is_available(self):
         return not self.broken
@@ -42,10 +42,10 @@ class Cards:
             raise RuntimeError(self.broken)
 
     def set_device(self, index):
-        self.told.append(index)
+        self.calls.append(index)
 
     def set_per_process_memory_fraction(self, share):
-        self.told.append(share)
+        self.calls.append(share)
 
     def mem_get_info(self, index):
         return self.free, 8 * GIB
@@ -55,14 +55,14 @@ class Cards:
 def cards(monkeypatch):
     """Has torch tell of cards for CUDA, and of nothing else."""
 
-    def put(**fields):
+    def install(**fields):
         cards, none = Cards(**fields), Cards(broken="none")
         named = {"cuda": cards}
         monkeypatch.setattr(torch, "get_device_module", lambda kind: named.get(kind, none))
         monkeypatch.setattr(platforms, "is_installed", bool)
         return cards
 
-    yield put
+    yield install
     TaskResources().bind()
 
 
@@ -96,24 +96,24 @@ def test_cards_are_found_by_number(cards):
 
 
 def test_a_device_that_is_there_gets_its_number_and_is_held(cards):
-    told = cards().told
+    calls = cards().calls
     assert [ready("cuda"), ready("cuda:1")] == ["cuda:0", "cuda:1"]
-    assert told == [0, 1]
+    assert calls == [0, 1]
 
 
 def test_a_fraction_of_a_card_caps_this_process_memory(cards, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    told = cards().told
+    calls = cards().calls
     TaskResources({"gpu": ["0"]}, {"gpu": 0.25}).bind()
     ready("cuda")
-    assert told == [0, 0.25]
+    assert calls == [0, 0.25]
 
 
 def test_a_fraction_of_another_resource_caps_no_card(cards):
-    told = cards().told
+    calls = cards().calls
     TaskResources({"fpga": ["0"]}, {"fpga": 0.25}).bind()
     ready("cuda")
-    assert told == [0]
+    assert calls == [0]
 
 
 @pytest.mark.parametrize(
