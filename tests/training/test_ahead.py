@@ -21,30 +21,30 @@ def numbers(batch):
     return batch.features[:, 0].astype(np.int64)
 
 
-def ahead(steps, asked=None):
-    asked = [] if asked is None else asked
+def ahead(steps, calls=None):
+    calls = [] if calls is None else calls
 
     def rows(batch, position):
-        asked.append((position, numbers(batch).tolist()))
+        calls.append((position, numbers(batch).tolist()))
         return numbers(batch)
 
     return LookaheadFeed(feed(), steps, rows)
 
 
 def test_it_hands_out_what_was_asked_for_and_nothing_more():
-    plain, asked = feed(), []
+    plain, calls = feed(), []
     every, reached = [], []
     for batch in plain:
         every.append(numbers(batch).tolist())
         reached.append(plain.position)
-    one, seen = ahead(4, asked), []
+    one, batches = ahead(4, calls), []
     while (rows := one.asks()).size:
         some = [numbers(batch).tolist() for batch in one]
         assert rows.tolist() == sorted({number for batch in some for number in batch})
-        seen += some
-        assert one.position == reached[len(seen) - 1]
-    assert seen == every
-    assert asked == list(zip(reached, every, strict=True))
+        batches += some
+        assert one.position == reached[len(batches) - 1]
+    assert batches == every
+    assert calls == list(zip(reached, every, strict=True))
     assert (one.rows, one.epochs) == (20, 2.0)
 
 
@@ -113,18 +113,18 @@ def test_the_next_batch_is_sent_while_the_last_one_is_trained_on(always):
 
 
 def test_two_batches_are_sent_at_once_and_handed_out_in_their_order(always):
-    second_is_sent, count, came = threading.Event(), itertools.count(), []
+    second_is_sent, count, waited = threading.Event(), itertools.count(), []
 
     def send(batch):
         if next(count):
             second_is_sent.set()
         else:
-            came.append(second_is_sent.wait(60))
+            waited.append(second_is_sent.wait(60))
         return batch
 
     batches = [numbers(batch).tolist() for batch in AheadFeed(feed(), send)]
     assert batches == [numbers(batch).tolist() for batch in feed()]
-    assert came == [True]
+    assert waited == [True]
 
 
 def test_small_batches_are_not_sent_ahead():

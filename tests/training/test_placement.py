@@ -66,8 +66,8 @@ def test_on_an_opencl_device_the_model_stays_and_its_products_do_not(opencl, cap
     np.testing.assert_allclose(gradient, plain.learn(BATCH, 8)[0], rtol=1e-5)
     assert not isinstance(inner, DeviceOptimizer)
     assert sum(model.offload.counts.values()) == 4, "each step a product each way"
-    told = f"device {opencl.name}: a step computes 1 addmm, 1 mm there, and none of them here"
-    assert [record.getMessage() for record in caplog.records] == [told]
+    message = f"device {opencl.name}: a step computes 1 addmm, 1 mm there, and none of them here"
+    assert [record.getMessage() for record in caplog.records] == [message]
     assert model.measure(BATCH) == plain.measure(BATCH)
 
 

@@ -147,5 +147,5 @@ class Told(LogisticStage):
 )
 def test_a_stage_knows_until_when_its_workers_agree_on_every_step(strategy, workers, shares):
     phases = split(Told(features=2, classes=2, epochs=2.0, batch_size=10), strategy, workers)
-    told = [phase.stage_for(workers, phase.span(1000)) for phase in phases]
-    assert told == shares
+    until = [phase.stage_for(workers, phase.span(1000)) for phase in phases]
+    assert until == shares

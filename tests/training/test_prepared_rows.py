@@ -68,14 +68,14 @@ def test_identity_by_a_copy_gives_the_same_bits(tiny, monkeypatch):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_layers_prepared_rows_are_gone_when_the_next_ones_are_made(tiny, monkeypatch, workers):
-    made, alive = [], []
+    references, alive = [], []
     usual = Rows.mapped
 
     def watched(rows, function):
         gc.collect()
-        alive.append(sum(known() is not None for known in made))
+        alive.append(sum(reference() is not None for reference in references))
         mapped = usual(rows, function)
-        made.append(weakref.ref(mapped.features))
+        references.append(weakref.ref(mapped.features))
         return mapped
 
     dbn = DBN(
@@ -90,5 +90,5 @@ def test_a_layers_prepared_rows_are_gone_when_the_next_ones_are_made(tiny, monke
     phases = tuple(Phase(stage=stage, strategy=all_reduce()) for stage in dbn.stages())
     plan = TrainingPlan(phases=phases, workers=workers)
     SimulatedEngine().run(tiny.assignment(plan))
-    assert len(made) == 2 * workers
+    assert len(references) == 2 * workers
     assert max(alive) < workers + 1, "no more than one layer's for each worker"

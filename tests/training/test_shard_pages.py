@@ -19,7 +19,7 @@ def _small_pages(monkeypatch):
     monkeypatch.setattr(shard_pages, "_KEPT_NUMBERS", 1 << 22)
 
 
-def held(rows=20, width=3, moved=None):
+def shard_state(rows=20, width=3, moved=None):
     """A shard that was loaded whole, or one of which some rows have moved since the start."""
     rng = np.random.default_rng(0)
     outer = (rng.random(rows), rng.random(rows * width))
@@ -32,7 +32,7 @@ def held(rows=20, width=3, moved=None):
     return state._replace(moved=marks, first=np.zeros((2, width)))
 
 
-def told(pages, into, most=10**6):
+def received(pages, into, most=10**6):
     """Takes pages in as the driver does; returns how many came."""
     count = 0
     try:
@@ -49,11 +49,11 @@ def told(pages, into, most=10**6):
 
 
 def test_it_is_told_as_it_was_however_often_its_rows_move_meanwhile():
-    state, into, rng = held(), {}, np.random.default_rng(1)
+    state, into, rng = shard_state(), {}, np.random.default_rng(1)
     before = [state.own.ravel().copy(), *(outer.copy() for outer in state.outer)]
     copy, rounds = ShardCopy(state), 0
     while not copy.is_over:
-        assert told(copy.pages(1), into) == 1
+        assert received(copy.pages(1), into) == 1
         at = np.flatnonzero(rng.random(20) < 0.4)
         copy.moving(at)
         state.own[at] += 1
@@ -63,16 +63,16 @@ def test_it_is_told_as_it_was_however_often_its_rows_move_meanwhile():
     assert rounds == 10 + 3 + 10, "two rows of three numbers, or seven of one, fit a page"
     for name, array in zip(("vector", "outer.0", "outer.1"), before, strict=True):
         assert np.array_equal(into[name], array)
-    assert told(copy.pages(1), into) == 0
+    assert received(copy.pages(1), into) == 0
 
 
 def test_of_a_shard_that_began_at_the_start_only_the_rows_that_moved_are_told():
     at = np.array([0, 3, 4, 11, 12, 13, 19])
-    state, into, rng = held(moved=at), {}, np.random.default_rng(1)
+    state, into, rng = shard_state(moved=at), {}, np.random.default_rng(1)
     before = [state.own[at].copy(), *(outer.reshape(20, -1)[at].copy() for outer in state.outer)]
     copy = ShardCopy(state)
     while not copy.is_over:
-        assert told(copy.pages(1), into) == 1
+        assert received(copy.pages(1), into) == 1
         moving = np.flatnonzero(rng.random(20) < 0.4)
         copy.moving(moving)
         state.own[moving] += 1
@@ -87,7 +87,7 @@ def test_of_a_shard_that_began_at_the_start_only_the_rows_that_moved_are_told():
 
 def test_a_shard_of_which_no_row_has_moved_is_two_pages():
     into = {}
-    assert told(ShardCopy(held(moved=[])).pages(), into) == 1
+    assert received(ShardCopy(shard_state(moved=[])).pages(), into) == 1
     assert list(into) == ["first"]
 
 
@@ -103,7 +103,7 @@ def answers(asks, files):
 
 def test_rows_that_moved_are_written_over_those_of_the_start():
     start = np.arange(60.0).reshape(20, 3)
-    now = held()
+    now = shard_state()
     at = np.array([1, 2, 3, 8, 19])
     files = {"at": at[:, None], "first": sample_of(start), "vector": now.own[at]}
     files["outer.0"] = now.outer[0][at, None]
@@ -126,14 +126,14 @@ def test_a_start_that_is_drawn_otherwise_than_for_the_checkpoint_is_refused():
 
 def test_where_much_is_kept_aside_more_is_told_at_once(monkeypatch):
     monkeypatch.setattr(shard_pages, "_KEPT_NUMBERS", 30)
-    copy = ShardCopy(held())
-    assert told(copy.pages(1), {}) == 1
+    copy = ShardCopy(shard_state())
+    assert received(copy.pages(1), {}) == 1
     copy.moving(np.arange(20))  # 18 · 3 + 20 + 20 · 3 numbers
-    assert told(copy.pages(1), {}) == 1 + 4
+    assert received(copy.pages(1), {}) == 1 + 4
 
 
 def test_no_more_is_told_than_is_wanted():
-    copy = ShardCopy(held(), is_last=True)
+    copy = ShardCopy(shard_state(), is_last=True)
     pages = copy.pages()
     assert next(pages).is_last
     with pytest.raises(StopIteration):
@@ -145,15 +145,15 @@ def test_a_shard_without_rows_is_told_by_one_page_without_numbers():
     nothing = np.empty((0, 3))
     copy = ShardCopy(ShardState(nothing, (), np.empty(0, np.int64), nothing))
     into = {}
-    assert told(copy.pages(), into) == 1
+    assert received(copy.pages(), into) == 1
     assert copy.is_over
     assert into["vector"].size == 0
 
 
 def test_a_row_that_is_longer_than_a_page_is_told_whole():
     into = {}
-    assert told(ShardCopy(held(rows=4, width=11)).pages(), into) == 4 + 1 + 4
-    assert np.array_equal(into["vector"], held(rows=4, width=11).own.ravel())
+    assert received(ShardCopy(shard_state(rows=4, width=11)).pages(), into) == 4 + 1 + 4
+    assert np.array_equal(into["vector"], shard_state(rows=4, width=11).own.ravel())
 
 
 def test_what_is_fetched_lies_where_there_is_room_or_is_refused():

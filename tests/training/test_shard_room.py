@@ -48,8 +48,8 @@ def test_a_worker_with_room_for_its_shard_alone_keeps_no_backup_of_rows_that_mov
         for at, is_kept in ((None, True), (3, arrays > 1)):  # of rows 0, 2, 4 and 6
             move = nothing if at is None else ShardMove(np.array([at]), rows, ())
             table = RowExchange(moved=nothing, guarded=move)
-            told = Message("agreed", vector[:0], rows=np.zeros(0, np.int64), table=table)
-            state = strategy.accept(vector, told, state)
+            message = Message("agreed", vector[:0], rows=np.zeros(0, np.int64), table=table)
+            state = strategy.accept(vector, message, state)
             assert (state.backup is not None) is is_kept
 
 

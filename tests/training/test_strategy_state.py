@@ -24,9 +24,9 @@ ALL_OF_IT = SimpleNamespace(alone=("parameters", "left", "sent", "counted"))
 
 
 def test_arrays_clocks_and_parameters_come_back_as_old_as_they_were():
-    kept = keep(ALL_OF_IT, np.full(3, 7.0), NOW, STATE, 240)
-    assert all(value.ndim == 1 for value in kept.values()), "as frames carry them"
-    inner, mine = split({"momentum": np.ones(2), **kept})
+    snapshot = keep(ALL_OF_IT, np.full(3, 7.0), NOW, STATE, 240)
+    assert all(value.ndim == 1 for value in snapshot.values()), "as frames carry them"
+    inner, mine = split({"momentum": np.ones(2), **snapshot})
     assert list(inner) == ["momentum"]
     vector = np.zeros(3)
     state = take_up(vector, FRESH, mine)
@@ -40,11 +40,11 @@ def test_arrays_clocks_and_parameters_come_back_as_old_as_they_were():
 
 def test_what_is_kept_does_not_change_when_the_worker_goes_on():
     vector, left = np.zeros(3), np.zeros(3)
-    kept = keep(ALL_OF_IT, vector, NOW, STATE._replace(left=left), 240)
+    snapshot = keep(ALL_OF_IT, vector, NOW, STATE._replace(left=left), 240)
     vector += 1
     left += 1
-    assert not kept["agreement.parameters"].any()
-    assert not kept["agreement.left"].any()
+    assert not snapshot["agreement.parameters"].any()
+    assert not snapshot["agreement.left"].any()
 
 
 def test_where_nothing_is_alone_nothing_is_kept():
