@@ -66,11 +66,11 @@ def compared(name: str, make, of: SimpleNamespace, steps: int) -> None:
         assert np.array_equal(gradients[how], gradients["keep"])
         share = peaks[how] / peaks["keep"]
         processor, clock = (min(column) for column in zip(*times, strict=True))
-        kept = [min(column) for column in zip(*spent["keep"], strict=True)]
+        least = [min(column) for column in zip(*spent["keep"], strict=True)]
         print(
             f"{name:12} {how:10} {peaks[how] / 2**20:8.1f} MiB ({share:.2f})"
-            f" {processor:6.3f} s of the processor ({processor / kept[0]:.2f})"
-            f" {clock:6.3f} s ({clock / kept[1]:.2f})"
+            f" {processor:6.3f} s of the processor ({processor / least[0]:.2f})"
+            f" {clock:6.3f} s ({clock / least[1]:.2f})"
         )
         assert name != "transformer" or share <= MOST.get(how, 1.0), "the goal is missed"
 

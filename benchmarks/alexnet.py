@@ -136,12 +136,12 @@ def one(a: argparse.Namespace) -> None:
         before = {n: ("ip", "netns", "exec", f"h{n}") for n in range(WORKERS)}
         engine = LocalEngine(host=DRIVER, before=before.__getitem__)
     began = time.time()
-    got = measured(a.net, a.one, a.steps, a.batch, engine)
-    told = simulated(a.net, a.one, a.steps, a.batch, got.step_seconds)
-    off = got.mega_bytes / told.mega_bytes - 1
+    real = measured(a.net, a.one, a.steps, a.batch, engine)
+    virtual = simulated(a.net, a.one, a.steps, a.batch, real.step_seconds)
+    off = real.mega_bytes / virtual.mega_bytes - 1
     print(
-        f"{a.one} | {got.rounds} | {got.mega_bytes:,.1f} | {told.mega_bytes:,.1f} | {off:+.2%} | "
-        f"{got.seconds:.1f} | {told.seconds:.1f} | {got.step_seconds:.2f} | "
+        f"{a.one} | {real.rounds} | {real.mega_bytes:,.1f} | {virtual.mega_bytes:,.1f} | {off:+.2%}"
+        f" | {real.seconds:.1f} | {virtual.seconds:.1f} | {real.step_seconds:.2f} | "
         f"{time.time() - began:.0f}",
         flush=True,
     )

@@ -119,8 +119,8 @@ def gloo(numbers: int, rounds: int) -> tuple[float, float]:
         )
         for rank in range(WORKERS)
     ]
-    said = [child.communicate()[0] for child in children]
-    return float(said[0]), 2 * 2 * (WORKERS - 1) / WORKERS * numbers * 4 / 1e6
+    outputs = [child.communicate()[0] for child in children]
+    return float(outputs[0]), 2 * 2 * (WORKERS - 1) / WORKERS * numbers * 4 / 1e6
 
 
 def in_gloo(numbers: int, rounds: int) -> None:
@@ -174,9 +174,9 @@ def main() -> None:
     base = statistics.median(seconds for seconds, _ in taken[first])
     print(f"way | ms a round | of {first} | MB")
     print("--- | --- | --- | ---")
-    for name, told in taken.items():
-        middle = statistics.median(seconds for seconds, _ in told)
-        print(f"{name} | {1e3 * middle:.0f} | {middle / base:.2f} | {told[0][1]:.0f}")
+    for name, measurements in taken.items():
+        middle = statistics.median(seconds for seconds, _ in measurements)
+        print(f"{name} | {1e3 * middle:.0f} | {middle / base:.2f} | {measurements[0][1]:.0f}")
     return None
 
 

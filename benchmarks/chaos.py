@@ -235,13 +235,13 @@ def main(engine: str, way: str, seconds: float, *, is_harmed: bool, share: float
         faults = planned(seconds).noted_in(str(diary)) if is_harmed else Faults()
         watch = trained(engine, way, seconds, faults, share, Path(place))
         notes = [json.loads(line) for line in diary.read_text().splitlines()]
-        found = audit(Path(place) / "ledger.jsonl")
+        audited = audit(Path(place) / "ledger.jsonl")
     begin = watch.applied[0][0] + WARM_SECONDS / 2
     end = min(begin + seconds, watch.applied[-1][0])
     rate = watch.between(begin, end) / (end - begin)
     notes = [note for note in notes if begin <= note["unix_seconds"] < end]
     lost = away(notes, watch, begin, end)
-    told = {
+    result = {
         "engine": engine,
         "way": way,
         "share of a core": share or None,
@@ -251,10 +251,10 @@ def main(engine: str, way: str, seconds: float, *, is_harmed: bool, share: float
         "away": round(lost, 1),
         "capacity left": round(1 - lost / (WORKERS * (end - begin)), 4),
         "load": round(os.getloadavg()[0], 1),
-        "exact": found.is_exact,
-        "ledger": str(found),
+        "exact": audited.is_exact,
+        "ledger": str(audited),
     }
-    print(json.dumps(told), flush=True)
+    print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

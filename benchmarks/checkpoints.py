@@ -87,10 +87,10 @@ def rounds(repeats: int) -> None:
     shares = []
     for number in range(repeats):
         turn = [1e9, 1.0] if number % 2 else [1.0, 1e9]
-        found = {seconds: speed(seconds) for seconds in turn}
-        (made, saved), (plain, _) = found[1.0], found[1e9]
-        shares.append(made / plain)
-        print(f"{made:.0f} examples/s with {saved} checkpoints, {plain:.0f} without", flush=True)
+        speeds = {seconds: speed(seconds) for seconds in turn}
+        (saving, saved), (plain, _) = speeds[1.0], speeds[1e9]
+        shares.append(saving / plain)
+        print(f"{saving:.0f} examples/s with {saved} checkpoints, {plain:.0f} without", flush=True)
     print(f"kept: {statistics.median(shares):.1%} (median of {repeats})")
 
 

@@ -83,12 +83,12 @@ def pictures(places, part="train"):
 
 def draw(target, files):
     """Draws the curves that were kept, those of all files together."""
-    kept = [one for file in files for one in json.loads(Path(file).read_text())]
-    workers = {one["workers"] for one in kept}
-    counts = ["" if len(workers) == 1 else f", {one['workers']} workers" for one in kept]
+    results = [one for file in files for one in json.loads(Path(file).read_text())]
+    workers = {one["workers"] for one in results}
+    counts = ["" if len(workers) == 1 else f", {one['workers']} workers" for one in results]
     series = [
         Series(one["strategy"] + count, one["curve"])
-        for one, count in zip(kept, counts, strict=True)
+        for one, count in zip(results, counts, strict=True)
     ]
     loss = f"loss, {workers.pop()} workers" if len(workers) == 1 else "loss"
     title = "CIFAR-10's tutorial network"
@@ -96,7 +96,7 @@ def draw(target, files):
     Path(target).write_text(curves(figure))
 
 
-def asked():
+def parse_options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "places", nargs="*", help="a folder with CIFAR-10, else noise; kept curves to draw"
@@ -115,7 +115,7 @@ def asked():
 
 
 def main():
-    settings = asked()
+    settings = parse_options()
     if settings.draw:
         draw(settings.draw, settings.places)
         return
@@ -125,7 +125,7 @@ def main():
     how = f"{settings.dtype}, {settings.precision}, {settings.engine}"
     print(f"{settings.iterations} iterations of {BATCH}, {how}")
     print(f"{'':>12} {'workers':>8} {'first':>9} {'last':>9} {'apart':>9} {'test error':>11}")
-    kept = []
+    results = []
     for text in settings.strategies:
         parts = json.loads(text) if text.startswith("{") else {"recipe": text}
         strategy = from_plain(parts)
@@ -144,11 +144,11 @@ def main():
                 f" {metrics['error']:11.2%}",
                 flush=True,
             )
-            kept.append(
+            results.append(
                 {"strategy": name, "workers": workers, "curve": [*map(list, thinned(points))]}
             )
             if settings.keep:
-                Path(settings.keep).write_text(json.dumps(kept))
+                Path(settings.keep).write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

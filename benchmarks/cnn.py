@@ -87,9 +87,9 @@ class Ours:
         self.waited = 0.0
         read = self.model._read
 
-        def timed(*given):
+        def timed(*arguments):
             start = time.process_time()
-            x = read(*given)
+            x = read(*arguments)
             self.waited += time.process_time() - start
             return x
 
@@ -155,11 +155,11 @@ def take_turns(ways, settings):
                 rates[name].append(settings.batch * settings.steps / spent)
                 idle[name].append(way.waited / spent)
     print(f"{'':>18} {'images/s':>9} {'ratio':>6} {'waits for images':>17}")
-    for name, found in rates.items():
-        pairs = zip(found, rates["plain PyTorch"], strict=True)
-        ratio = statistics.median(one / other for one, other in pairs)
+    for name, speeds in rates.items():
+        pairs = zip(speeds, rates["plain PyTorch"], strict=True)
+        ratio = statistics.median(first / second for first, second in pairs)
         waits = f"{statistics.median(idle[name]):17.1%}" if name != "plain PyTorch" else ""
-        print(f"{name:>18} {statistics.median(found):9,.0f} {ratio:6.2f} {waits}")
+        print(f"{name:>18} {statistics.median(speeds):9,.0f} {ratio:6.2f} {waits}")
 
 
 if __name__ == "__main__":

@@ -102,17 +102,17 @@ def spark() -> Callable[[str, Path], Iterator[Verdict]]:
 
 def columns(engines: set[str]) -> list[Column]:
     """What is run, engine by engine."""
-    found: list[Column] = []
+    result: list[Column] = []
     if "simulator" in engines:
-        found += [("1 to 7 workers, no fault", plain)]
-        found += [(name, harmed(name)) for name in SIMULATED]
-        found += [(f"{SEEDS} schedules by chance", by_chance), ("driver lost, resumed", resumed)]
+        result += [("1 to 7 workers, no fault", plain)]
+        result += [(name, harmed(name)) for name in SIMULATED]
+        result += [(f"{SEEDS} schedules by chance", by_chance), ("driver lost, resumed", resumed)]
     if "processes" in engines:
-        found += [("processes: killed twice, frozen, cut off", processes)]
-        found += [("on a folder transport", transport), ("driver killed, resumed", driver)]
+        result += [("processes: killed twice, frozen, cut off", processes)]
+        result += [("on a folder transport", transport), ("driver killed, resumed", driver)]
     if "spark" in engines:
-        found += [("Spark: killed twice, frozen", spark())]
-    return found
+        result += [("Spark: killed twice, frozen", spark())]
+    return result
 
 
 def cell(runs: Iterator[Verdict]) -> tuple[str, int]:
@@ -131,12 +131,12 @@ def main(words: list[str]) -> None:
     known = [*RECIPES, *BOTH_PARTS]
     named = [recipe for recipe in known if recipe in words]
     os.environ["PYTHONPATH"] = os.pathsep.join([str(HOME), os.environ.get("PYTHONPATH", "")])
-    made = columns(engines)
-    print(f"| recipe | uses of rows | {' | '.join(name for name, _ in made)} |")
-    print(f"|---|---|{'---|' * len(made)}")
+    table = columns(engines)
+    print(f"| recipe | uses of rows | {' | '.join(name for name, _ in table)} |")
+    print(f"|---|---|{'---|' * len(table)}")
     for recipe in named or (FEW if is_small else known):
         cells, uses = list[str](), 0
-        for _, run in made:
+        for _, run in table:
             with tempfile.TemporaryDirectory() as folder:
                 text, wanted = cell(run(recipe, Path(folder)))
             cells, uses = [*cells, text], uses + wanted

@@ -121,8 +121,8 @@ def table() -> None:
         share = statistics.median(float(str(r["bytes_of_all_reduce"])) for r in rows)
         listed = ", ".join(f"{e:.2f}" for e in errors)
         span = f"{100 * low:.2f} to {100 * high:.2f}"
-        told = name, engine, workers, hidden, listed, f"{middle:.2f}", span, f"{share:.3f}"
-        print(*told, sep=" | ")
+        cells = name, engine, workers, hidden, listed, f"{middle:.2f}", span, f"{share:.3f}"
+        print(*cells, sep=" | ")
     print("bytes: as a share of what float32 all-reduce sends for the same steps")
 
 
@@ -142,9 +142,11 @@ def main() -> None:
     hidden = a.hidden or [SIZES]
     if a.one:
         return one(a, hidden[0])
-    done = {(r["preset"], engine_of(r), r["workers"], r["seed"], hidden_of(r)) for r in known()}
-    asked = [(w, s, h) for h in hidden for w in a.workers for s in a.seeds]
-    todo = [] if a.table else [case for case in asked if (a.preset, a.engine, *case) not in done]
+    finished = {(r["preset"], engine_of(r), r["workers"], r["seed"], hidden_of(r)) for r in known()}
+    cases = [(w, s, h) for h in hidden for w in a.workers for s in a.seeds]
+    todo = (
+        [] if a.table else [case for case in cases if (a.preset, a.engine, *case) not in finished]
+    )
     running: list[subprocess.Popen[bytes]] = []
     for workers, seed, sizes in todo:
         while len(running) >= a.at_once:

@@ -90,17 +90,17 @@ def main() -> None:
     rows = ph.ArrayData(images.train_images[:trained], images.train_labels[:trained], 1 / 255)
     test = images.test_images / np.float32(255), images.test_labels
     if a.held_out:
-        held = slice(-a.held_out, None)
-        test = images.train_images[held] / np.float32(255), images.train_labels[held]
-    found = {}
+        validation = slice(-a.held_out, None)
+        test = images.train_images[validation] / np.float32(255), images.train_labels[validation]
+    results = {}
     for seed in a.seeds:
         with tempfile.TemporaryDirectory() as folder:
             for name, error in errors(a, seed, rows, test, Path(folder)):
-                found.setdefault(name, []).append(error)
+                results.setdefault(name, []).append(error)
                 print(f"seed {seed}, {name}: {100 * error:.2f} %", file=sys.stderr, flush=True)
     print("fine-tuning | test error of each seed, % | 95 % interval of the first, %")
     print("--- | --- | ---")
-    for name, of_it in found.items():
+    for name, of_it in results.items():
         low, high = error_interval(round(of_it[0] * len(test[1])), len(test[1]))
         listed = ", ".join(f"{100 * error:.2f}" for error in of_it)
         print(f"{name} | {listed} | {100 * low:.2f} to {100 * high:.2f}")
@@ -124,8 +124,8 @@ def errors(a, seed, rows, test, folder):
         if a.ways and name not in a.ways:
             continue
         tuned = replace(way, start=str(start.folder / "model"))  # so the layers are not trained
-        made = ph.train(tuned, rows, test=test, folder=folder / str(number), verbose=False)
-        yield name, made.metrics["error"]
+        outcome = ph.train(tuned, rows, test=test, folder=folder / str(number), verbose=False)
+        yield name, outcome.metrics["error"]
 
 
 if __name__ == "__main__":

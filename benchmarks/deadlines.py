@@ -56,13 +56,15 @@ class Watch:
             self.seconds = time.monotonic() - self.began
 
 
-def tried(asked: argparse.Namespace, rows: Any, deadline: float | None) -> tuple[Watch, str]:
+def tried(options: argparse.Namespace, rows: Any, deadline: float | None) -> tuple[Watch, str]:
     """Trains once; returns when it ended, and why it was refused, if it was."""
     job = Job(
-        model=ModuleStage(module=f"{Path(__file__).stem}:net", epochs=asked.epochs, batch_size=64),
+        model=ModuleStage(
+            module=f"{Path(__file__).stem}:net", epochs=options.epochs, batch_size=64
+        ),
         strategy=averaging(every=Steps(20)),
-        workers=asked.slots,
-        engine=asked.engine,
+        workers=options.slots,
+        engine=options.engine,
         deadline_seconds=deadline,
         checkpoint_seconds=600.0,
     )
@@ -85,40 +87,40 @@ def main() -> None:
     parser.add_argument("--epochs", type=float, default=6.0)
     parser.add_argument("--engine", default="spark", choices=("spark", "local"))
     begin(*["--tries", "2", "--slots", "2", "--rows", "2000", "--epochs", "2", "--engine", "local"])
-    asked = parser.parse_args()
+    options = parser.parse_args()
     logging.getLogger("photinus").setLevel(logging.ERROR)
     os.environ["PYTHONPATH"] = os.path.dirname(os.path.abspath(__file__))  # tasks import `net`
     rng = np.random.default_rng(0)
-    images = rng.random((asked.rows, SIDE * SIDE), dtype=np.float32)
-    rows: Any = images, rng.integers(0, CLASSES, asked.rows)
-    if asked.engine == "spark":
+    images = rng.random((options.rows, SIDE * SIDE), dtype=np.float32)
+    rows: Any = images, rng.integers(0, CLASSES, options.rows)
+    if options.engine == "spark":
         import pandas as pd
 
         from photinus.engine.spark.session import spark_session
 
-        spark = spark_session(asked.slots)
+        spark = spark_session(options.slots)
         frame = pd.DataFrame({"features": list(images), "label": rows[1]})
-        rows = spark.createDataFrame(frame).repartition(asked.slots).cache()
+        rows = spark.createDataFrame(frame).repartition(options.slots).cache()
         rows.count()
-    alone, wrong = tried(asked, rows, None)
+    alone, wrong = tried(options, rows, None)
     if wrong:
         raise SystemExit(wrong)
-    print(f"{asked.slots} workers without a deadline: {alone.seconds:.1f} s")
+    print(f"{options.slots} workers without a deadline: {alone.seconds:.1f} s")
     print("| deadline, s | workers | ended after, s | |\n|---|---|---|---|")
     met = accepted = 0
-    for _ in range(asked.tries):
+    for _ in range(options.tries):
         deadline: float = round(alone.seconds * rng.uniform(0.8, 5.0), 1)
-        watch, refused = tried(asked, rows, deadline)
+        watch, refused = tried(options, rows, deadline)
         if refused:
             print(f"| {deadline} | - | refused after {watch.seconds:.1f} | {refused} |", flush=True)
             earliest = re.search(r"set it to (\d+)", refused)
             assert earliest is not None
             deadline = float(earliest[1])
-            watch, refused = tried(asked, rows, deadline)
+            watch, refused = tried(options, rows, deadline)
         is_met = not refused and watch.seconds <= deadline
         met, accepted = met + is_met, accepted + (not refused)
-        said = "refused again" if refused else "met" if is_met else "missed"
-        print(f"| {deadline} | {watch.workers} | {watch.seconds:.1f} | {said} |", flush=True)
+        outcome = "refused again" if refused else "met" if is_met else "missed"
+        print(f"| {deadline} | {watch.workers} | {watch.seconds:.1f} | {outcome} |", flush=True)
     print(f"met: {met} of {accepted} runs that were not refused")
 
 

@@ -52,27 +52,27 @@ def main():
     parser.add_argument("--dims", type=int, default=300)
     parser.add_argument("--words", type=int, nargs="+", default=[1000, 10_000, 100_000])
     parser.add_argument("--partitions", type=int, default=12)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     spark = spark_session(TASKS, name="deepdist_bytes")
     spark.sparkContext.addPyFile(program.__file__)
     with tempfile.TemporaryDirectory() as folder:
         known = words_of(questions_of_gensim())
-        text = asked.text or made_up(Path(folder) / "text.txt", known)
-        for words in asked.words:
-            sentences = list(sentences_of(text, words * asked.partitions))
-            corpus = spark.sparkContext.parallelize(sentences, asked.partitions)
-            model = started(text, asked.dims)
+        text = options.text or made_up(Path(folder) / "text.txt", known)
+        for words in options.words:
+            sentences = list(sentences_of(text, words * options.partitions))
+            corpus = spark.sparkContext.parallelize(sentences, options.partitions)
+            model = started(text, options.dims)
             whole = model.wv.vectors.nbytes + model.syn1neg.nbytes
             with DeepDist(model) as dd:
-                told = dd.train(corpus, program.gradient, program.descent)
+                result = dd.train(corpus, program.gradient, program.descent)
             sent, received = (
-                f"{told_bytes / told.updates / whole:.1%}"
-                for told_bytes in (told.bytes_sent, told.bytes_received)
+                f"{size / result.updates / whole:.1%}"
+                for size in (result.bytes_sent, result.bytes_received)
             )
             print(
                 f"{words:,} words a partition, a model of {len(model.wv):,} words and "
                 f"{whole / 1e6:.0f} MB: sent {sent}, received {received} of it an update, "
-                f"{told.updates} updates in {told.seconds:.0f} s",
+                f"{result.updates} updates in {result.seconds:.0f} s",
                 flush=True,
             )
     spark.stop()

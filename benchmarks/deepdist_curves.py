@@ -56,31 +56,31 @@ def gradient(model: dict[str, Any], blocks: Any) -> dict[str, Any]:
 def deepdist(blocks: Any, epochs: int, adagrad: Stepper | None) -> list[tuple[float, Any]]:
     """Returns (seconds, parameters) after each update."""
     model = {"W": np.zeros((784, 10), np.float32), "b": np.zeros(10, np.float32)}
-    seen: list[tuple[float, Any]] = []
+    points: list[tuple[float, Any]] = []
 
     def descent(model: dict[str, Any], update: dict[str, Any]) -> None:
         for name, slope in update.items():
             model[name] -= adagrad.step(name, slope) if adagrad else LR * slope
-        seen.append((time.monotonic(), {name: part.copy() for name, part in model.items()}))
+        points.append((time.monotonic(), {name: part.copy() for name, part in model.items()}))
 
     with DeepDist(model) as dd:
         print(dd.train(blocks, gradient, descent, epochs=epochs))
-    return seen
+    return points
 
 
 def full_batch(data: ArrayData, epochs: int) -> list[tuple[float, float]]:
     """Returns (seconds, loss) of each round."""
     model = LogisticStage(features=784, classes=10, batch_size=1000, epochs=float(epochs), lr=LR)
-    seen: list[tuple[float, float]] = []
+    points: list[tuple[float, float]] = []
 
     def listen(event: Any) -> None:
         if isinstance(event, RoundClosed):
-            seen.append((time.monotonic(), float(event.metrics["loss"])))
+            points.append((time.monotonic(), float(event.metrics["loss"])))
 
     job = Job(model=model, workers=WORKERS, strategy=full_gradient(), engine="spark")
     with tempfile.TemporaryDirectory() as folder:
         train(job, data, folder=Path(folder) / "run", callbacks=(listen,))
-    return seen
+    return points
 
 
 def main() -> None:
@@ -101,25 +101,25 @@ def main() -> None:
         chosen = probabilities(model, x)[np.arange(len(x)), labels]
         return float(-np.log(np.maximum(chosen, 1e-30)).mean())
 
-    found: dict[str, list[tuple[float, float]]] = {}
+    losses: dict[str, list[tuple[float, float]]] = {}
     for name, adagrad in (
         ("DeepDist", None),
         ("DeepDist, AdaGrad", Stepper(Adagrad(lr=ADAGRAD_LR))),
     ):
-        seen = deepdist(blocks, a.epochs, adagrad)
-        found[name] = [(at - seen[0][0], loss(model)) for at, model in seen]
-    seen = full_batch(ArrayData(pixels, labels, 1 / 255), a.epochs)
-    found["full_gradient"] = [(at - seen[0][0], value) for at, value in seen]
+        course = deepdist(blocks, a.epochs, adagrad)
+        losses[name] = [(at - course[0][0], loss(model)) for at, model in course]
+    course = full_batch(ArrayData(pixels, labels, 1 / 255), a.epochs)
+    losses["full_gradient"] = [(at - course[0][0], value) for at, value in course]
     spark.stop()
     print(f"{a.epochs} epochs, load {os.getloadavg()[0]:.1f}")
     print("| | updates | seconds | loss | after half the time |")
     print("|---|---|---|---|---|")
-    for name, points in found.items():
+    for name, points in losses.items():
         end = points[-1][0]
         half = next(value for at, value in points if at >= end / 2)
         print(f"| {name} | {len(points)} | {end:.1f} | {points[-1][1]:.3f} | {half:.3f} |")
     if a.draw:
-        series = [Series(name, points) for name, points in found.items()]
+        series = [Series(name, points) for name, points in losses.items()]
         drawn = Chart(title="Softmax regression", subtitle="loss", x_label="seconds", series=series)
         Path(a.draw).write_text(curves(drawn))
 

@@ -39,26 +39,26 @@ from photinus.report.chart import Chart, Series
 TASKS = 2
 
 
-def started(asked, is_adagrad):
+def started(options, is_adagrad):
     """Returns gensim's model as the examples start it."""
-    with Path(asked.questions).open() as lines:
+    with Path(options.questions).open() as lines:
         sentences = [line.lower().split() for line in lines]
-    model = Gensims(sentences, vector_size=asked.dims, min_count=1, seed=1, workers=1)
+    model = Gensims(sentences, vector_size=options.dims, min_count=1, seed=1, workers=1)
     if is_adagrad:
         model.word_count, model.total_words, model.version = 0, int(1e9), 1
         model.ssyn0, model.ssyn1 = 0, 0
     return model
 
 
-def told(way, number, seconds, vectors, asked):
-    answered = vectors.analogies(asked.questions)
+def report(way, number, seconds, vectors, options):
+    answered = vectors.analogies(options.questions)
     print(f"{way}, {number} passes, {seconds:.0f} s: {answered.total}", flush=True)
     for section in (answered.total, *answered.sections):
-        found = asked.found.setdefault(section.name, {})
-        found.setdefault(way, []).append((number, 100 * section.share))
+        ways = options.found.setdefault(section.name, {})
+        ways.setdefault(way, []).append((number, 100 * section.share))
 
 
-def draw(target, found):
+def draw(target, sections):
     """Draws how each section of the questions fared, in the order of the file."""
     charts = [
         Chart(
@@ -67,34 +67,34 @@ def draw(target, found):
             x_label="passes",
             series=[Series(way, points) for way, points in ways.items()],
         )
-        for name, ways in found.items()
+        for name, ways in sections.items()
     ]
     Path(target).write_text(grid(charts))
 
 
-def deepdist(corpus, asked, way):
+def deepdist(corpus, options, way):
     program, seconds = (adagrad if way == "adagrad" else plain), 0.0
-    with DeepDist(started(asked, way == "adagrad")) as dd:
-        for number in range(1, asked.passes + 1):
+    with DeepDist(started(options, way == "adagrad")) as dd:
+        for number in range(1, options.passes + 1):
             began = time.monotonic()
             dd.train(corpus, program.gradient, program.descent)
             seconds += time.monotonic() - began
-            made = dd.model.wv
-            vectors = WordVectors(list(made.index_to_key), made.vectors.copy())
-            told(way, number, seconds, vectors, asked)
+            keyed = dd.model.wv
+            vectors = WordVectors(list(keyed.index_to_key), keyed.vectors.copy())
+            report(way, number, seconds, vectors, options)
 
 
-def native(sentences, asked, sample, rate):
+def native(sentences, options, sample, rate):
     number, way = 1, f"native, sample {sample:g}"
-    if asked.cbow or len(asked.rates) > 1:
-        way += f", rate {rate:g}" + ", CBOW" * asked.cbow
-    while number <= asked.passes:
-        settings = {"vectorSize": asked.dims, "numWorkers": TASKS, "sample": sample}
-        settings |= {"learningRate": rate, "cbow": asked.cbow}
+    if options.cbow or len(options.rates) > 1:
+        way += f", rate {rate:g}" + ", CBOW" * options.cbow
+    while number <= options.passes:
+        settings = {"vectorSize": options.dims, "numWorkers": TASKS, "sample": sample}
+        settings |= {"learningRate": rate, "cbow": options.cbow}
         began = time.monotonic()
-        made = Word2Vec(inputCol="words", minCount=1, epochs=float(number), **settings)
-        vectors = made.fit(sentences).vectors
-        told(way, number, time.monotonic() - began, vectors, asked)
+        estimator = Word2Vec(inputCol="words", minCount=1, epochs=float(number), **settings)
+        vectors = estimator.fit(sentences).vectors
+        report(way, number, time.monotonic() - began, vectors, options)
         number *= 2
 
 
@@ -111,26 +111,28 @@ def main():
     parser.add_argument("--rates", type=float, nargs="+", default=[0.025], help="native only")
     parser.add_argument("--cbow", action="store_true", help="native only: in place of skip-gram")
     parser.add_argument("--draw", help="a picture of the sections over the passes")
-    asked = parser.parse_args()
-    asked.found = {}
-    words = words_of(asked.questions)
+    options = parser.parse_args()
+    options.found = {}
+    words = words_of(options.questions)
     spark = spark_session(TASKS, name="deepdist_words")
     for program in (plain, adagrad):
         spark.sparkContext.addPyFile(program.__file__)
     with tempfile.TemporaryDirectory() as folder:
-        text = asked.text or str(made_up(Path(folder) / "text.txt", words))
-        sentences = sentences_of(spark.read.text(text), words).repartition(asked.partitions).cache()
+        text = options.text or str(made_up(Path(folder) / "text.txt", words))
+        sentences = (
+            sentences_of(spark.read.text(text), words).repartition(options.partitions).cache()
+        )
         corpus = sentences.rdd.map(lambda row: list(row.words)).cache()
         print(f"{corpus.map(len).sum():,} words in {corpus.count():,} sentences", flush=True)
-        for way in asked.ways:
+        for way in options.ways:
             if way == "native":
-                for sample, rate in itertools.product(asked.sample, asked.rates):
-                    native(sentences, asked, sample, rate)
+                for sample, rate in itertools.product(options.sample, options.rates):
+                    native(sentences, options, sample, rate)
             else:
-                deepdist(corpus, asked, way)
+                deepdist(corpus, options, way)
     spark.stop()
-    if asked.draw:
-        draw(asked.draw, asked.found)
+    if options.draw:
+        draw(options.draw, options.found)
 
 
 if __name__ == "__main__":

@@ -143,10 +143,16 @@ def images(rows: int, tested: int) -> Task:
 
 def digits(rows: int, tested: int) -> Task:
     """MNIST as it is, with momentum instead of Adam."""
-    found = mnist.load()
+    dataset = mnist.load()
     return Task(
-        (found.train_images[:rows] / np.float32(255), found.train_labels[:rows].astype(np.int64)),
-        (found.test_images[:tested] / np.float32(255), found.test_labels[:tested].astype(np.int64)),
+        (
+            dataset.train_images[:rows] / np.float32(255),
+            dataset.train_labels[:rows].astype(np.int64),
+        ),
+        (
+            dataset.test_images[:tested] / np.float32(255),
+            dataset.test_labels[:tested].astype(np.int64),
+        ),
         [784, 128, 10],
         "sgd",
         (("momentum", 0.9),),
@@ -219,21 +225,21 @@ def plain(task: Task, seed: int, schedule: Schedule | None = None) -> float:
     model = stage.build((), seed)
     inner = stage.inner(model.parameters.layout)
     features, labels = map(torch.from_numpy, task.train)
-    module, rng, done = model.module, np.random.default_rng(seed), 0
+    module, rng, examples = model.module, np.random.default_rng(seed), 0
     optimizer = inner._optimizers[-1].__class__(module.parameters(), lr=0.1, **stage.settings)
     schedule, total = schedule or stage.rate(), stage.epochs * len(features)
     module.train()
     for _ in range(int(stage.epochs)):
         for index in torch.from_numpy(rng.permutation(len(features))).split(stage.batch_size):
             for group in optimizer.param_groups:
-                group["lr"] = schedule.at(done / total)
+                group["lr"] = schedule.at(examples / total)
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(module(features[index]), labels[index]).backward()
             optimizer.step()
-            done += len(index)
+            examples += len(index)
     with torch.no_grad():
-        found = module.eval()(torch.from_numpy(task.test[0])).argmax(1).numpy()
-    return 100 * float(np.mean(found != task.test[1]))
+        predictions = module.eval()(torch.from_numpy(task.test[0])).argmax(1).numpy()
+    return 100 * float(np.mean(predictions != task.test[1]))
 
 
 def job_of(task: Task, recipe: str, workers: int, seed: int, **parts: Any) -> Job:
@@ -266,8 +272,8 @@ def measured(of: tuple[str, str, int, int]) -> tuple[tuple[str, str, int, int], 
 
 def show_sorted(recipes: list[str], seed: int = 0) -> None:
     """Prints the test error of each recipe on rows in any order, and sorted by label."""
-    here = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(here)  # the tasks import the network from here
+    paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # the tasks import the network from here
     engine = SparkEngine(spark := spark_session(PARTITIONS, name="defaults"))
     task = table(SORTED_ROWS, 10_000)
     features, labels = task.train
@@ -294,8 +300,8 @@ def show_sorted(recipes: list[str], seed: int = 0) -> None:
     for recipe in recipes:
         (plain, _), (apart, is_shuffled) = (error(recipe, order) for order in orders)
         left, _ = error(recipe, orders[1], shuffle=False)
-        told = f"{apart - plain:+.2f} | {'yes' if is_shuffled else 'no'}"
-        print(f"{recipe} | {plain:.2f} | {apart:.2f} | {told} | {left:.2f}", flush=True)
+        cells = f"{apart - plain:+.2f} | {'yes' if is_shuffled else 'no'}"
+        print(f"{recipe} | {plain:.2f} | {apart:.2f} | {cells} | {left:.2f}", flush=True)
     spark.stop()
 
 
@@ -330,28 +336,28 @@ def main() -> None:
     reader.add_argument("--jobs", type=int, default=2)
     reader.add_argument("--out", type=Path, help="cells in this file are not measured again")
     reader.add_argument("--sorted", action="store_true")
-    asked: Any = reader.parse_args()
-    if asked.sorted:
-        return show_sorted(asked.recipes.split(","))
+    options: Any = reader.parse_args()
+    if options.sorted:
+        return show_sorted(options.recipes.split(","))
     todo = [
         (name, recipe, int(workers), seed)
-        for seed in range(asked.seeds)
-        for name in asked.data.split(",")
-        for recipe in asked.recipes.split(",")
-        for workers in asked.workers.split(",")
+        for seed in range(options.seeds)
+        for name in options.data.split(",")
+        for recipe in options.recipes.split(",")
+        for workers in options.workers.split(",")
         if recipe not in AS_PUBLISHED
     ]
     todo += [(n, "plain", 1, seed) for n, seed in {(n, s) for n, _, _, s in todo}]
     cells = {}
-    if asked.out and asked.out.exists():
-        cells = {tuple(key): value for *key, value in json.loads(asked.out.read_text())}
-    with ProcessPoolExecutor(asked.jobs) as pool:
+    if options.out and options.out.exists():
+        cells = {tuple(key): value for *key, value in json.loads(options.out.read_text())}
+    with ProcessPoolExecutor(options.jobs) as pool:
         for cell, error in pool.map(measured, [cell for cell in todo if cell not in cells]):
             cells[cell] = error
-            if asked.out:
+            if options.out:
                 saved = [[*key, value] for key, value in cells.items()]
-                asked.out.write_text(json.dumps(saved))
-    show({cell: cells[cell] for cell in todo}, asked.seeds)
+                options.out.write_text(json.dumps(saved))
+    show({cell: cells[cell] for cell in todo}, options.seeds)
 
 
 if __name__ == "__main__":

@@ -64,9 +64,9 @@ def encoder() -> nn.Module:
     from transformers import BertConfig, BertForSequenceClassification
 
     sizes = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12}
-    held = BertForSequenceClassification(BertConfig(**sizes, intermediate_size=1536))
+    bert = BertForSequenceClassification(BertConfig(**sizes, intermediate_size=1536))
     model: nn.Module = get_peft_model(
-        held, LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, target_modules="all-linear")
+        bert, LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, target_modules="all-linear")
     )
     return model
 
@@ -215,8 +215,8 @@ def bare(case: Case, device: str, *, is_pinned: bool) -> ROUND:
             return x.to(at, non_blocking=is_pinned)
         if not is_pinned:
             return torch.from_numpy(case.reads(batch.features, batch.draws)).to(at)
-        found: Tensor = case.reads.tensors(x.to(at, non_blocking=True), chance.to(at))
-        return found
+        tensors: Tensor = case.reads.tensors(x.to(at, non_blocking=True), chance.to(at))
+        return tensors
 
     def run(steps: int) -> tuple[int, int]:
         for _ in range(steps):
@@ -273,15 +273,15 @@ def wait(device: torch.device) -> None:
 def ways(case: Case, device: str) -> dict[str, ROUND]:
     """Returns the rounds of a device by the words for them."""
     kind = device.partition(":")[0]
-    made = {device: ours(case, device)}
+    built = {device: ours(case, device)}
     if kind == "cuda" and isinstance(case.stage, ModuleStage):
         graph = case._replace(stage=replace(case.stage, cuda_graph=True))
-        made[f"{device}, cuda_graph"] = ours(graph, device)
+        built[f"{device}, cuda_graph"] = ours(graph, device)
     if kind in ("cpu", "cuda", "xpu", "mps"):
-        made[f"{device}, bare"] = bare(case, device, is_pinned=False)
+        built[f"{device}, bare"] = bare(case, device, is_pinned=False)
     if kind in ("cuda", "xpu"):
-        made[f"{device}, bare, pinned"] = bare(case, device, is_pinned=True)
-    return made
+        built[f"{device}, bare, pinned"] = bare(case, device, is_pinned=True)
+    return built
 
 
 def compare(name: str, case: Case, devices: list[str], steps: int, turns: int) -> None:

@@ -61,11 +61,11 @@ class Forked:
     """A worker process with PyTorch loaded, which waits for its order: what Popen would start."""
 
     def __init__(self, pipe: int) -> None:
-        order, given = os.pipe()
+        order, sender = os.pipe()
         self._files, files = socket.socketpair()
         self.pid, self.returncode = os.fork(), None
         if not self.pid:
-            os.close(given)
+            os.close(sender)
             os.close(pipe)
             self._files.close()
             os.setpgid(0, 0)
@@ -78,7 +78,7 @@ class Forked:
                 os._exit(1)
         os.close(order)
         files.close()
-        self.stdin = open(given, "wb")  # noqa: SIM115 - the engine closes it
+        self.stdin = open(sender, "wb")  # noqa: SIM115 - the engine closes it
 
     def begin(self, files: Sequence[int]) -> Forked:
         """Hands over files that were opened after the fork, as `pass_fds` does."""
@@ -111,9 +111,9 @@ class Forked:
 def _take_files(line: socket.socket) -> None:
     """Takes files over, each under its sender's number."""
     with line:
-        said, files, *_ = socket.recv_fds(line, 1024, 8)
-    kept = [fcntl.fcntl(file, fcntl.F_DUPFD, 200) for file in files]  # out of the numbers' way
-    for file, number in zip(kept, json.loads(said), strict=True):
+        message, files, *_ = socket.recv_fds(line, 1024, 8)
+    copies = [fcntl.fcntl(file, fcntl.F_DUPFD, 200) for file in files]  # out of the numbers' way
+    for file, number in zip(copies, json.loads(message), strict=True):
         os.dup2(file, number)
 
 
@@ -180,44 +180,44 @@ def live(folder: Path, name: str, pipe: int) -> None:
 
 def born(folder: Path, name: str) -> tuple[int, int]:
     """Forks a driver: PyTorch is loaded already. Returns its process, and where it tells."""
-    heard, told = os.pipe()
+    reader, writer = os.pipe()
     pid = os.fork()
     if pid:
-        os.close(told)
-        return pid, heard
+        os.close(writer)
+        return pid, reader
     code = 1
     try:
-        os.close(heard)
+        os.close(reader)
         os.dup2(os.open(folder.parent / "driver.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
-        live(folder, name, told)
+        live(folder, name, writer)
         code = 0
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
     os._exit(code)
 
 
-def until(heard: int, word: bytes, seconds: float) -> bool:
+def until(reader: int, word: bytes, seconds: float) -> bool:
     """Waits for a word of a driver; False when it ended before, or said nothing."""
     deadline = time.monotonic() + seconds
-    while select.select([heard], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        said = os.read(heard, 4096)
-        if word in said:
+    while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        received = os.read(reader, 4096)
+        if word in received:
             return True
-        if not said:
+        if not received:
             break
     return False
 
 
 def killed(folder: Path, name: str, rng: np.random.Generator) -> str:
     """Lets a driver live for a while; returns where the kill fell, or nothing: it was done."""
-    pid, heard = born(folder, name)
+    pid, reader = born(folder, name)
     word = b"u" if rng.random() < 0.15 else b"o"
-    if not until(heard, word, 120.0):
+    if not until(reader, word, 120.0):
         os.kill(pid, signal.SIGKILL)
     time.sleep(rng.uniform(0.0, MOST_SECONDS))  # the kill falls where chance will
     os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
-    os.close(heard)
+    os.close(reader)
     if os.WIFEXITED(status):
         if os.WEXITSTATUS(status):
             raise RuntimeError((folder.parent / "driver.log").read_text())
@@ -248,59 +248,59 @@ def gone_after(folder: Path, seconds: float) -> float:
 def newest(folder: Path) -> tuple[str, int]:
     """Returns the newest whole checkpoint, and how many were refused."""
     store = Store(folder / "checkpoints")
-    found = store.latest()
-    return ("" if found is None else found.name), len(store.refusals)
+    checkpoint = store.latest()
+    return ("" if checkpoint is None else checkpoint.name), len(store.refusals)
 
 
-def chain(name: str, kills: int, rng: np.random.Generator, found: Counter[str]) -> int:
+def chain(name: str, kills: int, rng: np.random.Generator, counts: Counter[str]) -> int:
     """One run in so many lives, or as many as it needs, and one more; returns the kills."""
     with tempfile.TemporaryDirectory(prefix="kills-") as place:
         folder, names = Path(place) / "run", list[str]()
         while len(names) < kills and (where := killed(folder, name, rng)):
-            found[where] += 1
+            counts[where] += 1
             whole, refused = newest(folder)
             names.append(whole)
-            found["refused checkpoints"] += refused
+            counts["refused checkpoints"] += refused
             slowest = gone_after(folder, 30.0)
-            found["slowest ms"] = max(found["slowest ms"], int(1000 * slowest))
+            counts["slowest ms"] = max(counts["slowest ms"], int(1000 * slowest))
         if len(names) == kills:
-            pid, heard = born(folder, name)
+            pid, reader = born(folder, name)
             _, status = os.waitpid(pid, 0)
-            os.close(heard)
+            os.close(reader)
             if status:
                 raise RuntimeError((folder.parent / "driver.log").read_text())
-        judge(folder, name, names, found)
+        judge(folder, name, names, counts)
     return len(names)
 
 
-def judge(folder: Path, name: str, names: list[str], found: Counter[str]) -> None:
+def judge(folder: Path, name: str, names: list[str], counts: Counter[str]) -> None:
     """Compares a chain's end with a run that nobody killed, and its resumes with what there was."""
     events = [s.event for s in read(folder / "events.jsonl")]
     starts = [e for e in events if isinstance(e, RunStarted)]
-    found["resumes"] += len(starts) - 1
-    found["from a whole checkpoint"] += sum(bool(whole) for whole in names)
-    found["from the beginning: none was written yet"] += names.count("")
+    counts["resumes"] += len(starts) - 1
+    counts["from a whole checkpoint"] += sum(bool(whole) for whole in names)
+    counts["from the beginning: none was written yet"] += names.count("")
     if [e.resumed_from for e in starts[1:]] != names:
         raise RuntimeError(f"resumed from {[e.resumed_from for e in starts]}, newest {names}")
     if sorted(names) != names:
         raise CheckpointError("a resume went back behind the one before", got=str(names))
     plain = replace(job(name), engine="simulate", checkpoint_seconds=60.0)
-    with tempfile.TemporaryDirectory() as other:
-        vector = train(plain, data(), folder=Path(other) / "run").vector
+    with tempfile.TemporaryDirectory() as apart:
+        vector = train(plain, data(), folder=Path(apart) / "run").vector
     saved = load_model(folder / "model").tensors
     ended = np.concatenate([saved[key].ravel() for key in ("weight", "bias")])
-    found["chains"] += 1
-    found["chains to the same bits"] += bool(np.array_equal(ended, vector))
-    found["ledgers without an offence"] += audit(folder / "ledger.jsonl").is_exact
+    counts["chains"] += 1
+    counts["chains to the same bits"] += bool(np.array_equal(ended, vector))
+    counts["ledgers without an offence"] += audit(folder / "ledger.jsonl").is_exact
 
 
 def main(name: str, kills: int, seed: int) -> None:
     jobs.LEASE_SECONDS = leases.RETURN_SECONDS = reachability.LATE_SECONDS = PATIENT_SECONDS
-    rng, found, done = np.random.default_rng(seed), Counter[str](), 0
-    while done < kills:
-        here = min(LIVES if name == "local" else 5, kills - done)
-        done += chain(name, here, rng, found)
-        print(json.dumps({"kills": done, **found}), flush=True)
+    rng, counts, killed_so_far = np.random.default_rng(seed), Counter[str](), 0
+    while killed_so_far < kills:
+        lives = min(LIVES if name == "local" else 5, kills - killed_so_far)
+        killed_so_far += chain(name, lives, rng, counts)
+        print(json.dumps({"kills": killed_so_far, **counts}), flush=True)
 
 
 if __name__ == "__main__":

@@ -97,9 +97,9 @@ def cost(make: Callable[[Faults], Engine], faults: Faults, folder: Path) -> Cost
     make(faults.noted_in(str(diary))).run(assignment)
     total = time.time() - began
     book.close()
-    found, entries = audit(folder / "ledger.jsonl"), read(folder / "ledger.jsonl")
-    lost = sum("never applied" in text for text in found.offences)
-    doubled = sum("times" in text for text in found.offences)
+    audited, entries = audit(folder / "ledger.jsonl"), read(folder / "ledger.jsonl")
+    lost = sum("never applied" in text for text in audited.offences)
+    doubled = sum("times" in text for text in audited.offences)
     if not faults.planned:
         return Cost(0.0, 0.0, 0, lost, doubled, total)
     [note] = read(diary)
@@ -118,11 +118,11 @@ def cost(make: Callable[[Faults], Engine], faults: Faults, folder: Path) -> Cost
 
 def applied_before(entries: list[dict]) -> int:
     """Returns how far the victim's rows were in the agreed point when it lost its seat, or all."""
-    held = [e for e in entries if e.get("slot") == VICTIM and e["op"] in ("apply", "hello")]
-    leases = [n for n, e in enumerate(held) if e["op"] == "hello"]
+    own = [e for e in entries if e.get("slot") == VICTIM and e["op"] in ("apply", "hello")]
+    leases = [n for n, e in enumerate(own) if e["op"] == "hello"]
     if len(leases) == 1:
         return AT * BATCH
-    return max(e["position"] for e in held[: leases[1]] if e["op"] == "apply")
+    return max(e["position"] for e in own[: leases[1]] if e["op"] == "apply")
 
 
 def read(path: Path) -> list[dict]:

@@ -50,17 +50,17 @@ class Diary:
 
     def __init__(self, fault: str, folder: str) -> None:
         self.fault, self.place = fault, Path(folder)
-        self.made, self.driver = -1, os.getpid()
+        self.steps, self.driver = -1, os.getpid()
 
     def step(self, rank: int) -> None:
         """Notes that a step was made; the victim may not come back from here."""
-        if self.made < 0:
+        if self.steps < 0:
             earlier = self.place.glob(f"{rank}-*")
-            self.made = sum(len(file.read_text().split()) for file in earlier)
+            self.steps = sum(len(file.read_text().split()) for file in earlier)
             self.file = (self.place / f"{rank}-{time.time_ns()}").open("w", buffering=1)
         self.file.write(f"{time.time()}\n")
-        self.made += 1
-        if (rank, self.made) == (VICTIM, AT) and not (self.place / "fault").exists():
+        self.steps += 1
+        if (rank, self.steps) == (VICTIM, AT) and not (self.place / "fault").exists():
             (self.place / "fault").write_text(str(time.time()))
             self.suffer()
 
@@ -87,9 +87,9 @@ def cut() -> None:
     from pyspark import TaskContext
 
     for name in os.listdir("/proc/self/fd") if TaskContext.get() is None else ():
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as held:
-            if held.family in (socket.AF_INET, socket.AF_INET6):
-                held.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as sock:
+            if sock.family in (socket.AF_INET, socket.AF_INET6):
+                sock.shutdown(socket.SHUT_RDWR)
     whole_at, connect = time.monotonic() + CUT_SECONDS, socket.socket.connect
 
     def refused(of: socket.socket, address: object) -> None:
@@ -213,9 +213,9 @@ def served(model: object, diary: Diary) -> object:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    found = AsynchronousSparkModel(model, frequency="batch", port=port)
-    found.client = Noted(port)
-    return found
+    asynchronous = AsynchronousSparkModel(model, frequency="batch", port=port)
+    asynchronous.client = Noted(port)
+    return asynchronous
 
 
 PEERS: dict[str, Callable[[Diary], str]] = {
@@ -227,8 +227,8 @@ PEERS: dict[str, Callable[[Diary], str]] = {
 
 def job(peer: str, fault: str, folder: str) -> None:
     """Runs a job with one fault, in a process of its own; notes how it ended."""
-    told = PEERS[peer](Diary(fault, folder))
-    (Path(folder) / "ended").write_text(f"{time.time()} {told}")
+    outcome = PEERS[peer](Diary(fault, folder))
+    (Path(folder) / "ended").write_text(f"{time.time()} {outcome}")
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -252,9 +252,9 @@ def suffered(peer: str, python: str, fault: str) -> dict[str, object]:
     """Runs a job with one fault; returns how it continued and how it ended."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        with (place / "said").open("w") as said:
+        with (place / "said").open("w") as output:
             command = [python, __file__, "--job", peer, fault, folder]
-            process = subprocess.Popen(command, stdout=said, stderr=said)
+            process = subprocess.Popen(command, stdout=output, stderr=output)
         ended, noted = place / "ended", place / "fault"
         until(lambda: noted.exists() or ended.exists() or process.poll(), START_SECONDS)
         if not noted.exists():
@@ -264,9 +264,11 @@ def suffered(peer: str, python: str, fault: str) -> dict[str, object]:
         over, is_standing = time.time(), process.poll() is None
         stood = "not ended: it still stood" if is_standing else "its driver is gone"
         end(process)
-        moment, _, told = ended.read_text().partition(" ") if ended.exists() else (over, "", stood)
+        moment, _, outcome = (
+            ended.read_text().partition(" ") if ended.exists() else (over, "", stood)
+        )
         began, at = (float((place / name).read_text()) for name in ("began", "fault"))
-        lives, others = (
+        lives, other_lives = (
             [
                 [float(line) for line in file.read_text().split()]
                 for file in sorted(place.glob("[0-9]*-*"))
@@ -279,14 +281,14 @@ def suffered(peer: str, python: str, fault: str) -> dict[str, object]:
     return {
         "peer": peer,
         "fault": fault,
-        "ended": told,
+        "ended": outcome,
         "its program stood, too": is_standing,
         "lives": len(lives),
         "longest time without a step of its own, s": standstill(at, lives, float(moment)),
-        "... of one of the others, s": standstill(at, others, float(moment), WORKERS - 1),
-        "until its share counts again, s": counted(peer, lives, at) if told == "done" else None,
+        "... of one of the others, s": standstill(at, other_lives, float(moment), WORKERS - 1),
+        "until its share counts again, s": counted(peer, lives, at) if outcome == "done" else None,
         "from the fault to the end, s": round(float(moment) - at, 1),
-        "examples redone": (sum(map(len, lives)) - STEPS) * BATCH if told == "done" else None,
+        "examples redone": (sum(map(len, lives)) - STEPS) * BATCH if outcome == "done" else None,
         "updates applied, of": None if applied is None else (applied, WORKERS * STEPS),
         "whole run, s": round(float(moment) - began, 1),
         "load": round(os.getloadavg()[0], 1),
@@ -318,9 +320,9 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable)
     faults = ["none", "kill", "freeze", "hang", "cut", "driver"]
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=", ".join(faults))
-    asked = parser.parse_args()
-    for fault in asked.faults or faults:
-        print(json.dumps(suffered(asked.peer, asked.python, fault)), flush=True)
+    options = parser.parse_args()
+    for fault in options.faults or faults:
+        print(json.dumps(suffered(options.peer, options.python, fault)), flush=True)
 
 
 if __name__ == "__main__":

@@ -53,15 +53,15 @@ def live(folder: Path, engine: str, fault: str) -> None:
 
         def tell(event: Event) -> None:
             if isinstance(event, RoundClosed):
-                told = {"at": time.time(), "slots": event.slots, "examples": event.examples}
-                rounds.write(json.dumps(told) + "\n")
+                record = {"at": time.time(), "slots": event.slots, "examples": event.examples}
+                rounds.write(json.dumps(record) + "\n")
 
         place = folder / "disk" / "run"
         if place.exists():
             resume(place, data(), callbacks=(tell,), engine=engines(engine)(Faults()))
             return
-        made = engines(engine)(FAULTS[fault].noted_in(str(folder / "diary")))
-        train(job, data(), folder=place, callbacks=(tell,), engine=made)
+        harmed = engines(engine)(FAULTS[fault].noted_in(str(folder / "diary")))
+        train(job, data(), folder=place, callbacks=(tell,), engine=harmed)
 
 
 @contextlib.contextmanager
@@ -84,16 +84,18 @@ def suffered(engine: str, fault: str) -> Cost:
             began = time.time()
             for _ in range(2):
                 command = [sys.executable, __file__, "--life", name, engine, fault]
-                with (folder / "said").open("w") as said:  # a pipe would wait for the workers, too
-                    if not subprocess.run(command, stdout=said, stderr=said).returncode:
+                with (folder / "said").open(
+                    "w"
+                ) as output:  # a pipe would wait for the workers, too
+                    if not subprocess.run(command, stdout=output, stderr=output).returncode:
                         break
             else:
                 sys.exit((folder / "said").read_text()[-4000:])
             total = time.time() - began
-            found = audit(folder / "disk" / "run" / "ledger.jsonl")
+            audited = audit(folder / "disk" / "run" / "ledger.jsonl")
         notes, rounds = read(folder / "diary"), read(folder / "rounds")
-    lost = sum("never applied" in text for text in found.offences)
-    doubled = sum("times" in text for text in found.offences)
+    lost = sum("never applied" in text for text in audited.offences)
+    doubled = sum("times" in text for text in audited.offences)
     gap, again, redone = price(notes[-1]["unix_seconds"], rounds)
     return Cost(gap, again, redone, lost, doubled, total)
 

@@ -51,27 +51,27 @@ def measured(column, spec, budget):
         rows = gather(batches(column), spec, RowChecker(RowChecks(classes=10)), budget)
         passes.append(time.perf_counter() - begun)
     feed = PartitionFeed(rows, FeedOrder(batch_size=BATCH_SIZE, epochs=4.0))
-    seconds, given, begun = [], 0, time.perf_counter()
+    seconds, handed_out, begun = [], 0, time.perf_counter()
     for batch in feed:
-        given += batch.features.nbytes
+        handed_out += batch.features.nbytes
         if feed.position % feed.rows == 0:
             seconds.append(time.perf_counter() - begun)
             begun = time.perf_counter()
-    return rows.features.nbytes, min(passes), given / 4, min(seconds[1:])
+    return rows.features.nbytes, min(passes), handed_out / 4, min(seconds[1:])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=40_000)
     parser.add_argument("--spool", action="store_true", help="keep the rows on disk")
-    given = parser.parse_args()
-    budget = Budget(memory_bytes=0 if given.spool else 8 << 30)
-    print(f"{given.rows} rows of {WIDTH}, batches of {BATCH_SIZE}, MB/s")
+    options = parser.parse_args()
+    budget = Budget(memory_bytes=0 if options.spool else 8 << 30)
+    print(f"{options.rows} rows of {WIDTH}, batches of {BATCH_SIZE}, MB/s")
     print(f"{'column':16}{'first pass':>12}{'later epochs':>14}{'rows/s':>12}")
-    for name, column, spec in cases(given.rows):
+    for name, column, spec in cases(options.rows):
         stored, reading_seconds, read, seconds = measured(column, spec, budget)
         first, later = stored / reading_seconds / 1e6, read / seconds / 1e6
-        print(f"{name:16}{first:12.0f}{later:14.0f}{given.rows / seconds:12.0f}")
+        print(f"{name:16}{first:12.0f}{later:14.0f}{options.rows / seconds:12.0f}")
 
 
 if __name__ == "__main__":

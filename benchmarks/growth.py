@@ -135,8 +135,8 @@ def grown(looks: list[Look], of: str) -> tuple[float, float]:
     """Returns the medians of the second and of the last fifth of the time."""
     last = looks[-1].at
     parts = [(0.2, 0.4), (0.8, 1.0)]
-    seen = [[getattr(k, of) for k in looks if a * last <= k.at <= b * last] for a, b in parts]
-    return statistics.median(seen[0]), statistics.median(seen[1])
+    values = [[getattr(k, of) for k in looks if a * last <= k.at <= b * last] for a, b in parts]
+    return statistics.median(values[0]), statistics.median(values[1])
 
 
 def lines(watch: Watch, seconds: float, kind: str) -> Iterator[str]:

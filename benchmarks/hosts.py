@@ -163,8 +163,8 @@ def rates(names: Sequence[str]) -> None:
         for rate in RATES:
             shaped(rate)
             with tempfile.TemporaryDirectory() as folder:
-                told = trained(WAYS[name], Path(folder), Watch(), features=4000, steps=60)
-            print(json.dumps({"way": name, "rate": rate, **told}), flush=True)
+                result = trained(WAYS[name], Path(folder), Watch(), features=4000, steps=60)
+            print(json.dumps({"way": name, "rate": rate, **result}), flush=True)
 
 
 def cut(names: Sequence[str]) -> None:
@@ -179,14 +179,14 @@ def cut(names: Sequence[str]) -> None:
 def _cut_off(way: StrategySpec, folder: Path) -> dict[str, object]:
     watch, diary = Watch(), folder / "diary.jsonl"
     faults = Faults().cut(slot=1, step=300, seconds=CUT_SECONDS, host=True)
-    told = trained(way, folder, watch, faults.noted_in(str(diary)), features=400, steps=CUT_STEPS)
+    result = trained(way, folder, watch, faults.noted_in(str(diary)), features=400, steps=CUT_STEPS)
     [note] = map(json.loads, diary.read_text().splitlines())
     down = note["unix_seconds"] - time.time() + time.monotonic()
     up = down + CUT_SECONDS
     lost = [at for at, e in watch.events if isinstance(e, WorkerLost) and e.slot == 1]
     joined = [at for at, e in watch.events if isinstance(e, WorkerJoined) and e.slot == 1]
     closed = [down, *(at for at in watch.at(RoundClosed) if at > down)]
-    return told | {
+    return result | {
         "noticed after s": round(lost[0] - down, 2),
         "back after s": round(joined[-1] - up, 2),
         "leases": len(joined),
@@ -202,8 +202,8 @@ def slow(names: Sequence[str]) -> None:
         shaped("1gbit")
         faults = Faults().slow_link(slot=1, bytes_per_second=1e6, host=True)
         with tempfile.TemporaryDirectory() as folder:
-            told = trained(WAYS[name], Path(folder), Watch(), faults, features=4000, steps=60)
-        print(json.dumps({"way": name, **told}), flush=True)
+            result = trained(WAYS[name], Path(folder), Watch(), faults, features=4000, steps=60)
+        print(json.dumps({"way": name, **result}), flush=True)
 
 
 if __name__ == "__main__":

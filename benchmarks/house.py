@@ -57,25 +57,25 @@ def lines(folder: Path) -> dict[str, tuple[int, int, int]]:
 
 def code_lines(text: str) -> int:
     """Lines that hold code: no blank ones, no comments, no text that stands alone."""
-    held: set[int] = set()
+    numbers: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in (*_NOT_CODE, tokenize.ENDMARKER):
-            held.update(range(token.start[0], token.end[0] + 1))
+            numbers.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            held.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
-    return len(held)
+            numbers.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
+    return len(numbers)
 
 
 def print_lines() -> None:
     """Lines and files by room, against the budget."""
-    found = lines(ROOT / "src" / "photinus")
+    rooms = lines(ROOT / "src" / "photinus")
     print(f"{'room':<14}{'files':>6}{'lines':>8}{'code':>8}{'budget':>8}")
-    for room, counts in sorted(found.items()):
+    for room, counts in sorted(rooms.items()):
         print(f"{room:<14}{counts[0]:>6}{counts[1]:>8}{counts[2]:>8}{BUDGET.get(room, '-'):>8}")
-    files, total, code = (sum(counts[i] for counts in found.values()) for i in range(3))
+    files, total, code = (sum(counts[i] for counts in rooms.values()) for i in range(3))
     print(f"{'src':<14}{files:>6}{total:>8}{code:>8}{sum(BUDGET.values()):>8}")
-    tests = [sum(found) for found in zip(*lines(ROOT / "tests").values(), strict=True)]
+    tests = [sum(rooms) for rooms in zip(*lines(ROOT / "tests").values(), strict=True)]
     print(f"{'tests':<14}{tests[0]:>6}{tests[1]:>8}{tests[2]:>8}{'-':>8}")
 
 
@@ -150,7 +150,9 @@ def table(tree: Path) -> dict[str, object]:
     """All figures of a tree."""
     environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, __file__, "--measured"]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    process = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
     rooms = lines(tree / "src" / "photinus")
     sentences = runpy.run_path(str(ROOT / "tests/house/test_sentences.py"))["sentences"]
     pages = [*(tree / "docs").rglob("*.md"), tree / "README.md"]
@@ -159,7 +161,7 @@ def table(tree: Path) -> dict[str, object]:
         "files": sum(counts[0] for counts in rooms.values()),
         "lines": sum(counts[1] for counts in rooms.values()),
         "lines of code": sum(counts[2] for counts in rooms.values()),
-        **json.loads(done.stdout.splitlines()[-1]),
+        **json.loads(process.stdout.splitlines()[-1]),
         "words of a sentence, mean": round(mean(words), 1),
         **{f"{room}: files, lines": counts[:2] for room, counts in sorted(rooms.items())},
     }
@@ -176,10 +178,10 @@ def main(*revisions: str) -> None:
             tables[revision] = table(Path(folder))
     tables["now"] = table(ROOT)
     print(f"| | {' | '.join(tables)} |\n|---|{'---|' * len(tables)}")
-    for name in dict.fromkeys(name for found in tables.values() for name in found):
-        cells = [found.get(name, "") for found in tables.values()]
-        told = [", ".join(map(str, c)) if isinstance(c, tuple) else str(c) for c in cells]
-        print(f"| {name} | {' | '.join(told)} |")
+    for name in dict.fromkeys(name for figures in tables.values() for name in figures):
+        cells = [figures.get(name, "") for figures in tables.values()]
+        texts = [", ".join(map(str, c)) if isinstance(c, tuple) else str(c) for c in cells]
+        print(f"| {name} | {' | '.join(texts)} |")
 
 
 if __name__ == "__main__":
@@ -190,8 +192,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("revisions", nargs="*", metavar="REVISION")
     parser.add_argument("--lines", action="store_true")
-    asked = parser.parse_args()
-    if asked.lines:
+    options = parser.parse_args()
+    if options.lines:
         print_lines()
     else:
-        main(*asked.revisions)
+        main(*options.revisions)

@@ -61,8 +61,8 @@ class Reader(nn.Module):
         x = self.table(tokens)  # [B, T, 128]
         for layer in self.layers:
             x = layer(x, src_key_padding_mask=~mask)
-        kept = mask[..., None]  # [B, T, 1]
-        return self.head((x * kept).sum(1) / kept.sum(1))
+        weights = mask[..., None]  # [B, T, 1]
+        return self.head((x * weights).sum(1) / weights.sum(1))
 
 
 def of_images():
@@ -94,24 +94,24 @@ def of_texts():
 
 def bare_images(module, pixels):
     """The plain loop: returns the classes of images [n, 784]."""
-    found = []
+    classes = []
     with torch.inference_mode():
         for start in range(0, len(pixels), BATCH):
             x = torch.from_numpy(pixels[start : start + BATCH])
-            found.append(module(x.float() / 255).argmax(1))
-    return torch.cat(found).numpy()
+            classes.append(module(x.float() / 255).argmax(1))
+    return torch.cat(classes).numpy()
 
 
 def bare_texts(module, rows):
     """The plain loop, over rows that are sorted by length."""
     order = np.argsort([len(row) for row in rows], kind="stable")
-    found = np.empty(len(rows), np.int64)
+    classes = np.empty(len(rows), np.int64)
     with torch.inference_mode():
         for start in range(0, len(order), BATCH):
             some = order[start : start + BATCH]
             tokens = pad_sequence([torch.from_numpy(rows[i]) for i in some], batch_first=True)
-            found[some] = module(tokens, tokens > 0).argmax(1)
-    return found
+            classes[some] = module(tokens, tokens > 0).argmax(1)
+    return classes
 
 
 def numbers_of(column):

@@ -44,11 +44,11 @@ def loop(out: str, steps: int, wrap, stepped) -> None:
         optimizer.step()
         stepped()
     seconds = perf_counter() - began
-    found = {
+    result = {
         "steps_per_second": steps / seconds,
         "numbers": sum(p.numel() for p in net.parameters()),
     }
-    Path(tempfile.mkstemp(dir=out)[1]).write_text(json.dumps(found))
+    Path(tempfile.mkstemp(dir=out)[1]).write_text(json.dumps(result))
 
 
 def by_ddp(out: str, steps: int) -> None:
@@ -67,14 +67,14 @@ def ours(out: str, steps: int):
     def train() -> None:
         import photinus
 
-        held = []
+        agreements = []
 
         def wrap(net):
-            held.append(photinus.agree(net, photinus.averaging(every=photinus.Steps(50))))
+            agreements.append(photinus.agree(net, photinus.averaging(every=photinus.Steps(50))))
             return net
 
         # warm steps and measured ones end with a round
-        loop(out, steps, wrap, lambda: held[0].step())
+        loop(out, steps, wrap, lambda: agreements[0].step())
 
     return train
 
@@ -85,7 +85,7 @@ def measured(spark, steps: int, ddp_steps: int) -> dict[str, float]:
 
     import photinus
 
-    found = {}
+    rates = {}
     for name in ("launch", "ddp"):
         with tempfile.TemporaryDirectory() as out:
             if name == "ddp":
@@ -93,13 +93,13 @@ def measured(spark, steps: int, ddp_steps: int) -> dict[str, float]:
                 shared.run(by_ddp, out, ddp_steps)
             else:
                 photinus.launch(ours(out, steps - WARM), workers=WORKERS, spark=spark)
-            told = [json.loads(path.read_text()) for path in Path(out).iterdir()]
-        found[name] = min(one["steps_per_second"] for one in told)
-        found["numbers"] = told[0]["numbers"]
-    return found
+            results = [json.loads(path.read_text()) for path in Path(out).iterdir()]
+        rates[name] = min(one["steps_per_second"] for one in results)
+        rates["numbers"] = results[0]["numbers"]
+    return rates
 
 
-def inside(asked: argparse.Namespace) -> None:
+def inside(options: argparse.Namespace) -> None:
     """In the namespace: prints a line a try, and the median of the ratios."""
     from pyspark import cloudpickle
 
@@ -108,16 +108,16 @@ def inside(asked: argparse.Namespace) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     spark = photinus.spark_session(WORKERS)
     ratios = []
-    for _ in range(asked.tries):
-        found = measured(spark, asked.steps, asked.ddp_steps)
-        ratios.append(found["launch"] / found["ddp"])
+    for _ in range(options.tries):
+        rates = measured(spark, options.steps, options.ddp_steps)
+        ratios.append(rates["launch"] / rates["ddp"])
         print(
-            f"{asked.rate}, {found['numbers']:,} numbers, {WORKERS} workers: launch "
-            f"{found['launch']:.1f} steps/s, TorchDistributor + DDP {found['ddp']:.2f} steps/s, "
+            f"{options.rate}, {rates['numbers']:,} numbers, {WORKERS} workers: launch "
+            f"{rates['launch']:.1f} steps/s, TorchDistributor + DDP {rates['ddp']:.2f} steps/s, "
             f"{ratios[-1]:.1f} times",
             flush=True,
         )
-    print(f"median of {asked.tries}: {statistics.median(ratios):.1f} times")
+    print(f"median of {options.tries}: {statistics.median(ratios):.1f} times")
     spark.stop()
 
 
@@ -128,15 +128,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--ddp-steps", type=int, default=20)
     parser.add_argument("--tries", type=int, default=3)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     if os.environ.get("PHOTINUS_SHAPED") == "inside":
-        inside(asked)
+        inside(options)
         return
     if not all(shutil.which(tool) for tool in ("unshare", "tc", "ip")):
         cannot("a shaped link needs Linux with unshare, ip and tc")
     if subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True).returncode:
         cannot("a shaped link needs root")
-    script = f"ip link set lo up && tc qdisc add dev lo root tbf rate {asked.rate} "
+    script = f"ip link set lo up && tc qdisc add dev lo root tbf rate {options.rate} "
     script += 'burst 256k latency 2s && exec "$@"'
     again = [sys.executable, __file__, *sys.argv[1:]]
     environment = {

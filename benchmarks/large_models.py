@@ -182,19 +182,19 @@ class Watch:
         """Returns the events of one kind."""
         return [(at, event) for at, event in self.events if isinstance(event, kind)]
 
-    def told(self, case: Case) -> dict[str, object]:
+    def losses(self, case: Case) -> dict[str, object]:
         """Returns what both kinds of runs print."""
-        driver, others = os.getpid(), sorted(self.peaks.items())
-        told = self.of(WorkerLost) + self.of(Warned)
+        driver, peaks = os.getpid(), sorted(self.peaks.items())
+        losses = self.of(WorkerLost) + self.of(Warned)
         joined = [event for _, event in self.of(WorkerJoined) if isinstance(event, WorkerJoined)]
         return {
             "model bytes": 4 * case.numbers,
             "link": case.rate or "loopback",
             "workers": case.workers,
             "leases lost": sum(event.lease > 1 for event in joined),
-            "told": [getattr(e, "reason", "") or getattr(e, "text", "") for _, e in told],
+            "told": [getattr(e, "reason", "") or getattr(e, "text", "") for _, e in losses],
             "driver GB": round(self.peaks.get(driver, 0.0), 2),
-            "worker GB": [round(peak, 2) for pid, peak in others if pid != driver],
+            "worker GB": [round(peak, 2) for pid, peak in peaks if pid != driver],
         }
 
 
@@ -242,7 +242,7 @@ def trained(case: Case, notes: Path) -> dict[str, object]:
     rounds = [began, *(at for at, _ in watch.of(RoundClosed))]
     steps = [float(note.read_text()) - began for note in notes.iterdir()]
     sent = [sent_to(host) / (4 * case.numbers) for host in range(case.workers if case.rate else 0)]
-    return watch.told(case) | {
+    return watch.summary(case) | {
         "first step s": [round(min(steps), 1), round(max(steps), 1)],
         "rounds s": [round(s, 1) for s in np.diff(rounds).tolist()],
         "all s": round(ended - began, 1),
@@ -284,20 +284,20 @@ def distributed(case: Case, notes: Path) -> dict[str, object]:
     rows, model = spark.sparkContext.parallelize([1.0] * case.workers, case.workers), Server(1)
     began = time.time()
     with DeepDist(Server(case.numbers), callbacks=[watch.emit]) as server:
-        done = server.train(rows, gradient, descent, epochs=ROUNDS)
+        result = server.train(rows, gradient, descent, epochs=ROUNDS)
         model = server.model
     seconds = time.time() - began
     watch.end()
     spark.stop()
     joined = watch.of(WorkerJoined)
     steps = sorted(float(note.read_text()) - joined[0][0] for note in notes.iterdir())
-    return watch.told(case) | {
+    return watch.summary(case) | {
         "first step s": [round(s, 1) for s in steps[: case.workers]],
         "rounds s": [round(seconds / ROUNDS, 1)],
         "all s": round(seconds, 1),
-        "updates": done.updates,
+        "updates": result.updates,
         "applied": float(model.weights.min()),
-        "fenced": done.fenced,
+        "fenced": result.fenced,
     }
 
 

@@ -37,16 +37,16 @@ def begin(*small: str) -> None:
 
 def processor() -> str:
     """Returns the processor's name, its widest instructions, cores and load in one line."""
-    said: dict[str, str] = {}
+    fields: dict[str, str] = {}
     cpuinfo = Path("/proc/cpuinfo")
     for line in cpuinfo.read_text().splitlines() if cpuinfo.exists() else ():
         name, _, value = line.partition(":")
-        said.setdefault(name.strip(), value.strip())
-    flags = (said.get("flags") or said.get("Features") or "").split()
+        fields.setdefault(name.strip(), value.strip())
+    flags = (fields.get("flags") or fields.get("Features") or "").split()
     widest = next((width for width in WIDTHS if width in flags), "instructions unknown")
-    held = [f"{name}={os.environ[name]}" for name in HELD if name in os.environ]
-    words = [said.get("model name") or platform.processor() or platform.machine(), widest]
-    words += ["held to " + " ".join(held)] if held else []
+    limits = [f"{name}={os.environ[name]}" for name in HELD if name in os.environ]
+    words = [fields.get("model name") or platform.processor() or platform.machine(), widest]
+    words += ["held to " + " ".join(limits)] if limits else []
     words += [f"{os.cpu_count()} cores", f"load {os.getloadavg()[0]:.1f}"]
     return "processor: " + ", ".join(words)
 
@@ -58,13 +58,13 @@ def descendants() -> list[int]:
         with contextlib.suppress(OSError):
             after = (process / "stat").read_text().rpartition(")")[2].split()
             parents[int(process.name)] = int(after[1])
-    found = []
+    processes = []
     for process in parents:
         above = parents[process]
         while above not in (0, os.getpid()):
             above = parents.get(above, 0)
-        found += [process] if above else []
-    return found
+        processes += [process] if above else []
+    return processes
 
 
 def used() -> float:

@@ -34,15 +34,15 @@ class Peaks(Sampler):
         says: what the command of a process that counts says.
     """
 
-    def __init__(self, says):
+    def __init__(self, text):
         super().__init__(self._looks, 0.02)
-        self.bytes, self._says = 0, says
+        self.bytes, self._text = 0, text
 
     def _looks(self):
         self.bytes = max([self.bytes, *(peak_of(p) for p in descendants(self._says))])
 
 
-def descendants(says):
+def descendants(text):
     """Returns the processes below this one whose command says so."""
     parents = {}
     for entry in Path("/proc").iterdir():
@@ -52,11 +52,11 @@ def descendants(says):
             except OSError:  # it has ended
                 continue
             parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
-    below, found = {os.getpid()}, []
+    below, processes = {os.getpid()}, []
     while below:
         below = {child for child, parent in parents.items() if parent in below}
-        found += below
-    return [p for p in found if says in command(p)]
+        processes += below
+    return [p for p in processes if text in command(p)]
 
 
 def command(process):
@@ -151,15 +151,15 @@ def main():
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--engines", nargs="+", default=list(WORKERS), choices=list(WORKERS))
     parser.add_argument("--small", action="store_true", help=f"{SMALL_ROWS} rows")
-    given = parser.parse_args()
-    rows = SMALL_ROWS if given.small else given.rows
-    held = rows * (WIDTH * 4 + 8)
-    print(f"{rows} rows of {WIDTH} float32 and a label: {held / 1e6:.0f} MB")
+    options = parser.parse_args()
+    rows = SMALL_ROWS if options.small else options.rows
+    size = rows * (WIDTH * 4 + 8)
+    print(f"{rows} rows of {WIDTH} float32 and a label: {size / 1e6:.0f} MB")
     print(f"{'engine':8}{'peak MB':>9}{'ratio':>7}")
-    for engine in given.engines:
+    for engine in options.engines:
         with tempfile.TemporaryDirectory(prefix="photinus-") as folder:
             most = peak(engine, rows, folder)
-        print(f"{engine:8}{most / 1e6:9.0f}{(most - BASE_BYTES) / held:7.2f}", flush=True)
+        print(f"{engine:8}{most / 1e6:9.0f}{(most - BASE_BYTES) / size:7.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -31,14 +31,14 @@ def generated(nodes, degree, chance):
     is_near = (chance.random(len(sources)) < WITHIN) & (near < nodes)
     edges = np.stack([sources, np.where(is_near, near, anywhere)])
     edges = edges[:, edges[0] != edges[1]]
-    is_held = chance.random(edges.shape[1]) < HELD_OUT
-    return edges[:, ~is_held], edges[:, is_held]
+    is_test = chance.random(edges.shape[1]) < HELD_OUT
+    return edges[:, ~is_test], edges[:, is_test]
 
 
 def auc(vectors, links, chance):
-    others = chance.integers(0, len(vectors), links.shape)
+    negatives = chance.integers(0, len(vectors), links.shape)
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    near, far = ((unit[a] * unit[b]).sum(axis=1) for a, b in (links, others))
+    near, far = ((unit[a] * unit[b]).sum(axis=1) for a, b in (links, negatives))
     below = np.searchsorted(np.sort(far), near)
     return below.mean() / len(far)
 
@@ -79,18 +79,18 @@ def main():
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--dims", type=int, default=32)
     parser.add_argument("--rate", type=float, default=0.2, help="at the start")
-    asked = parser.parse_args()
-    nodes, chance = asked.nodes, np.random.default_rng(0)
-    edges, links = generated(nodes, asked.degree, chance)
+    options = parser.parse_args()
+    nodes, chance = options.nodes, np.random.default_rng(0)
+    edges, links = generated(nodes, options.degree, chance)
     graph = graph_of(nodes, np.concatenate(edges), np.concatenate(edges[::-1]))
-    paths = walks(graph, chance.permutation(nodes), asked.length, Bias(1.0, 1.0), chance)
+    paths = walks(graph, chance.permutation(nodes), options.length, Bias(1.0, 1.0), chance)
     counts = np.bincount(paths[paths != END], minlength=nodes)
-    told = f"{nodes} nodes, {len(graph.keys)} edges, {counts.sum()} nodes in walks"
-    print(f"{told}, {links.shape[1]} links held out, {asked.dims} dims", flush=True)
+    sizes = f"{nodes} nodes, {len(graph.keys)} edges, {counts.sum()} nodes in walks"
+    print(f"{sizes}, {links.shape[1]} links held out, {options.dims} dims", flush=True)
     for name, train in (("photinus", ours), ("gensim", gensims)):
-        vectors, seconds = train(paths, counts, asked.dims, asked.epochs, asked.rate)
-        found = auc(vectors, links, np.random.default_rng(1))
-        print(f"{name}: AUC {found:.4f}, {seconds:.0f} CPU seconds", flush=True)
+        vectors, seconds = train(paths, counts, options.dims, options.epochs, options.rate)
+        area = auc(vectors, links, np.random.default_rng(1))
+        print(f"{name}: AUC {area:.4f}, {seconds:.0f} CPU seconds", flush=True)
 
 
 if __name__ == "__main__":

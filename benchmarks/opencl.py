@@ -77,26 +77,27 @@ def main() -> None:
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 5
     torch.set_num_threads(1)
     try:
-        found = devices()
+        listed = devices()
     except NotReadyError as error:
         cannot(str(error))
-    if not found:
+    if not listed:
         cannot("no OpenCL driver is installed")
-    for one in found:
-        made = OpenCLEngine(one, *sys.argv[3:4])
-        check(made)
+    for one in listed:
+        card = OpenCLEngine(one, *sys.argv[3:4])
+        check(card)
         print(
-            f"{one.name}: {one.title}, {one.platform}, {one.handle.driver_version}, {made.flavour}"
+            f"{one.name}: {one.title}, {one.platform}, {one.handle.driver_version}, {card.flavour}"
         )
         print("net | PyTorch, s | OpenCL, s | times | gradients differ by")
         for name, make in NETS.items():
             plain, rows = make()
-            there = Offloaded(plain, one.name)
-            there.offload = Offload(made)
-            here = plain.learn(rows, 1)[0].copy()
-            apart = np.linalg.norm(there.learn(rows, 1)[0] - here) / np.linalg.norm(here)
+            on_device = Offloaded(plain, one.name)
+            on_device.offload = Offload(card)
+            on_host = plain.learn(rows, 1)[0].copy()
+            apart = np.linalg.norm(on_device.learn(rows, 1)[0] - on_host) / np.linalg.norm(on_host)
             taken = [
-                (seconds(plain, rows, steps), seconds(there, rows, steps)) for _ in range(rounds)
+                (seconds(plain, rows, steps), seconds(on_device, rows, steps))
+                for _ in range(rounds)
             ]
             ours, theirs = min(one[1] for one in taken), min(one[0] for one in taken)
             print(

@@ -74,9 +74,9 @@ def data_parallel() -> dict[str, float]:
 
     dist.init_process_group("gloo")
     net = nn.parallel.DistributedDataParallel(network())
-    found = loop(dist.get_rank(), dist.get_world_size(), net)
+    result = loop(dist.get_rank(), dist.get_world_size(), net)
     dist.destroy_process_group()
-    return found
+    return result
 
 
 def alone() -> list[dict[str, float]]:
@@ -95,9 +95,9 @@ def distributor() -> list[dict[str, float]]:
     def run() -> dict[str, float]:
         return TorchDistributor(WORKERS, local_mode=False, use_gpu=False).run(data_parallel)
 
-    found = [timed(run) for _ in range(2)]
+    results = [timed(run) for _ in range(2)]
     spark.stop()
-    return found
+    return results
 
 
 def ours(recipe: str) -> list[dict[str, float]]:
@@ -142,16 +142,16 @@ def ours(recipe: str) -> list[dict[str, float]]:
         step = (rounds[-1][0] - rounds[0][0]) / steps
         return {"first": rounds[0][0], "step": step, "error": outcome.metrics["error"]}
 
-    found = [timed(run) for _ in range(2)]
+    results = [timed(run) for _ in range(2)]
     spark.stop()
-    return found
+    return results
 
 
 def timed(run: Any) -> dict[str, float]:
     """Returns what `run` found, with the seconds of its launch and of the whole."""
     began = time.time()
-    found = run()
-    return found | {"launch": found["first"] - began, "whole": time.time() - began}
+    result = run()
+    return result | {"launch": result["first"] - began, "whole": time.time() - began}
 
 
 WAYS = {
@@ -172,25 +172,25 @@ def main() -> None:
     if a.one:
         print("\n" + json.dumps(WAYS[a.one]()))
         return
-    found: dict[str, list[list[dict[str, float]]]] = {name: [] for name in WAYS}
+    results: dict[str, list[list[dict[str, float]]]] = {name: [] for name in WAYS}
     for _ in range(a.turns):
-        for name, turns in found.items():
+        for name, turns in results.items():
             command = [sys.executable, __file__, "--one", name]
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            turns.append(json.loads(done.stdout.rstrip().rpartition("\n")[2]))
+            process = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            turns.append(json.loads(process.stdout.rstrip().rpartition("\n")[2]))
             print(f"{name}: {turns[-1]}", flush=True)
     print(f"{a.turns} turns, load {os.getloadavg()[0]:.1f}")
     print("| | launch, s | a step, ms | the whole, s | test error |")
     print("|---|---|---|---|---|")
-    for name, turns in found.items():
+    for name, turns in results.items():
         for number, state in enumerate(("cold", "warm")):
             mine = [turn[number] for turn in turns]
             launch, step, whole, error = (
                 statistics.median(one[key] for one in mine)
                 for key in ("launch", "step", "whole", "error")
             )
-            told = f"{launch:.2f} | {1e3 * step:.2f} | {whole:.2f} | {error:.1%}"
-            print(f"| {name}, {state} | {told} |")
+            cells = f"{launch:.2f} | {1e3 * step:.2f} | {whole:.2f} | {error:.1%}"
+            print(f"| {name}, {state} | {cells} |")
 
 
 if __name__ == "__main__":

@@ -13,17 +13,17 @@ STYLE = (
 )
 
 
-def curves(given: Chart) -> str:
+def curves(pictured: Chart) -> str:
     """Returns SVG: the title and a key above the axes and curves, on white."""
-    drawn = str(chart(given))
+    drawn = str(chart(pictured))
     inner = drawn[drawn.index(">", drawn.index("<svg")) + 1 : drawn.rindex("</svg>")]
-    top = 24 + 14 * len(given.series)
+    top = 24 + 14 * len(pictured.series)
     inks = "".join(f".s{n}{{stroke:{ink}}}.k{n}{{fill:{ink}}}" for n, ink in enumerate(INKS))
     head = [
         tag("rect", x=0, y=0, width=360, height=176 + top, fill="#ffffff"),
-        tag("text", f"{given.title}: {given.subtitle}", x=44, y=18),
+        tag("text", f"{pictured.title}: {pictured.subtitle}", x=44, y=18),
     ]
-    for n, one in enumerate(given.series):
+    for n, one in enumerate(pictured.series):
         head.append(tag("text", one.name, x=62, y=34 + 14 * n, class_=f"k{n % len(INKS)}"))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 360 {176 + top}" width="720">'
@@ -32,13 +32,13 @@ def curves(given: Chart) -> str:
     )
 
 
-def grid(given: Sequence[Chart], columns: int = 3) -> str:
+def grid(charts: Sequence[Chart], columns: int = 3) -> str:
     """Returns SVG: charts with equally many curves, from left to right and from top to bottom."""
-    width, height = 360, 200 + 14 * len(given[0].series)
+    width, height = 360, 200 + 14 * len(charts[0].series)
     cells = []
-    for n, one in enumerate(given):
+    for n, one in enumerate(charts):
         place = f'x="{n % columns * width}" y="{n // columns * height}"'
         cell = curves(one).replace("<svg ", f"<svg {place} ", 1)
         cells.append(cell.replace('width="720"', f'width="{width}" height="{height}"', 1))
-    box = f"0 0 {columns * width} {-(-len(given) // columns) * height}"
+    box = f"0 0 {columns * width} {-(-len(charts) // columns) * height}"
     return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{box}">{"".join(cells)}</svg>\n'

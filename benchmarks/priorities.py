@@ -69,25 +69,25 @@ class Run:
             self.passes = dict(event.passes)
 
 
-def tried(engine: SparkEngine, asked: argparse.Namespace) -> tuple[float, float, float, bool]:
+def tried(engine: SparkEngine, options: argparse.Namespace) -> tuple[float, float, float, bool]:
     """Returns seconds to the first round alone, beside another run, and of that one afterwards.
 
     Last, whether the other one has used each row as often as it was asked to.
     """
-    alone = Run(engine, asked.slots, 2.0)
+    alone = Run(engine, options.slots, 2.0)
     alone.start()
     alone.thread.join()
-    other = Run(engine, asked.slots, asked.epochs)
-    other.start()
-    other.is_quick.wait()
-    urgent = Run(engine, asked.slots, 2.0, priority=1)
+    second = Run(engine, options.slots, options.epochs)
+    second.start()
+    second.is_quick.wait()
+    urgent = Run(engine, options.slots, 2.0, priority=1)
     urgent.start()
     urgent.thread.join()
-    other.thread.join()
-    if other.ended < urgent.ended:
+    second.thread.join()
+    if second.ended < urgent.ended:
         raise SystemExit("the other run ended first: give --epochs more")
-    back = min((at for at in other.rounds if at > urgent.ended), default=urgent.ended)
-    is_whole = set(other.passes.values()) == {asked.epochs}
+    back = min((at for at in second.rounds if at > urgent.ended), default=urgent.ended)
+    is_whole = set(second.passes.values()) == {options.epochs}
     first, beside = alone.rounds[0] - alone.began, urgent.rounds[0] - urgent.began
     return first, beside, back - urgent.ended, is_whole
 
@@ -98,15 +98,15 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=5)
     parser.add_argument("--slots", type=int, default=4)
     parser.add_argument("--epochs", type=float, default=400.0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     logging.disable(logging.WARNING)
-    spark = spark_session(asked.slots, name="priorities")
-    warm = Run(SparkEngine(spark), asked.slots, 1.0)  # Python workers start, libraries are loaded
+    spark = spark_session(options.slots, name="priorities")
+    warm = Run(SparkEngine(spark), options.slots, 1.0)  # Python workers start, libraries are loaded
     warm.start()
     warm.thread.join()
     print("try | alone | urgent | the other back | all rows used\n--- | --- | --- | --- | ---")
-    for number in range(asked.tries):
-        alone, beside, back, is_whole = tried(SparkEngine(spark), asked)
+    for number in range(options.tries):
+        alone, beside, back, is_whole = tried(SparkEngine(spark), options)
         seconds = " | ".join(f"{value:.1f} s" for value in (alone, beside, back))
         print(f"{number + 1} | {seconds} | {'yes' if is_whole else 'NO'}", flush=True)
     spark.stop()

@@ -96,10 +96,10 @@ class Found:
         """Returns its row of the table."""
         c = self.counts
         names = ("applied", "missed", "duplicates", "fenced", "leases")
-        told = " | ".join(f"{c[n]:,}" for n in names)
+        cells = " | ".join(f"{c[n]:,}" for n in names)
         among = f"{c['taken']:,}, {c['published']:,} | {c['missing']:,}" if c["met"] else "|"
         faults = f"{c['runs']} | {sum(self.happened.values())}"
-        return f"| {name} | {faults} | {told} | {among} | {c['lost']} | {c['doubled']} |"
+        return f"| {name} | {faults} | {cells} | {among} | {c['lost']} | {c['doubled']} |"
 
 
 class Watch:
@@ -108,25 +108,25 @@ class Watch:
     def __init__(self, folder: Path) -> None:
         self.folder, self.path, self.run = folder, folder / "ledger.jsonl", secrets.token_bytes(16)
         self.book, self.events = LedgerWriter(self.path, self.run), list[Event]()
-        self.told: set[tuple[int, int, int]] = set()
+        self.notices: set[tuple[int, int, int]] = set()
 
-    def judge(self, found: Found, *, has_fragments: bool) -> None:
+    def judge(self, totals: Found, *, has_fragments: bool) -> None:
         """Adds what the ledger proves."""
         self.book.close()
         entries = [json.loads(line) for line in self.path.read_text().splitlines()]
         applied = {(e["phase"], e["slot"], e["sequence"]) for e in entries if e["op"] == "apply"}
         result, met = audit(self.path), [e for e in self.events if isinstance(e, PeersMet)]
         lost = [text for text in result.offences if "never applied" in text]
-        lost += [f"told, and not applied: {push}" for push in self.told - applied]
+        lost += [f"told, and not applied: {push}" for push in self.notices - applied]
         twice = [text for text in result.offences if "times" in text]
         for text in gaps(entries):
             (lost if "gap" in text else twice).append(text)
         twice = [] if has_fragments else twice  # fragments share their rows
         uneven = [f"uneven: {e}" for e in met if e.published != e.taken + e.missing]
-        found.offences += [*result.offences, *lost, *twice, *uneven]
+        totals.offences += [*result.offences, *lost, *twice, *uneven]
         sums = {n: sum(getattr(e, n) for e in met) for n in ("published", "taken", "missing")}
         sums |= {n: getattr(result, n) for n in COUNTED}
-        found.counts.update(sums, runs=1, met=len(met), lost=len(lost), doubled=len(twice))
+        totals.counts.update(sums, runs=1, met=len(met), lost=len(lost), doubled=len(twice))
 
 
 COUNTED = ("applied", "missed", "duplicates", "fenced", "leases", "undone")
@@ -142,17 +142,17 @@ def gaps(entries: list[dict[str, Any]]) -> list[str]:
     offences = []
     for entry in entries:
         if entry["op"] == "back":
-            for seat, held in reached.items():
-                kept = [at for at in held if at[0] <= entry["version"]]
-                reached[seat] = kept if seat[0] == entry["phase"] else held
+            for seat, positions in reached.items():
+                earlier = [at for at in positions if at[0] <= entry["version"]]
+                reached[seat] = earlier if seat[0] == entry["phase"] else positions
         if entry["op"] != "apply" or not entry["examples"]:
             continue
-        held = reached.setdefault((entry["phase"], entry["slot"]), [])
-        at, begins = held[-1][1] if held else 0, entry["position"] - entry["examples"]
+        positions = reached.setdefault((entry["phase"], entry["slot"]), [])
+        at, begins = positions[-1][1] if positions else 0, entry["position"] - entry["examples"]
         if begins != at:
             what = "a gap" if begins > at else "rows twice"
             offences.append(f"{what}: slot {entry['slot']}, from {at} to {begins}")
-        held.append((entry["version"], entry["position"]))
+        positions.append((entry["version"], entry["position"]))
     return offences
 
 
@@ -193,7 +193,7 @@ def data() -> ArrayData:
     return ArrayData(features.astype("f4"), labels)
 
 
-def one(way: StrategySpec, epochs: float, engine: Engine, found: Found) -> Watch:
+def one(way: StrategySpec, epochs: float, engine: Engine, totals: Found) -> Watch:
     """Runs once, and judges."""
     with tempfile.TemporaryDirectory() as folder:
         watch = Watch(Path(folder))
@@ -205,24 +205,26 @@ def one(way: StrategySpec, epochs: float, engine: Engine, found: Found) -> Watch
             enter=watch.book.enter,
             restarts=10_000,
         )
-        with telling(watch.told):
+        with telling(watch.notices):
             result = engine.run(assignment)
-        watch.judge(found, has_fragments=way.fragments > 1)
+        watch.judge(totals, has_fragments=way.fragments > 1)
         assert all(np.isfinite(v).all() for v in result.vectors)
     return watch
 
 
 @contextmanager
-def telling(told: set[tuple[int, int, int]]) -> Iterator[None]:
+def telling(notices: set[tuple[int, int, int]]) -> Iterator[None]:
     """Notes which pushes workers of this process are told of as agreed."""
     plain = WorkerSession.answers
 
-    def answers(self: WorkerSession, ask: Request | None, said: Frame | None, heard: Frame) -> bool:
-        meant = self.under_way.get(heard.sequence, said)
-        is_answer = plain(self, ask, said, heard)
-        is_push = meant is not None and meant.kind == "push" and meant.sequence == heard.sequence
-        if is_push and heard.kind in ("agreed", "ack") and heard.lease == self.seat.lease:
-            told.add((heard.phase, heard.slot, heard.sequence))
+    def answers(
+        self: WorkerSession, ask: Request | None, request: Frame | None, reply: Frame
+    ) -> bool:
+        meant = self.under_way.get(reply.sequence, request)
+        is_answer = plain(self, ask, request, reply)
+        is_push = meant is not None and meant.kind == "push" and meant.sequence == reply.sequence
+        if is_push and reply.kind in ("agreed", "ack") and reply.lease == self.seat.lease:
+            notices.add((reply.phase, reply.slot, reply.sequence))
         return is_answer
 
     WorkerSession.answers = answers
@@ -234,27 +236,27 @@ def telling(told: set[tuple[int, int, int]]) -> Iterator[None]:
 
 def many(name: str, wanted: int, rng: np.random.Generator, *, is_real: bool) -> Found:
     """Runs one strategy until so many pushes and publications were made."""
-    way, probe, found = WAYS[name], Found(), Found()
+    way, probe, totals = WAYS[name], Found(), Found()
     one(way, 20.0, SimulatedEngine(), probe)
     per_epoch = (probe.counts["applied"] + probe.counts["published"]) / 20
-    while (left := wanted - found.counts["applied"] - found.counts["published"]) > 0:
+    while (left := wanted - totals.counts["applied"] - totals.counts["published"]) > 0:
         epochs = float(np.ceil(min(MOST, left) / per_epoch))
         steps = int(epochs) * (1 if name == "full_gradient" else ROWS // WORKERS // BATCH)
         faults = planned(rng, steps, is_real=is_real)
         if is_real:
             with tempfile.NamedTemporaryFile() as diary:
-                one(way, epochs, LocalEngine(faults.noted_in(diary.name)), found)
+                one(way, epochs, LocalEngine(faults.noted_in(diary.name)), totals)
                 notes = Path(diary.name).read_text().splitlines()
-                found.happened.update(json.loads(note)["kind"] for note in notes)
+                totals.happened.update(json.loads(note)["kind"] for note in notes)
             continue
         again = float(rng.choice([0.05, 0.6]))
         cluster = SimulatedCluster(
             step_seconds=(0.01, 0.02, 0.01, 0.03), resend_seconds=again, faults=faults
         )
         engine = SimulatedEngine(cluster)
-        one(way, epochs, engine, found)
-        found.happened.update(fault.kind for fault in engine.happened)
-    return found
+        one(way, epochs, engine, totals)
+        totals.happened.update(fault.kind for fault in engine.happened)
+    return totals
 
 
 def main(kind: str, pushes: int, seed: int, names: list[str]) -> None:
@@ -262,11 +264,11 @@ def main(kind: str, pushes: int, seed: int, names: list[str]) -> None:
     totals, offences = Found(), list[str]()
     for name in names or WAYS:
         rng = np.random.default_rng((seed, list(WAYS).index(name)))
-        found = many(name, pushes, rng, is_real=kind == "local")
-        print(found.line(name), flush=True)
-        totals.counts += found.counts
-        totals.happened += found.happened
-        offences += [f"{name}: {text}" for text in found.offences]
+        of_way = many(name, pushes, rng, is_real=kind == "local")
+        print(of_way.line(name), flush=True)
+        totals.counts += of_way.counts
+        totals.happened += of_way.happened
+        offences += [f"{name}: {text}" for text in of_way.offences]
     print(totals.line("all"))
     print("faults:", ", ".join(f"{n} {kind}" for kind, n in totals.happened.most_common()))
     print("\n".join(offences[:20]) or "no offence", flush=True)

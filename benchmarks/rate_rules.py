@@ -70,8 +70,8 @@ def error(of: Cell) -> float:
     )
     with tempfile.TemporaryDirectory() as folder:
         rows = TestRows(*task.test)
-        found = train(job, ArrayData(*task.train), test=rows, folder=f"{folder}/run")
-    return 100 * found.metrics["error"]
+        result = train(job, ArrayData(*task.train), test=rows, folder=f"{folder}/run")
+    return 100 * result.metrics["error"]
 
 
 def main() -> None:
@@ -86,22 +86,23 @@ def main() -> None:
     reader.add_argument("--optimizers", default="adamw:0.001,adamw:0.003,sgd:0.02,sgd:0.1")
     reader.add_argument("--rules", default=",".join([*FACTORS, KEPT, DEFAULT]))
     reader.add_argument("--jobs", type=int, default=2)
-    asked = reader.parse_args()
+    options = reader.parse_args()
     tables, optimizers, recipes, rules = (
-        given.split(",") for given in (asked.data, asked.optimizers, asked.recipes, asked.rules)
+        names.split(",")
+        for names in (options.data, options.optimizers, options.recipes, options.rules)
     )
     for table in tables:
         print(f"\n{table}, test error in percent: {', '.join(recipes)}")
         print("| optimizer | one worker | workers | " + " | ".join(rules) + " |")
         print("|---" * (len(rules) + 3) + "|")
-        with ProcessPoolExecutor(asked.jobs) as pool:
+        with ProcessPoolExecutor(options.jobs) as pool:
             for optimizer in optimizers:
                 alone = pool.submit(error, (table, optimizer, "averaging", 1, KEPT))
-                for workers in map(int, asked.workers.split(",")):
+                for workers in map(int, options.workers.split(",")):
                     cells = [(table, optimizer, r, workers, n) for n, r in product(rules, recipes)]
-                    found = dict(zip(cells, pool.map(error, cells), strict=True))
+                    errors = dict(zip(cells, pool.map(error, cells), strict=True))
                     shown = [
-                        ", ".join(f"{found[table, optimizer, r, workers, n]:.1f}" for r in recipes)
+                        ", ".join(f"{errors[table, optimizer, r, workers, n]:.1f}" for r in recipes)
                         for n in rules
                     ]
                     row = [optimizer, f"{alone.result():.1f}", str(workers), *shown]

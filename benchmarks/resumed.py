@@ -67,8 +67,8 @@ def loss(vector: Vector) -> float:
     model = stage().build((), 0)
     model.load(vector)
     features, labels = rows(10_000, HELD)
-    held = type("Rows", (), {"features": features, "labels": labels})
-    sums = model.measure(held)
+    test_rows = type("Rows", (), {"features": features, "labels": labels})
+    sums = model.measure(test_rows)
     return sums["loss"] / sums["examples"]
 
 
@@ -100,9 +100,9 @@ def read_again(snapshot: RunSnapshot) -> RunSnapshot:
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         store.save(snapshot.name, meta_of(snapshot, "p"), files_of(snapshot))
-        found = store.latest()
-        assert found is not None
-        return snapshot_from(found, "p")
+        checkpoint = store.latest()
+        assert checkpoint is not None
+        return snapshot_from(checkpoint, "p")
 
 
 def killed_twice(way: StrategySpec, seed: int, share: str) -> Vector:

@@ -60,9 +60,9 @@ def family(root: int) -> dict[int, int]:
     parents, spent = {}, {}
     for place in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it ended meanwhile
-            found = place.read_text().rpartition(")")[2].split()
+            fields = place.read_text().rpartition(")")[2].split()
             pid = int(place.parent.name)
-            parents[pid], spent[pid] = int(found[1]), int(found[11]) + int(found[12])
+            parents[pid], spent[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
     mine = {root}
     while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
         mine |= more
@@ -129,7 +129,7 @@ class Bench:
         strategy = recipe_named(name, **parts, **{"codec": BF16} if BF16 in words else {})
         job = replace(self.job, model=model, workers=workers, strategy=strategy)
         plan = job.plan()
-        given = RunSpec(
+        spec = RunSpec(
             plan=plan,
             data=data,
             run=secrets.token_bytes(16),
@@ -138,11 +138,11 @@ class Bench:
             transport="torch" if recipe == GLOO else "sockets",
         )
         if self.spark is None:
-            LocalEngine().run(given)
+            LocalEngine().run(spec)
             return
         from photinus.engine.spark.engine import SparkEngine
 
-        SparkEngine(self.spark).run(replace(given, data=self._framed(plan, data)))
+        SparkEngine(self.spark).run(replace(spec, data=self._framed(plan, data)))
 
     def _framed(self, plan: Any, data: ArrayData) -> Any:
         from photinus.engine.spark.engine import FrameData, frame_of
@@ -178,15 +178,15 @@ class Bench:
             )
             seat = enter and (lambda _, pid, slot=slot: enter(slot, pid))
             speeds.append(Speed(join=seat))
-            given = (rows, 1, "averaging", speeds[slot])
-            threads.append(threading.Thread(target=self.start, args=given))
+            arguments = (rows, 1, "averaging", speeds[slot])
+            threads.append(threading.Thread(target=self.start, args=arguments))
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         return rate(speeds)
 
-    def held(self, workers: int, recipe: str, cores: float) -> tuple[float, float]:
+    def limited(self, workers: int, recipe: str, cores: float) -> tuple[float, float]:
         """Returns images a second of workers held to so much of a core each."""
         with shares(workers, cores) as enter:
             speed = Speed(join=enter)
@@ -231,8 +231,8 @@ def plain_torch(folder: str) -> tuple[float, float]:
         "print(1280 / (time.monotonic() - start), (time.process_time() - cpu) / 1280)"
     )
     command = [sys.executable, "-c", code, str(Path(__file__).parent), folder]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    return float(said[0]), float(said[1])
+    words = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return float(words[0]), float(words[1])
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:
@@ -283,21 +283,23 @@ def bench(a: argparse.Namespace) -> Bench:
 def ways(b: Bench, a: argparse.Namespace) -> dict[str, Callable[[], tuple[float, float]]]:
     """Returns how images a second are measured, by name; the first is the limit."""
     if a.share:
-        held = [(recipe, workers) for recipe in a.recipes for workers in a.workers]
+        pairs = [(recipe, workers) for recipe in a.recipes for workers in a.workers]
         return {
-            f"{recipe}, {workers} at {a.share:g}": lambda r=recipe, w=workers: b.held(w, r, a.share)
-            for recipe, workers in [*held, ("unconnected", 2)]
+            f"{recipe}, {workers} at {a.share:g}": lambda r=recipe, w=workers: b.limited(
+                w, r, a.share
+            )
+            for recipe, workers in [*pairs, ("unconnected", 2)]
         }
-    found: dict[str, Callable[[], tuple[float, float]]] = {"two unconnected": b.unconnected}
+    named: dict[str, Callable[[], tuple[float, float]]] = {"two unconnected": b.unconnected}
     for recipe in (r for r in a.recipes if r != GLOO):
-        found[recipe] = lambda r=recipe: b.together(2, r)
+        named[recipe] = lambda r=recipe: b.together(2, r)
     for recipe in a.recipes:
         if recipe.startswith("all_reduce"):
-            found[f"{recipe}, in clear"] = lambda r=recipe: b.together(2, r, "none")
-    found["one worker"] = b.alone
+            named[f"{recipe}, in clear"] = lambda r=recipe: b.together(2, r, "none")
+    named["one worker"] = b.alone
     if a.cifar10:
-        found["plain PyTorch, alone"] = lambda: plain_torch(a.cifar10)
-    return found
+        named["plain PyTorch, alone"] = lambda: plain_torch(a.cifar10)
+    return named
 
 
 def main() -> None:
@@ -314,8 +316,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 3, 4], help="so held")
     parser.add_argument("--keep", help="a file of turns")
     a = parser.parse_args()
-    kept = Path(a.keep) if a.keep else None
-    turns = json.loads(kept.read_text()) if kept and kept.exists() else []
+    file = Path(a.keep) if a.keep else None
+    turns = json.loads(file.read_text()) if file and file.exists() else []
     b = bench(a)
     measured = ways(b, a)
     for _ in range(a.pairs):
@@ -324,8 +326,8 @@ def main() -> None:
             turn[name] = measure()
             print(f"{name}: {turn[name][0]:,.0f} images/s", flush=True)
         turns.append(turn)
-        if kept:
-            kept.write_text(json.dumps(turns))
+        if file:
+            file.write_text(json.dumps(turns))
     print(f"load {os.getloadavg()[0]:.1f}, batch {a.batch}, {a.precision}")
     if turns:
         table(turns, next(iter(measured)))

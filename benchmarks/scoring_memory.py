@@ -49,14 +49,14 @@ def model_of(units):
 
 def resident():
     """Memory of this program's workers in MB; a page that n processes share counts 1/n for each."""
-    found = 0
+    kilobytes = 0
     for process in descendants():
         with contextlib.suppress(OSError):
             is_worker = b"daemon" in Path(f"/proc/{process}/cmdline").read_bytes()
             lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
             pss = next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-            found += pss if is_worker else 0
-    return found / 1024
+            kilobytes += pss if is_worker else 0
+    return kilobytes / 1024
 
 
 def scored(model, spark):
@@ -75,15 +75,15 @@ def imports_torch(batches):
 def first_rows(spark):
     """Prints seconds, and processor time, to the first row of new models and to bare ones."""
     row = spark.range(1).withColumn("features", array_repeat(col("id").cast("float"), WIDTH))
-    found = {"bare mapInArrow's first row": [], "another model's first row": []}
+    rows = {"bare mapInArrow's first row": [], "another model's first row": []}
     for turn in range(5):
-        other = model_of(17 + turn).transform
+        second = model_of(17 + turn).transform
         bare = partial(row.mapInArrow, imports_torch, "id long")
-        for times, frame in zip(found.values(), (bare, partial(other, row)), strict=True):
+        for times, frame in zip(rows.values(), (bare, partial(second, row)), strict=True):
             began, before = time.perf_counter(), used()
             frame().collect()
             times.append((time.perf_counter() - began, used() - before))
-    for name, times in found.items():
+    for name, times in rows.items():
         (least, most), (cpu, _) = ((min(each), max(each)) for each in zip(*times, strict=True))
         print(f"{name:29}{least:8.2f} to {most:.2f} s, {cpu:.2f} s of processor at least")
 

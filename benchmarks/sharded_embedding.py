@@ -62,26 +62,28 @@ def events(count: int, users: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return pairs, (pairs[:, 0] % KINDS == pairs[:, 1] % KINDS).astype(np.int64)
 
 
-def run(asked: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     """Trains in one of the ways, and prints what it took."""
-    users = users_of(asked)
+    users = users_of(options)
     stage = ModuleStage(
         module="sharded_embedding:Scores",
-        arguments={"users": users, "dims": asked.dims, "sharded": asked.way != "whole"},
+        arguments={"users": users, "dims": options.dims, "sharded": options.way != "whole"},
         batch_size=BATCH,
-        epochs=asked.passes,
+        epochs=options.passes,
         lr=0.01,
     )
-    job = Job(model=stage, workers=asked.workers, engine="local", checkpoint_seconds=asked.every)
-    late = int(asked.passes * asked.events / BATCH / 2)
-    faults = Faults().kill(slot=1, step=late) if asked.way == "killed" else Faults()
-    with tempfile.TemporaryDirectory(dir=asked.folder or None) as folder:
+    job = Job(
+        model=stage, workers=options.workers, engine="local", checkpoint_seconds=options.every
+    )
+    late = int(options.passes * options.events / BATCH / 2)
+    faults = Faults().kill(slot=1, step=late) if options.way == "killed" else Faults()
+    with tempfile.TemporaryDirectory(dir=options.folder or None) as folder:
         watch = Watch(folder)
         watch.start()
         began = time.monotonic()
         outcome = train(
             job,
-            ArrayData(*events(asked.events, users, 0)),
+            ArrayData(*events(options.events, users, 0)),
             test=TestRows(*events(TESTED, users, 1)),
             folder=f"{folder}/run",
             engine=LocalEngine(faults),
@@ -90,22 +92,22 @@ def run(asked: argparse.Namespace) -> None:
         seconds = time.monotonic() - began
         watch.over.set()
         watch.join()
-        held = audit(f"{folder}/run/ledger.jsonl")
-    told = {
+        audited = audit(f"{folder}/run/ledger.jsonl")
+    result = {
         "before_mb": watch.before / 1e6,
         "driver_mb": watch.driver / 1e6,
         "worker_mb": watch.worker / 1e6,
         "error": outcome.metrics["error"],
         "seconds": seconds,
-        "undone": held.undone,
-        "offences": held.offences,
+        "undone": audited.undone,
+        "offences": audited.offences,
     }
-    print(json.dumps(told))
+    print(json.dumps(result))
 
 
-def users_of(asked: argparse.Namespace) -> int:
+def users_of(options: argparse.Namespace) -> int:
     """Returns how many users there are: their table has the size asked for."""
-    return int(asked.megabytes * 1e6 / (4 * asked.dims))
+    return int(options.megabytes * 1e6 / (4 * options.dims))
 
 
 def main() -> None:
@@ -121,17 +123,19 @@ def main() -> None:
     ways = ["whole", "sharded", "killed"]
     parser.add_argument("--ways", nargs="+", choices=ways, default=ways)
     parser.add_argument("--way", choices=ways)
-    asked = parser.parse_args()
-    if asked.way:
-        run(asked)
+    options = parser.parse_args()
+    if options.way:
+        run(options)
         return
-    shown = f"{users_of(asked):,} users, {asked.workers} workers"
-    print(f"{shown}, {asked.events:,} events, {asked.passes:g} passes", flush=True)
-    for way, told in each_way(__file__, asked.ways):
-        shown = f"driver {told['driver_mb']:,.0f} MB ({told['before_mb']:,.0f} before), "
-        shown += f"largest worker {told['worker_mb']:,.0f} MB, error {100 * told['error']:.2f} %, "
-        shown += f"{told['seconds']:.1f} s, {told['undone']} pushes undone, "
-        print(f"{way}: {shown}audit {told['offences'] or 'exact'}", flush=True)
+    shown = f"{users_of(options):,} users, {options.workers} workers"
+    print(f"{shown}, {options.events:,} events, {options.passes:g} passes", flush=True)
+    for way, result in each_way(__file__, options.ways):
+        shown = f"driver {result['driver_mb']:,.0f} MB ({result['before_mb']:,.0f} before), "
+        shown += (
+            f"largest worker {result['worker_mb']:,.0f} MB, error {100 * result['error']:.2f} %, "
+        )
+        shown += f"{result['seconds']:.1f} s, {result['undone']} pushes undone, "
+        print(f"{way}: {shown}audit {result['offences'] or 'exact'}", flush=True)
 
 
 if __name__ == "__main__":

@@ -107,11 +107,11 @@ class Killer(threading.Thread):
 def anonymous(pid):
     """Returns the anonymous memory of a process in bytes; 0 when it has gone."""
     try:
-        told = Path(f"/proc/{pid}/status").read_text()
+        status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return 0
-    found = re.search(r"RssAnon:\s+(\d+)", told)
-    return int(found[1]) << 10 if found else 0
+    match = re.search(r"RssAnon:\s+(\d+)", status)
+    return int(match[1]) << 10 if match else 0
 
 
 def name_of(pid):
@@ -125,54 +125,54 @@ def size_of(folder, processes=()):
 
     One of several names, or that several processes map, counts once.
     """
-    held = {}
+    blocks = {}
     for path in [*folder.rglob("*"), *(path for pid in processes for path in nameless(pid))]:
         try:
-            told = path.stat()
+            stat = path.stat()
         except OSError:
             continue
-        held[told.st_dev, told.st_ino] = told.st_blocks * 512
-    return sum(held.values())
+        blocks[stat.st_dev, stat.st_ino] = stat.st_blocks * 512
+    return sum(blocks.values())
 
 
 def nameless(pid):
     """Returns where root can look at the files without a name that a process has mapped."""
-    found = []
+    paths = []
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
             if line.endswith(" (deleted)") and "/dev/" not in line:
                 begin, end = line.split(maxsplit=1)[0].split("-")
                 # the kernel names the links without leading zeros
-                found.append(Path(f"/proc/{pid}/map_files/{int(begin, 16):x}-{int(end, 16):x}"))
-    return found
+                paths.append(Path(f"/proc/{pid}/map_files/{int(begin, 16):x}-{int(end, 16):x}"))
+    return paths
 
 
-def draft_of(asked, counts):
+def draft_of(options, counts):
     """Returns the job, with the words' counts in its model."""
-    workers = asked.workers
+    workers = options.workers
     stage = Word2VecStage(
         words=len(counts),
-        dims=asked.dims,
+        dims=options.dims,
         epochs=1.0,
         batch_size=STEP_ROWS * workers,
         workers=workers,
-        round_words=float(asked.round_steps * STEP_ROWS * LENGTH),
+        round_words=float(options.round_steps * STEP_ROWS * LENGTH),
     )
     strategy = averaging(
-        every=Steps(asked.round_steps),
+        every=Steps(options.round_steps),
         outer=Sgd(),
         merge="uniform",
         codec="fp32",
         gradients_until=0.0,
         owners=workers,
-        rows=0 if asked.way == "whole" else asked.dims,
+        rows=0 if options.way == "whole" else options.dims,
     )
     job = Job(
         model=stage,
         workers=workers,
-        engine=asked.engine,
+        engine=options.engine,
         strategy=strategy,
-        checkpoint_seconds=asked.every,
+        checkpoint_seconds=options.every,
     )
     draft = LazyModel(job)
     draft.model().parameters.view("counts")[:] = np.maximum(1, counts)
@@ -180,34 +180,34 @@ def draft_of(asked, counts):
 
 
 @contextlib.contextmanager
-def engine_of(asked, faults):
+def engine_of(options, faults):
     """Yields the engine; a session of Spark ends with it."""
-    if asked.engine == "local":
+    if options.engine == "local":
         yield LocalEngine(faults)
         return
     from photinus.engine.spark.engine import SparkEngine
     from photinus.engine.spark.session import spark_session
 
-    spark = spark_session(asked.workers, name="sharded_table")
+    spark = spark_session(options.workers, name="sharded_table")
     try:
         yield SparkEngine(spark, faults)
     finally:
         spark.stop()
 
 
-def run(asked):
+def run(options):
     """Trains in one of the ways, and prints what it took."""
-    rows = text(words_of(asked), asked.words)
-    draft = draft_of(asked, np.bincount(rows[rows >= 0], minlength=words_of(asked)))
-    steps = asked.words // (LENGTH * STEP_ROWS * asked.workers)
-    faults, events, killer = Faults(), [], Killer(asked.kill_every, asked.kills)
-    if asked.way == "killed" and asked.kill_every:
+    rows = text(words_of(options), options.words)
+    draft = draft_of(options, np.bincount(rows[rows >= 0], minlength=words_of(options)))
+    steps = options.words // (LENGTH * STEP_ROWS * options.workers)
+    faults, events, killer = Faults(), [], Killer(options.kill_every, options.kills)
+    if options.way == "killed" and options.kill_every:
         killer.start()
-    elif asked.way == "killed":
-        faults = faults.kill(slot=1, step=max(asked.round_steps + 2, 3 * steps // 4))
+    elif options.way == "killed":
+        faults = faults.kill(slot=1, step=max(options.round_steps + 2, 3 * steps // 4))
     with (
-        tempfile.TemporaryDirectory(dir=asked.folder or None) as folder,
-        engine_of(asked, faults) as engine,
+        tempfile.TemporaryDirectory(dir=options.folder or None) as folder,
+        engine_of(options, faults) as engine,
     ):
         watch = Watch(folder)
         watch.start()
@@ -223,12 +223,12 @@ def run(asked):
         seconds = time.monotonic() - began
         watch.over.set()
         watch.join()
-        held = audit(f"{folder}/run/ledger.jsonl")
-        learnt = int((outcome.vector[outcome.vector.size // 2 :: asked.dims] != 0).sum())
+        audited = audit(f"{folder}/run/ledger.jsonl")
+        learnt = int((outcome.vector[outcome.vector.size // 2 :: options.dims] != 0).sum())
     named = {}
     for event in events:
         named.setdefault(type(event).__name__, []).append(event)
-    told = {
+    result = {
         "numbers": int(outcome.vector.size),
         "learnt": learnt,
         "before_mb": watch.before / 1e6,
@@ -243,15 +243,15 @@ def run(asked):
         "kills": killer.kills,
         "lost": len(named.get("WorkerLost", [])),
         "fingerprint": named["PhaseEnded"][-1].fingerprint,
-        "audit": str(held),
-        "offences": held.offences,
+        "audit": str(audited),
+        "offences": audited.offences,
     }
-    print(json.dumps(told))
+    print(json.dumps(result))
 
 
-def words_of(asked):
+def words_of(options):
     """Returns how many words have a vector: two tables of them have the size asked for."""
-    return int(asked.megabytes * 1e6 / (8 * asked.dims))
+    return int(options.megabytes * 1e6 / (8 * options.dims))
 
 
 def refusal(numbers):
@@ -298,24 +298,24 @@ def main():
     ways = ["whole", "sharded", "killed"]
     parser.add_argument("--ways", nargs="+", choices=ways, default=ways)
     parser.add_argument("--way", choices=ways)
-    asked = parser.parse_args()
-    if asked.way:
-        run(asked)
+    options = parser.parse_args()
+    if options.way:
+        run(options)
         return
-    numbers = 2 * words_of(asked) * asked.dims
+    numbers = 2 * words_of(options) * options.dims
     shown = f"both tables {numbers / 1e6:,.0f} M numbers, {4 * numbers / 1e6:,.0f} MB; "
-    print(f"{shown}{asked.workers} workers; {asked.words:,} words", flush=True)
+    print(f"{shown}{options.workers} workers; {options.words:,} words", flush=True)
     if numbers // 2 >= 2**31:
         print(f"MLlib: {refusal(numbers // 2)}", flush=True)
-    for way, told in each_way(__file__, asked.ways):
-        shown = f"driver {told['driver_mb']:,.0f} MB ({told['before_mb']:,.0f} before), "
-        shown += f"largest worker {told['worker_mb']:,.0f} MB, Java {told['java_mb']:,.0f} MB, "
-        shown += f"disk {told['disk_mb']:,.0f} MB with "
-        shown += f"{told['saved']} checkpoints, {told['learnt']:,} outputs learnt, "
-        shown += f"sent {told['sent_mb']:,.0f} MB, "
-        shown += f"{told['seconds']:.1f} s, {told['rounds']} rounds, "
-        shown += f"{told['kills']} kills, {told['lost']} workers lost, {told['audit']}, "
-        shown += f"table {told['fingerprint']}, audit {told['offences'] or 'exact'}"
+    for way, result in each_way(__file__, options.ways):
+        shown = f"driver {result['driver_mb']:,.0f} MB ({result['before_mb']:,.0f} before), "
+        shown += f"largest worker {result['worker_mb']:,.0f} MB, Java {result['java_mb']:,.0f} MB, "
+        shown += f"disk {result['disk_mb']:,.0f} MB with "
+        shown += f"{result['saved']} checkpoints, {result['learnt']:,} outputs learnt, "
+        shown += f"sent {result['sent_mb']:,.0f} MB, "
+        shown += f"{result['seconds']:.1f} s, {result['rounds']} rounds, "
+        shown += f"{result['kills']} kills, {result['lost']} workers lost, {result['audit']}, "
+        shown += f"table {result['fingerprint']}, audit {result['offences'] or 'exact'}"
         print(f"{way}: {shown}", flush=True)
 
 

@@ -71,11 +71,11 @@ class Running:
     """A job that runs, and what it has said in a file."""
 
     process: subprocess.Popen[bytes]
-    said: Path
+    output: Path
 
     def pid(self) -> int:
         """Waits for its worker's process."""
-        while not (text := self.said.read_text()).endswith("\n"):
+        while not (text := self.output.read_text()).endswith("\n"):
             if self.process.poll() is not None:
                 sys.exit("a job has failed")
             time.sleep(0.1)  # a file of another process wakes nobody
@@ -88,8 +88,8 @@ class Running:
 
     def sent(self, began: float, ended: float) -> float:
         """Returns bytes a second between the first and the last round of a stretch of time."""
-        told = [line.split() for line in self.said.read_text().splitlines()[1:]]
-        rounds = [(float(at), int(size)) for at, size in told if began <= float(at) <= ended]
+        entries = [line.split() for line in self.output.read_text().splitlines()[1:]]
+        rounds = [(float(at), int(size)) for at, size in entries if began <= float(at) <= ended]
         if len(rounds) < 2:
             sys.exit("too few rounds: give --seconds more")
         return sum(size for _, size in rounds[1:]) / (rounds[-1][0] - rounds[0][0])
@@ -100,10 +100,10 @@ def measured(kind: str, shares: list[float], seconds: float, folder: Path) -> li
     running = []
     try:
         for number, share in enumerate(shares):
-            said = folder / f"{kind}-{number}"
+            output = folder / f"{kind}-{number}"
             words = [sys.executable, __file__, "--job", kind, str(share)]
-            with said.open("wb") as out:
-                running.append(Running(subprocess.Popen(words, stdout=out), said))
+            with output.open("wb") as out:
+                running.append(Running(subprocess.Popen(words, stdout=out), output))
         for one in running:
             one.pid()
         time.sleep(WARM_SECONDS)  # what a cap lets pass at once is used up
@@ -120,24 +120,24 @@ def measured(kind: str, shares: list[float], seconds: float, folder: Path) -> li
             one.process.wait()
 
 
-def table(kind: str, count: int, asked: argparse.Namespace, folder: Path) -> float:
+def table(kind: str, count: int, options: argparse.Namespace, folder: Path) -> float:
     """Prints a line for each of so many jobs side by side; returns by how much one is off at most.
 
     Args:
         kind: cpu_share or bandwidth.
         count: of jobs.
-        asked: the seconds of the window, and the part of the processors.
+        options: the seconds of the window, and the part of the processors.
         folder: for what the jobs say.
     """
-    whole = BYTES_PER_SECOND if kind == "bandwidth" else asked.given * processors()
+    whole = BYTES_PER_SECOND if kind == "bandwidth" else options.given * processors()
     shares = [whole * part / sum(PARTS[count]) for part in PARTS[count]]
-    found = measured(kind, shares, asked.seconds, folder)
-    off = [used / share - 1 for used, share in zip(found, shares, strict=True)]
-    for number, (share, used) in enumerate(zip(shares, found, strict=True)):
+    rates = measured(kind, shares, options.seconds, folder)
+    off = [used / share - 1 for used, share in zip(rates, shares, strict=True)]
+    for number, (share, used) in enumerate(zip(shares, rates, strict=True)):
         scale, unit = (1e-3, "kB/s") if kind == "bandwidth" else (1.0, "processors")
-        given, got = f"{scale * share:.4g}", f"{scale * used:.4g}"
+        expected, actual = f"{scale * share:.4g}", f"{scale * used:.4g}"
         name = f"{kind} | job {number + 1} of {count}"
-        print(f"{name} | {given} {unit} | {got} {unit} | {off[number]:+.1%}", flush=True)
+        print(f"{name} | {expected} {unit} | {actual} {unit} | {off[number]:+.1%}", flush=True)
     return max(map(abs, off))
 
 
@@ -148,17 +148,17 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=3)
     parser.add_argument("--given", type=float, default=0.8, help="of all processors")
     parser.add_argument("--job", nargs=2, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.job:
-        job(asked.job[0], float(asked.job[1]))
+    options = parser.parse_args()
+    if options.job:
+        job(options.job[0], float(options.job[1]))
         return
     if not Path("/proc/self/stat").exists():
         cannot("processor seconds of a process are read as Linux shows them")
     print("cap | job | asked | used | off\n--- | --- | --- | --- | ---", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         off = [
-            table(kind, count, asked, Path(folder))
-            for _ in range(asked.tries)
+            table(kind, count, options, Path(folder))
+            for _ in range(options.tries)
             for kind in ("cpu_share", "bandwidth")
             for count in PARTS
         ]

@@ -80,10 +80,10 @@ def shaped(rate: str, recipe: str, epochs: float) -> dict[str, float]:
     )
     again = [sys.executable, __file__, "--one", recipe, "--epochs", str(epochs)]
     command = ["unshare", "-n", "bash", "-c", script, "shaped", rate, *again]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        cannot(f"a shaped link needs Linux, root and tc; got {done.stderr.strip()[-300:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        cannot(f"a shaped link needs Linux, root and tc; got {process.stderr.strip()[-300:]}")
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def main() -> None:
@@ -102,9 +102,11 @@ def main() -> None:
     print("--- | --- | --- | --- | --- | ---")
     for rate in a.rates:
         for recipe in STRATEGIES:
-            got = shaped(rate, recipe, a.epochs)
-            times = f"{got['reached']:.1f} | {got['ended']:.1f}"
-            print(f"{rate} | {recipe} | {times} | {got['bytes'] / 1e6:.1f} | {got['loss']:.3f}")
+            result = shaped(rate, recipe, a.epochs)
+            times = f"{result['reached']:.1f} | {result['ended']:.1f}"
+            print(
+                f"{rate} | {recipe} | {times} | {result['bytes'] / 1e6:.1f} | {result['loss']:.3f}"
+            )
 
 
 if __name__ == "__main__":

@@ -112,10 +112,10 @@ class Watch:
     def speed(self, seconds: float) -> float | None:
         """Returns examples a second, for so long from the end of the warm-up; None if too short."""
         began = self.rounds[0][0] + WARM_SECONDS
-        seen = [r for r in self.rounds if began <= r[0] <= began + seconds]
-        if len(seen) < 2 or self.rounds[-1][0] < began + seconds / 2:
+        rounds = [r for r in self.rounds if began <= r[0] <= began + seconds]
+        if len(rounds) < 2 or self.rounds[-1][0] < began + seconds / 2:
             return None
-        (first, before), (last, after) = seen[0], seen[-1]
+        (first, before), (last, after) = rounds[0], rounds[-1]
         return (after - before) / (last - first)
 
     def wait(self) -> float:
@@ -125,7 +125,7 @@ class Watch:
         """
         seconds, examples = self.rounds[-1][0] - self.began, self.rounds[-1][1] / WORKERS
         fast = [self.reports[slot] for slot in range(WORKERS - 1)]
-        busy = [examples * told.compute_seconds / told.examples for told in fast]
+        busy = [examples * report.compute_seconds / report.examples for report in fast]
         return 1.0 - sum(busy) / len(busy) / seconds
 
 

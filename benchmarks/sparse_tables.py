@@ -55,41 +55,41 @@ def events(count: int, rows: int) -> ArrayData:
     return ArrayData(pairs.astype(np.float32), rng.integers(0, 2, count))
 
 
-def stage(asked: argparse.Namespace, optimizer: str, *, sparse: bool) -> ModuleStage:
+def stage(options: argparse.Namespace, optimizer: str, *, sparse: bool) -> ModuleStage:
     """What is trained."""
     return ModuleStage(
         module="sparse_tables:Scores",
-        arguments={"rows": asked.rows, "width": asked.width, "sparse": sparse},
+        arguments={"rows": options.rows, "width": options.width, "sparse": sparse},
         optimizer=optimizer,
         lr=0.01,
         batch_size=BATCH,
-        max_steps=asked.steps,
+        max_steps=options.steps,
     )
 
 
 def trained(
-    asked: argparse.Namespace, how: StrategySpec, *, sparse: bool
+    options: argparse.Namespace, how: StrategySpec, *, sparse: bool
 ) -> tuple[np.ndarray, int]:
     """Returns the parameters [n], and the bytes that went up and down in all."""
-    phase = Phase(stage=stage(asked, "sgd", sparse=sparse), strategy=how)
-    plan, told = TrainingPlan(phases=(phase,), workers=asked.workers), []
-    data = events(asked.steps * BATCH, asked.rows)
-    spec = RunSpec(plan=plan, data=data, run=os.urandom(16), emit=told.append)
+    phase = Phase(stage=stage(options, "sgd", sparse=sparse), strategy=how)
+    plan, recorded = TrainingPlan(phases=(phase,), workers=options.workers), []
+    data = events(options.steps * BATCH, options.rows)
+    spec = RunSpec(plan=plan, data=data, run=os.urandom(16), emit=recorded.append)
     vector = SimulatedEngine().run(spec).vectors[0]
-    rounds = [event for event in told if isinstance(event, RoundClosed)]
+    rounds = [event for event in recorded if isinstance(event, RoundClosed)]
     return vector, sum(event.bytes_up + event.bytes_down for event in rounds)
 
 
-def step_seconds(asked: argparse.Namespace, optimizer: str) -> tuple[float, float]:
+def step_seconds(options: argparse.Namespace, optimizer: str) -> tuple[float, float]:
     """Returns the medians of a step, sparse and dense, taken in turn."""
-    data, taken = events(BATCH, asked.rows), ([], [])
+    data, taken = events(BATCH, options.rows), ([], [])
     batch = Rows.of(data.features, data.labels).batch(np.arange(BATCH))
     models = []
     for sparse in (True, False):
-        how = stage(asked, optimizer, sparse=sparse)
+        how = stage(options, optimizer, sparse=sparse)
         model = how.build((), 0)
         models.append((model, how.inner(model.parameters.layout)))
-    for _ in range(asked.repeats):
+    for _ in range(options.repeats):
         for (model, inner), seconds in zip(models, taken, strict=True):
             start = time.perf_counter()
             gradient, _ = model.learn(batch, 0)
@@ -107,7 +107,7 @@ def main() -> None:
     reader.add_argument("--workers", type=int, default=4)
     reader.add_argument("--steps", type=int, default=100)
     reader.add_argument("--repeats", type=int, default=50)
-    asked = reader.parse_args()
+    options = reader.parse_args()
     torch.set_num_threads(1)
     every = {"every": Steps(ROUND)}
     ways = {
@@ -115,19 +115,19 @@ def main() -> None:
         "averaging, bf16": recipes.averaging(**every, gradients_until=0),
         "averaging, int8": recipes.averaging(**every, codec="int8", gradients_until=0),
         "averaging, an owner each": recipes.averaging(
-            **every, gradients_until=0, owners=asked.workers
+            **every, gradients_until=0, owners=options.workers
         ),
         "all_reduce": recipes.all_reduce(),
     }
     for name, how in ways.items():
-        (some, sparse), (whole, dense) = (trained(asked, how, sparse=s) for s in (True, False))
+        (some, sparse), (whole, dense) = (trained(options, how, sparse=s) for s in (True, False))
         same = "same bits" if np.array_equal(some, whole) else "OTHER BITS"
-        told = f"sparse {sparse / 1e6:.2f} MB, dense {dense / 1e6:.2f} MB"
-        print(f"{name}: {told}, {sparse / dense:.2%}, {same}", flush=True)
+        comparison = f"sparse {sparse / 1e6:.2f} MB, dense {dense / 1e6:.2f} MB"
+        print(f"{name}: {comparison}, {sparse / dense:.2%}, {same}", flush=True)
     for optimizer in ("sgd", "adagrad", "adam"):
-        sparse_s, dense_s = step_seconds(asked, optimizer)
-        told = f"sparse {1e3 * sparse_s:.2f} ms, dense {1e3 * dense_s:.2f} ms"
-        print(f"a step of {optimizer}: {told}, {sparse_s / dense_s:.2f}", flush=True)
+        sparse_s, dense_s = step_seconds(options, optimizer)
+        comparison = f"sparse {1e3 * sparse_s:.2f} ms, dense {1e3 * dense_s:.2f} ms"
+        print(f"a step of {optimizer}: {comparison}, {sparse_s / dense_s:.2f}", flush=True)
 
 
 if __name__ == "__main__":

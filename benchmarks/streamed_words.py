@@ -55,8 +55,8 @@ def name_of(process):
 
 def questions_of_gensim():
     """Returns gensim's file, without importing gensim: the driver's memory is measured."""
-    found = importlib.util.find_spec("gensim")
-    return str(Path(found.origin).parent / "test/test_data/questions-words.txt")
+    spec = importlib.util.find_spec("gensim")
+    return str(Path(spec.origin).parent / "test/test_data/questions-words.txt")
 
 
 def words_of(questions):
@@ -65,8 +65,8 @@ def words_of(questions):
 
 def sentences_of(lines, words):
     """Returns the lines of a text as arrays `words` of these words alone, two at least."""
-    kept = F.filter(F.split("value", " "), lambda word: word.isin(words))
-    return lines.select(kept.alias("words")).where(F.size("words") > 1)
+    known = F.filter(F.split("value", " "), lambda word: word.isin(words))
+    return lines.select(known.alias("words")).where(F.size("words") > 1)
 
 
 def made_up(path, words):
@@ -92,23 +92,23 @@ def main():
     parser.add_argument("--dims", type=int, default=900)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--questions", default=questions_of_gensim())
-    asked = parser.parse_args()
-    words = words_of(asked.questions)
-    beside = Path(asked.text).resolve().parent if asked.text else None  # links need one disk
+    options = parser.parse_args()
+    words = words_of(options.questions)
+    beside = Path(options.text).resolve().parent if options.text else None  # links need one disk
     with tempfile.TemporaryDirectory(dir=beside) as place:
         folder = Path(place)
-        text = Path(asked.text) if asked.text else made_up(folder / "text.txt", words)
-        links, size = linked(text, folder / "links", asked.gigabytes * 1e9)
+        text = Path(options.text) if options.text else made_up(folder / "text.txt", words)
+        links, size = linked(text, folder / "links", options.gigabytes * 1e9)
         print(f"{links} times {text.name}: {size / 1e9:,.2f} GB; {len(words)} words", flush=True)
         with Peaks() as peaks:
-            spark = spark_session(asked.workers, name="streamed_words")
+            spark = spark_session(options.workers, name="streamed_words")
             lines = spark.read.text(str(folder / "links"))
             sentences = sentences_of(lines, words).persist(StorageLevel.DISK_ONLY)
             word2vec = Word2Vec(
                 inputCol="words",
-                vectorSize=asked.dims,
+                vectorSize=options.dims,
                 epochs=1.0,
-                numWorkers=asked.workers,
+                numWorkers=options.workers,
                 runDir=str(folder / "run"),
             )
             began = time.monotonic()
@@ -117,11 +117,11 @@ def main():
             model = word2vec.fit(sentences)
             seconds = time.monotonic() - began
             spark.stop()
-    told = f"{seconds:,.0f} s, {read:,.0f} s of them to read the text; "
-    told += f"{int(model.vectors.counts.sum()):,} words of the vocabulary in it; peak of "
-    told += f"the driver {peaks.driver / 1e6:,.0f} MB, of Java {peaks.java / 1e6:,.0f} MB, "
-    print(f"{told}of the largest worker {peaks.worker / 1e6:,.0f} MB")
-    print(model.analogies(asked.questions).total)
+    summary = f"{seconds:,.0f} s, {read:,.0f} s of them to read the text; "
+    summary += f"{int(model.vectors.counts.sum()):,} words of the vocabulary in it; peak of "
+    summary += f"the driver {peaks.driver / 1e6:,.0f} MB, of Java {peaks.java / 1e6:,.0f} MB, "
+    print(f"{summary}of the largest worker {peaks.worker / 1e6:,.0f} MB")
+    print(model.analogies(options.questions).total)
 
 
 if __name__ == "__main__":

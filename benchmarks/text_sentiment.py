@@ -85,7 +85,7 @@ def ours(data, job: Job, engine: Engine | None = None) -> tuple[float, float]:
     """Returns the same of a job, and the share of the model's bytes that one push takes."""
     pushed: list[float] = []
 
-    def told(event: Event) -> None:
+    def note(event: Event) -> None:
         if isinstance(event, RoundClosed):
             pushed.append(event.bytes_up / len(event.slots))
         if isinstance(event, (WorkerLost, PhaseEnded)):
@@ -97,7 +97,7 @@ def ours(data, job: Job, engine: Engine | None = None) -> tuple[float, float]:
             ({"input_ids": data[0][0]}, data[0][1]),
             test=({"input_ids": data[1][0]}, data[1][1]),
             folder=Path(folder, "run"),
-            callbacks=(told,),
+            callbacks=(note,),
             engine=engine,
         )
     whole = sum(p.numel() * p.element_size() for p in outcome.model().parameters())
@@ -116,35 +116,35 @@ def main() -> None:
     parser.add_argument("--engine", default="local", help="all give the same bits")
     parser.add_argument("--kill", action="store_true", help="a worker, in the middle")
     parser.add_argument("--base", default=BASE, help="the encoder: a package, or a folder")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     data = []
-    for rows, most in zip(film_sentences(), (asked.rows, asked.tests), strict=True):
+    for rows, most in zip(film_sentences(), (options.rows, options.tests), strict=True):
         labels = np.array([row["label"] for row in rows[:most]])
         data.append(([row["text"] for row in rows[:most]], labels))
     there = data[1][0]
-    job = preset("text-sentiment", asked.workers)
-    model = replace(job.model, epochs=asked.epochs, arguments={"base": asked.base})
-    source = replace(job.data, encoders={"input_ids": asked.base})
-    job = replace(job, engine="local" if asked.kill else asked.engine, model=model, data=source)
-    middle = round(asked.epochs * len(data[0][0]) / BATCH / 2)
-    engine = LocalEngine(Faults().kill(slot=1, step=middle)) if asked.kill else None
-    if asked.strategy:
-        job = replace(job, strategy=strategy_of(asked.strategy))
+    job = preset("text-sentiment", options.workers)
+    model = replace(job.model, epochs=options.epochs, arguments={"base": options.base})
+    source = replace(job.data, encoders={"input_ids": options.base})
+    job = replace(job, engine="local" if options.kill else options.engine, model=model, data=source)
+    middle = round(options.epochs * len(data[0][0]) / BATCH / 2)
+    engine = LocalEngine(Faults().kill(slot=1, step=middle)) if options.kill else None
+    if options.strategy:
+        job = replace(job, strategy=strategy_of(options.strategy))
     errors: dict[str, list[float]] = {"plain": [], "workers": []}
-    for seed in asked.seeds:
-        for name, found in errors.items():
+    for seed in options.seeds:
+        for name, values in errors.items():
             began = monotonic()
             if name == "plain":
                 with limit_threads(1):
-                    wrong = plain(data, asked.epochs, seed, asked.base)
+                    wrong = plain(data, options.epochs, seed, options.base)
             else:
                 wrong, share = ours(data, replace(job, seed=seed), engine)
-            found.append(wrong)
+            values.append(wrong)
             low, high = error_interval(wrong * len(there), len(there))
-            said = f"{name:>8}: test error {wrong:.2%} (95 %: {low:.2%} to {high:.2%})"
-            print(f"seed {seed}, {said}, {monotonic() - began:.0f} s", flush=True)
-    for name, found in errors.items():
-        print(f"{name:>8}: median {statistics.median(found):.2%} of {len(asked.seeds)} seeds")
+            result = f"{name:>8}: test error {wrong:.2%} (95 %: {low:.2%} to {high:.2%})"
+            print(f"seed {seed}, {result}, {monotonic() - began:.0f} s", flush=True)
+    for name, values in errors.items():
+        print(f"{name:>8}: median {statistics.median(values):.2%} of {len(options.seeds)} seeds")
     print(f"a push is {share:.2%} of the whole model's bytes in float32")
 
 

@@ -52,13 +52,13 @@ def padding(rows, order, *, is_shared_out=True):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=40_000)
-    given = parser.parse_args()
-    print(f"{given.rows} rows, batches of 32 of one worker, and of 8 of each of 4 workers")
+    options = parser.parse_args()
+    print(f"{options.rows} rows, batches of 32 of one worker, and of 8 of each of 4 workers")
     head = ("padding", "at random", "of 4", "Mtokens/s", "first pass")
     print(f"{'lengths':12}" + "".join(f"{name:>12}" for name in head))
     for name, draw in LENGTHS.items():
         rng = np.random.default_rng(0)
-        lengths = np.clip(draw(rng, given.rows), 1, 512).astype(np.int64)
+        lengths = np.clip(draw(rng, options.rows), 1, 512).astype(np.int64)
         batches = column(lengths, rng)
         begun = time.perf_counter()
         rows = gather(batches, SPEC, RowChecker(RowChecks()), Budget())

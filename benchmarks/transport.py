@@ -53,12 +53,12 @@ def measure(credentials, megabytes):
 
     marks, ended, count = [], [], max(1, megabytes // VECTOR_MB)
     listener = TcpListener("127.0.0.1", credentials, hear, ended.append)
-    here, there = multiprocessing.Pipe()
+    near, far = multiprocessing.Pipe()
     context = multiprocessing.get_context("spawn")
-    args = (listener.address, credentials.worker(), count, there)
+    args = (listener.address, credentials.worker(), count, far)
     worker = context.Process(target=push, args=args)
     worker.start()
-    worker_cpu = here.recv()
+    worker_cpu = near.recv()
     worker.join()
     listener.close()
     (cpu_before, before), (cpu_after, after) = marks

@@ -78,15 +78,15 @@ def plain(rows: np.ndarray, epochs: float, seed: int) -> torch.nn.Module:
     inner, module = settings.inner(model.parameters.layout), model.module
     optimizer = torch.optim.AdamW(module.parameters())
     features, labels = torch.from_numpy(rows.astype(np.float32)), torch.from_numpy(labelled(rows))
-    chance, done, total = np.random.default_rng(seed), 0, epochs * len(rows)
+    chance, examples, total = np.random.default_rng(seed), 0, epochs * len(rows)
     for _ in range(int(epochs)):
         for index in torch.from_numpy(chance.permutation(len(rows))).split(settings.batch_size):
             for group in optimizer.param_groups:
-                group["lr"] = inner._lr.at(done / total)
+                group["lr"] = inner._lr.at(examples / total)
             optimizer.zero_grad()
             in_batch(module(features[index]), labels[index]).backward()
             optimizer.step()
-            done += len(index)
+            examples += len(index)
     return module
 
 
@@ -124,21 +124,21 @@ def main() -> None:
     reader.add_argument("--rows", type=int, default=50_000)
     reader.add_argument("--passes", type=float, default=10.0)
     reader.add_argument("--table", default="whole", choices=list(example.TABLES))
-    asked = reader.parse_args()
+    options = reader.parse_args()
     torch.set_num_threads(1)
-    rows, test = example.events(asked.rows, 1), example.events(TESTED, 2)
+    rows, test = example.events(options.rows, 1), example.events(TESTED, 2)
     popular = np.argsort(-np.bincount(rows[:, 1]))[None, :10]
     best = np.argsort(-example.tastes(), 1)[test[:, 0], :10]
     print(f"popular {hits(popular, test):.1f} %, best {hits(best, test):.1f} %")
-    seeds = range(asked.seeds)
-    alone = [recall(plain(rows, asked.passes, seed), test) for seed in seeds]
+    seeds = range(options.seeds)
+    alone = [recall(plain(rows, options.passes, seed), test) for seed in seeds]
     print(f"plain loop {statistics.median(alone):.1f} %", flush=True)
-    for workers in map(int, asked.workers.split(",")):
-        model = stage(asked.passes, asked.table)
-        found = [recall(trained(rows, model, workers, seed), test) for seed in seeds]
-        apart = np.subtract(found, alone)
-        told = f"{np.median(apart):+.2f} ({apart.min():+.2f} to {apart.max():+.2f})"
-        print(f"{workers} workers {statistics.median(found):.1f} %, {told}", flush=True)
+    for workers in map(int, options.workers.split(",")):
+        model = stage(options.passes, options.table)
+        recalls = [recall(trained(rows, model, workers, seed), test) for seed in seeds]
+        apart = np.subtract(recalls, alone)
+        difference = f"{np.median(apart):+.2f} ({apart.min():+.2f} to {apart.max():+.2f})"
+        print(f"{workers} workers {statistics.median(recalls):.1f} %, {difference}", flush=True)
 
 
 if __name__ == "__main__":

@@ -25,18 +25,18 @@ TASKS, SENTENCE, LENGTH = 2, 10, 1000
 
 
 def sentences_of(spark, words):
-    made = spark.range(0, 2 * words // SENTENCE, 1, 8 * TASKS)
+    frame = spark.range(0, 2 * words // SENTENCE, 1, 8 * TASKS)
     numbers = F.sequence(F.col("id") * SENTENCE, F.col("id") * SENTENCE + SENTENCE - 1)
     texts = F.transform(numbers, lambda n: F.concat(F.lit("item"), n % words))
-    sentences = made.select(texts.alias("words"))
+    sentences = frame.select(texts.alias("words"))
     sentences.limit(10).mapInArrow(lambda batches: batches, sentences.schema).collect()
     return sentences
 
 
-def encode(sentences, asked):
+def encode(sentences, options):
     """Counts and encodes; returns what that took."""
     began = time.monotonic()
-    vocabulary = counted(sentences, 1, 0, asked.in_memory)
+    vocabulary = counted(sentences, 1, 0, options.in_memory)
     middle = time.monotonic()
     rows = rows_of(sentences, vocabulary, LENGTH)
     total = rows.agg(F.sum(F.length("tokens"))).first()[0]
@@ -46,20 +46,20 @@ def encode(sentences, asked):
     return f"{len(vocabulary.words):,} words in {where}: {seconds}"
 
 
-def train(sentences, asked):
+def train(sentences, options):
     """Trains on sharded tables; returns what that took."""
-    how = {"numWorkers": TASKS, "vectorSize": asked.dims, "epochs": 1.0, "minCount": 1}
-    if asked.round_steps:
+    how = {"numWorkers": TASKS, "vectorSize": options.dims, "epochs": 1.0, "minCount": 1}
+    if options.round_steps:
         how["strategy"] = averaging(
-            every=Steps(asked.round_steps),
+            every=Steps(options.round_steps),
             outer=Sgd(),
             merge="uniform",
             gradients_until=0.0,
             codec="fp32",
             owners=TASKS,
-            rows=asked.dims,
+            rows=options.dims,
         )
-    word2vec = Word2Vec(inputCol="words", table="sharded", wordsInMemory=asked.in_memory, **how)
+    word2vec = Word2Vec(inputCol="words", table="sharded", wordsInMemory=options.in_memory, **how)
     began = time.monotonic()
     model = word2vec.fit(sentences)
     rounds = model.summary.history[-1]["round"]
@@ -73,18 +73,18 @@ def main():
     parser.add_argument("--in-memory", type=int, default=0)
     parser.add_argument("--dims", type=int, default=0)
     parser.add_argument("--round-steps", type=int, default=0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     spark = spark_session(TASKS, name="vocabulary")
-    sentences = sentences_of(spark, asked.words)
+    sentences = sentences_of(spark, options.words)
     with tempfile.TemporaryDirectory() as folder:
         watch = Watch(folder)
         watch.start()
-        told = (train if asked.dims else encode)(sentences, asked)
+        summary = (train if options.dims else encode)(sentences, options)
         watch.over.set()
         watch.join()
     driver = (watch.driver - watch.before) / 1e6
     print(
-        f"{told}; driver {driver:.0f} MB, largest task {watch.worker / 1e6:.0f} MB, "
+        f"{summary}; driver {driver:.0f} MB, largest task {watch.worker / 1e6:.0f} MB, "
         f"Java {watch.java / 1e6:.0f} MB"
     )
     spark.stop()

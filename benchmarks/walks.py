@@ -23,12 +23,12 @@ from photinus import NodeVectors, spark_session
 TASKS = 2
 
 
-def edges_of(spark, asked):
+def edges_of(spark, options):
     def node(salt):
-        return F.pmod(F.xxhash64("id", F.lit(salt)), F.lit(asked.nodes))
+        return F.pmod(F.xxhash64("id", F.lit(salt)), F.lit(options.nodes))
 
-    made = spark.range(0, asked.edges, 1, 8 * TASKS)
-    edges = made.select(
+    frame = spark.range(0, options.edges, 1, 8 * TASKS)
+    edges = frame.select(
         node(1).alias("src"), node(2).alias("dst"), (1 + F.col("id") % 7).alias("w")
     )
     edges.limit(10).mapInArrow(lambda batches: batches, edges.schema).collect()
@@ -42,13 +42,13 @@ def main():
     parser.add_argument("--in-memory", type=int, default=0)
     parser.add_argument("--weights", action="store_true")
     parser.add_argument("--length", type=int, default=20)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     spark = spark_session(TASKS, name="walks")
-    edges = edges_of(spark, asked)
-    how = {"walksPerNode": 1, "walkLength": asked.length, "numWorkers": TASKS}
-    if asked.in_memory:
-        how["wordsInMemory"] = asked.in_memory
-    nodes = NodeVectors(weightCol="w" * asked.weights, p=0.5, q=2.0, **how)
+    edges = edges_of(spark, options)
+    how = {"walksPerNode": 1, "walkLength": options.length, "numWorkers": TASKS}
+    if options.in_memory:
+        how["wordsInMemory"] = options.in_memory
+    nodes = NodeVectors(weightCol="w" * options.weights, p=0.5, q=2.0, **how)
     with tempfile.TemporaryDirectory() as folder:
         watch = Watch(folder)
         watch.start()
@@ -61,7 +61,7 @@ def main():
         watch.join()
     driver = (watch.driver - watch.before) / 1e6
     print(
-        f"{asked.edges:,} edges read in {middle - began:.0f} s, {total:,} nodes walked in "
+        f"{options.edges:,} edges read in {middle - began:.0f} s, {total:,} nodes walked in "
         f"{ended - middle:.0f} s; driver {driver:.0f} MB, largest task "
         f"{watch.worker / 1e6:.0f} MB, Java {watch.java / 1e6:.0f} MB"
     )

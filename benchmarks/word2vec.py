@@ -66,8 +66,8 @@ def read(path, most):
     counts = collections.Counter(word for sentence in sentences for word in sentence)
     words = [w for w, n in sorted(counts.items(), key=lambda p: (-p[1], p[0])) if n >= 5]
     index = {word: number for number, word in enumerate(words)}
-    kept = [[word for word in sentence if word in index] for sentence in sentences]
-    return kept, index, np.array([counts[word] for word in words])
+    known = [[word for word in sentence if word in index] for sentence in sentences]
+    return known, index, np.array([counts[word] for word in words])
 
 
 def lines(path):
@@ -113,10 +113,10 @@ def mllibs(sentences, index, dims, epochs, partitions):
     settings = {"vectorSize": dims, "maxIter": epochs, "minCount": 1, "windowSize": 5, "seed": 1}
     settings |= {"stepSize": 0.025, "numPartitions": partitions, "inputCol": "words"}
     began = time.monotonic()
-    made = MLlibs(**settings).fit(frame)
+    model = MLlibs(**settings).fit(frame)
     seconds = time.monotonic() - began
     vectors = np.zeros((len(index), dims), np.float32)
-    for row in made.getVectors().collect():
+    for row in model.getVectors().collect():
         vectors[index[row.word]] = row.vector.toArray()
     spark.stop()
     return seconds, vectors
@@ -149,13 +149,13 @@ def cut(sentences):
     ]
 
 
-def speed(text, dims, asked, ngrams=None):
+def speed(text, dims, options, ngrams=None):
     sentences, index, counts = text
-    cbow, how = asked.cbow, {"sg": 0, "alpha": 0.05} if asked.cbow else {}
+    cbow, how = options.cbow, {"sg": 0, "alpha": 0.05} if options.cbow else {}
     words = sum(map(len, sentences))
     rows, rates = rows_of(sentences, index, 1000), []
     short = rows_of(cut(sentences), index, 1000)
-    for _ in range(asked.repeats):
+    for _ in range(options.repeats):
         theirs, _ = gensims(sentences, index, counts, dims, 1, ngrams, **how)
         mine = (ours(some, index, counts, dims, ngrams, cbow=cbow) for some in (rows, short))
         seconds = theirs, *mine
@@ -167,8 +167,10 @@ def speed(text, dims, asked, ngrams=None):
         end=" ",
     )
     names = "gensim", "photinus", "photinus in short sentences"
-    told = (f"{n} {s.max():,.0f} {np.median(s):,.0f}" for n, s in zip(names, sides, strict=True))
-    print("; ".join(told))
+    summaries = (
+        f"{n} {s.max():,.0f} {np.median(s):,.0f}" for n, s in zip(names, sides, strict=True)
+    )
+    print("; ".join(summaries))
     for name, ratios in (
         ("photinus : gensim", sides[1] / sides[0]),
         ("short : long", sides[2] / sides[1]),
@@ -179,12 +181,12 @@ def speed(text, dims, asked, ngrams=None):
         )
 
 
-def trained(text, asked, workers, *, is_plain=False, codec="", seed=0, **settings):
+def trained(text, options, workers, *, is_plain=False, codec="", seed=0, **settings):
     """Returns the inputs, and what it took in words; with a codec of a sharded table.
 
     Args:
         text: sentences, words and counts.
-        asked: what the command asks for.
+        options: what the command asks for.
         workers: so many processes.
         is_plain: the mean without gains.
         codec: of rows; empty: whole tables.
@@ -194,12 +196,12 @@ def trained(text, asked, workers, *, is_plain=False, codec="", seed=0, **setting
     sentences, index, counts = text
     words = int(counts.sum())
     length = tokens_in_block(words, workers)
-    each = asked.round_words or words_in_round(words, workers)
+    each = options.round_words or words_in_round(words, workers)
     steps = max(1, round(each / STEP_ROWS / length))
     stage = Word2VecStage(
         words=len(index),
-        dims=asked.dims[0],
-        epochs=float(asked.epochs),
+        dims=options.dims[0],
+        epochs=float(options.epochs),
         batch_size=STEP_ROWS * workers,
         workers=workers,
         round_words=0.0 if is_plain else float(steps * STEP_ROWS * length),
@@ -207,7 +209,7 @@ def trained(text, asked, workers, *, is_plain=False, codec="", seed=0, **setting
     )
     strategy = averaging(every=Steps(steps), outer=Sgd(), merge="uniform", gradients_until=0.0)
     if codec:
-        strategy = replace(strategy, codec=codec, owners=workers, rows=asked.dims[0])
+        strategy = replace(strategy, codec=codec, owners=workers, rows=options.dims[0])
     job = Job(model=stage, workers=workers, engine="local", strategy=strategy, seed=seed)
     draft = LazyModel(job)
     draft.model().parameters.view("counts")[:] = counts
@@ -225,12 +227,12 @@ def trained(text, asked, workers, *, is_plain=False, codec="", seed=0, **setting
     return inputs, f"{took}, {up:,.0f} MB sent, {down:,.0f} MB got"
 
 
-def told(name, index, vectors, *, is_searched=False):
-    held = WordVectors(list(index), vectors)
+def report(name, index, vectors, *, is_searched=False):
+    embeddings = WordVectors(list(index), vectors)
     lines = []
     for ask in (
-        lambda: held.analogies(datapath("questions-words.txt")).total,
-        lambda: held.similarity(datapath("wordsim353.tsv")),
+        lambda: embeddings.analogies(datapath("questions-words.txt")).total,
+        lambda: embeddings.similarity(datapath("wordsim353.tsv")),
     ):
         try:
             lines.append(str(ask()))
@@ -241,10 +243,10 @@ def told(name, index, vectors, *, is_searched=False):
         neighbours(vectors)
 
 
-def neighbours(vectors, asked=2000):
+def neighbours(vectors, searches=2000):
     """Prints how many of the ten nearest rows an index finds, and how long both searches take."""
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    aims = vectors[np.random.default_rng(0).permutation(len(vectors))[:asked]]
+    aims = vectors[np.random.default_rng(0).permutation(len(vectors))[:searches]]
     marks = [time.process_time()]
     index = NeighbourIndex(build_index(vectors))
     marks.append(time.process_time())
@@ -253,41 +255,41 @@ def neighbours(vectors, asked=2000):
     right, _ = exact(unit, aims, 10)
     marks.append(time.process_time())
     recall = np.mean([len({*a} & {*b}) for a, b in zip(near, right, strict=True)]) / 10
-    made, by_index, by_all = np.diff(marks)
+    took, by_index, by_all = np.diff(marks)
     print(
-        f"    an index of {len(vectors):,} words: recall@10 {recall:.4f}, made in {made:.0f} CPU s;"
-        f" {1000 * by_index / asked:.2f} CPU ms a search, {1000 * by_all / asked:.2f} exact",
+        f"    an index of {len(vectors):,} words: recall@10 {recall:.4f}, made in {took:.0f} CPU s;"
+        f" {1000 * by_index / searches:.2f} CPU ms a search, {1000 * by_all / searches:.2f} exact",
         flush=True,
     )
 
 
-def accuracy(asked, text):
+def accuracy(options, text):
     """Prints how well each learns."""
     sentences, index, counts = text
     ways = {"gensim": {}}
-    if asked.cbow:
+    if options.cbow:
         ways = {f"gensim, CBOW, rate {rate}": {"sg": 0, "alpha": rate} for rate in (0.025, 0.05)}
-    for name, how in ways.items() if asked.gensim else ():
-        made = gensims(sentences, index, counts, asked.dims[0], asked.epochs, **how)
-        told(f"{name}, {made[0]:.0f} CPU s", index, made[1])
-    for partitions in asked.mllib:
-        seconds, made = mllibs(sentences, index, asked.dims[0], asked.epochs, partitions)
-        told(f"MLlib, {partitions} partitions, {seconds:.0f} s", index, made)
-    tried = itertools.product(asked.workers, asked.negatives, asked.sample, asked.seeds)
+    for name, how in ways.items() if options.gensim else ():
+        vectors = gensims(sentences, index, counts, options.dims[0], options.epochs, **how)
+        report(f"{name}, {vectors[0]:.0f} CPU s", index, vectors[1])
+    for partitions in options.mllib:
+        seconds, vectors = mllibs(sentences, index, options.dims[0], options.epochs, partitions)
+        report(f"MLlib, {partitions} partitions, {seconds:.0f} s", index, vectors)
+    tried = itertools.product(options.workers, options.negatives, options.sample, options.seeds)
     for workers, negatives, sample, seed in tried:
-        settings = {"negatives": negatives, "sample": sample, "seed": seed, "cbow": asked.cbow}
-        settings["kernel"] = asked.kernel
+        settings = {"negatives": negatives, "sample": sample, "seed": seed, "cbow": options.cbow}
+        settings["kernel"] = options.kernel
         name = f"{workers} workers, negatives {negatives}, sample {sample:g}, seed {seed}"
-        for codec in asked.codecs:
-            made, took = trained(text, asked, workers, codec=codec, **settings)
-            told(f"{name}, sharded, {codec}, {took}", index, made)
-        if asked.codecs:
+        for codec in options.codecs:
+            vectors, took = trained(text, options, workers, codec=codec, **settings)
+            report(f"{name}, sharded, {codec}, {took}", index, vectors)
+        if options.codecs:
             continue
-        made, took = trained(text, asked, workers, **settings)
-        told(f"{name}, {took}", index, made, is_searched=asked.neighbours)
-        if asked.plain and workers > 1:
-            made, took = trained(text, asked, workers, is_plain=True, **settings)
-            told(f"{name}, the plain mean, {took}", index, made)
+        vectors, took = trained(text, options, workers, **settings)
+        report(f"{name}, {took}", index, vectors, is_searched=options.neighbours)
+        if options.plain and workers > 1:
+            vectors, took = trained(text, options, workers, is_plain=True, **settings)
+            report(f"{name}, the plain mean, {took}", index, vectors)
 
 
 def main():
@@ -313,15 +315,15 @@ def main():
         "--kernel", default="numba", choices=["numba", "torch"], help="accuracy only"
     )
     parser.add_argument("--plain", action="store_true", help="the mean without gains, too")
-    asked = parser.parse_args()
-    text = read(asked.text, asked.words)
-    ngrams = Ngrams(*asked.subwords, 200_000) if asked.subwords else None
-    if asked.only != "accuracy":
-        for dims in asked.dims:
-            speed(text, dims, asked, ngrams)
-    if asked.only == "speed":
+    options = parser.parse_args()
+    text = read(options.text, options.words)
+    ngrams = Ngrams(*options.subwords, 200_000) if options.subwords else None
+    if options.only != "accuracy":
+        for dims in options.dims:
+            speed(text, dims, options, ngrams)
+    if options.only == "speed":
         return
-    accuracy(asked, text)
+    accuracy(options, text)
 
 
 if __name__ == "__main__":

@@ -52,13 +52,13 @@ def main() -> int:
     parser.add_argument("--folder", default=".", help="where E12's figure is written [.]")
     a = parser.parse_args()
     scale = SHORT if a.short else Scale(seeds=tuple(range(a.seeds)))
-    held = []
+    outcomes = []
     for name in a.names:
         if name == "E12":
-            held.append(sparknet(scale, a.folder, is_short=a.short))
+            outcomes.append(sparknet(scale, a.folder, is_short=a.short))
         else:
-            held.append(_shown(name, scale, is_short=a.short))
-    return 0 if all(held) else 1
+            outcomes.append(_shown(name, scale, is_short=a.short))
+    return 0 if all(outcomes) else 1
 
 
 if __name__ == "__main__":

@@ -95,8 +95,8 @@ class Compensated(Immediate):
             assert g is not None
             squares = np.float32(0.95) * state.squares + np.float32(0.05) * g * g
             rate = np.float32(self.strength) / np.sqrt(squares + np.float32(1e-7))
-            went = now - state.read.get(slot, state.start)
-            message = message._replace(vector=g + rate * g * g * went)
+            drift = now - state.read.get(slot, state.start)
+            message = message._replace(vector=g + rate * g * g * drift)
             state = state._replace(squares=squares)
         replies, served = Immediate.receive(self, slot, message, members, state.served)
         read = {**state.read, slot: served.vector} if message.kind == "fetch" else state.read

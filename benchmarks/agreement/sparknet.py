@@ -77,12 +77,12 @@ def reached(trial: Trial, goal: Goal, tau: int, seed: int = 0) -> Reached:
     run = simulation(trial, goal.rows, 60.0, seed, tape)
     model = run.plan.build(0, ())
     every = max(1, _EVERY_STEPS // tau)
-    seen = 0
+    count = 0
 
     def look(_: object) -> None:
-        nonlocal seen
-        seen += 1
-        if seen % every:
+        nonlocal count
+        count += 1
+        if count % every:
             return
         model.load(run.coordinator.owner.point.vector)
         if _error(model) <= goal.error:
@@ -92,7 +92,7 @@ def reached(trial: Trial, goal: Goal, tau: int, seed: int = 0) -> Reached:
     try:
         run.run()
     except _ReachedError:
-        return Reached(seen, run.now)
+        return Reached(count, run.now)
     raise RuntimeError(f"{goal.error} % was not reached at {tau} steps a round")
 
 
@@ -118,9 +118,9 @@ def tried(goal: Goal, tau: int = TRIED_TAU) -> tuple[float, float]:
     latency = 1e-3
     line = frame / (exchange / 2 - latency)  # a frame up, and one down
     dear = replace(_trial(tau), bytes_per_second=line, latency_seconds=latency)
-    found = reached(dear, goal, tau)
+    result = reached(dear, goal, tau)
     slowest = STEP_SECONDS * (1 + JITTER * (WORKERS - 1))
-    return found.seconds, found.rounds * (tau * slowest + exchange)
+    return result.seconds, result.rounds * (tau * slowest + exchange)
 
 
 def best(table: Table, price: float) -> int:
@@ -131,7 +131,7 @@ def best(table: Table, price: float) -> int:
 def lines(table: Table) -> list[str]:
     """Returns the table as text."""
     taus = sorted({tau for _, tau in table})
-    told = [
+    rows = [
         f"| S/C | {' | '.join(f'{tau} steps' for tau in taus)} |",
         "|---" * (1 + len(taus)) + "|",
     ]
@@ -139,8 +139,8 @@ def lines(table: Table) -> list[str]:
         top = best(table, price)
         cells = [f"{table[price, t]:.2f}" for t in taus]
         shown = [f"**{c}**" if t == top else c for t, c in zip(taus, cells, strict=True)]
-        told.append(f"| {price:g} | {' | '.join(shown)} |")
-    return told
+        rows.append(f"| {price:g} | {' | '.join(shown)} |")
+    return rows
 
 
 _WIDE, _HIGH, _LEFT, _TOP = 64, 34, 60, 44

@@ -170,15 +170,15 @@ def simulation(trial: Trial, rows: int, epochs: float, seed: int, tape: Tape) ->
     phase = Phase(stage=trial.stage(epochs), strategy=trial.strategy)
     plan = TrainingPlan(phases=(phase,), workers=trial.workers, seed=seed, share="fastest")
     parts = [part_of(part, plan) for part in dealt(trial, rows, seed)]
-    made = Simulation(
+    simulated = Simulation(
         plan,
         parts,
         trial.cluster(),
         coordinator=Coordinator(plan, Callbacks(emit=tape)),
     )
     for at, slot, back_after in trial.dies:
-        made.at(at, made.kill, slot, back_after)
-    return made
+        simulated.at(at, simulated.kill, slot, back_after)
+    return simulated
 
 
 @functools.cache
