@@ -182,7 +182,7 @@ class Watch:
         """Returns the events of one kind."""
         return [(at, event) for at, event in self.events if isinstance(event, kind)]
 
-    def losses(self, case: Case) -> dict[str, object]:
+    def summary(self, case: Case) -> dict[str, object]:
         """Returns what both kinds of runs print."""
         driver, peaks = os.getpid(), sorted(self.peaks.items())
         losses = self.of(WorkerLost) + self.of(Warned)

@@ -39,7 +39,7 @@ class Peaks(Sampler):
         self.bytes, self._text = 0, text
 
     def _looks(self):
-        self.bytes = max([self.bytes, *(peak_of(p) for p in descendants(self._says))])
+        self.bytes = max([self.bytes, *(peak_of(p) for p in descendants(self._text))])
 
 
 def descendants(text):
