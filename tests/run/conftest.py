@@ -52,8 +52,8 @@ def events():
     """Returns the events in a run's journal, all or of one kind."""
 
     def of(folder, kind=""):
-        found = [stamped.event for stamped in read(folder / "events.jsonl")]
-        return [e for e in found if not kind or type(e).__name__ == kind]
+        journalled = [stamped.event for stamped in read(folder / "events.jsonl")]
+        return [e for e in journalled if not kind or type(e).__name__ == kind]
 
     return of
 

@@ -15,13 +15,13 @@ class Mean(Model):
         self.parameters = Parameters(Layout.of([("w", (width,), TRAINED)]))
 
     def learn(self, batch, seed):
-        apart = batch.features @ self.parameters.view("w") - batch.labels
-        gradient = 2 * apart @ batch.features / len(apart)
-        return gradient.astype(np.float32), {"loss": float((apart**2).mean())}
+        residuals = batch.features @ self.parameters.view("w") - batch.labels
+        gradient = 2 * residuals @ batch.features / len(residuals)
+        return gradient.astype(np.float32), {"loss": float((residuals**2).mean())}
 
     def measure(self, batch):
-        apart = batch.features @ self.parameters.view("w") - batch.labels
-        return {"examples": float(len(apart)), "loss": float((apart**2).sum())}
+        residuals = batch.features @ self.parameters.view("w") - batch.labels
+        return {"examples": float(len(residuals)), "loss": float((residuals**2).sum())}
 
     def outputs(self, features):
         return (features @ self.parameters.view("w"))[:, None]
@@ -40,20 +40,22 @@ class Coder(nn.Module):
 
 def pairwise(scores, labels):
     """RankNet's loss over all pairs of a batch."""
-    apart = scores.reshape(-1)[:, None] - scores.reshape(-1)  # [B, B]
-    first = labels[:, None] > labels
-    return (nn.functional.softplus(-apart) * first).sum() / first.sum().clamp(min=1)
+    differences = scores.reshape(-1)[:, None] - scores.reshape(-1)  # [B, B]
+    is_preferred = labels[:, None] > labels
+    return (nn.functional.softplus(-differences) * is_preferred).sum() / is_preferred.sum().clamp(
+        min=1
+    )
 
 
 def focal(outputs, labels):
     """The focal loss of classes, or of one logit."""
     if outputs.shape[1] == 1:
-        lost = nn.functional.binary_cross_entropy_with_logits(
+        losses = nn.functional.binary_cross_entropy_with_logits(
             outputs[:, 0], labels.float(), reduction="none"
         )
     else:
-        lost = nn.functional.cross_entropy(outputs, labels, reduction="none")
-    return ((1 - torch.exp(-lost)) ** 2 * lost).mean()
+        losses = nn.functional.cross_entropy(outputs, labels, reduction="none")
+    return ((1 - torch.exp(-losses)) ** 2 * losses).mean()
 
 
 def labelled(outputs, labels):

@@ -27,31 +27,34 @@ def test_a_run_of_the_version_before_ends_as_it_would_have_ended(small, tmp_path
     whole = train(job, small.data(), test=small.test, folder=tmp_path / "whole")
     np.testing.assert_allclose(outcome.vector, whole.vector, rtol=1e-9, atol=1e-12)
     assert outcome.metrics == pytest.approx(whole.metrics)
-    found = audit(folder / "ledger.jsonl")
-    assert found.is_exact, found.offences
-    assert found.undone > 0, "what came after the checkpoint was done again"
+    report = audit(folder / "ledger.jsonl")
+    assert report.is_exact, report.offences
+    assert report.undone > 0, "what came after the checkpoint was done again"
     assert [e.state for e in events(folder, "RunEnded")] == ["stopped", "done"]
     assert outcome.report.is_file()
 
 
-CAME = {
+ADDED_SETTINGS = {
     "module": {"cuda_graph": False},
     "word2vec": {"buckets": 0, "grams": 0},
     "dbn": {"pretraining": {"device": ""}, "fine_tuning": {"device": ""}},
 }
 """kind -> settings of a model that came since, and what they are for a job of before."""
-RENAMED = {"road": "transport"}
+RENAMED_SETTINGS = {"road": "transport"}
 """Settings of a job that have another name since, and are read by either."""
 
 
 @pytest.mark.parametrize("kind", ["module", "dbn", "logistic", "word2vec"])
 def test_every_setting_that_a_job_was_saved_with_is_still_known(kind):
     """A run or a saved model is read by the names that its settings had."""
-    saved = json.loads((BEFORE.parent / "jobs_before.json").read_text())
-    [plain] = [job for job in saved if job["model"]["kind"] == kind]
-    plain = {**plain, "model": merged(plain["model"], CAME.get(kind, {}))}
-    read = Job.from_dict(plain).to_dict()
-    assert read.items() >= {RENAMED.get(key, key): value for key, value in plain.items()}.items()
+    saved_jobs = json.loads((BEFORE.parent / "jobs_before.json").read_text())
+    [saved] = [job for job in saved_jobs if job["model"]["kind"] == kind]
+    saved = {**saved, "model": merged_settings(saved["model"], ADDED_SETTINGS.get(kind, {}))}
+    settings = Job.from_dict(saved).to_dict()
+    assert (
+        settings.items()
+        >= {RENAMED_SETTINGS.get(key, key): value for key, value in saved.items()}.items()
+    )
 
 
 def test_a_setting_by_its_earlier_name_is_told_the_present_one():
@@ -59,7 +62,9 @@ def test_a_setting_by_its_earlier_name_is_told_the_present_one():
         Job(model=LogisticStage(features=2, classes=2), road="sockets")
 
 
-def merged(saved, since):
+def merged_settings(saved, added):
     """Settings, and those that came since, also in tables of theirs."""
-    tables = {key: merged(saved[key], v) for key, v in since.items() if isinstance(v, dict)}
-    return {**saved, **since, **tables}
+    tables = {
+        key: merged_settings(saved[key], v) for key, v in added.items() if isinstance(v, dict)
+    }
+    return {**saved, **added, **tables}

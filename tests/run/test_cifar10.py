@@ -26,7 +26,7 @@ def pictures(count):
     return images.reshape(count, -1).astype(np.uint8), labels
 
 
-def line(folder, workers, dtype, steps, batch):
+def losses_per_round(folder, workers, dtype, steps, batch):
     """The loss of each of the first steps."""
     images, labels = pictures(steps * batch)
     job = replace(preset("cifar10", workers), engine="simulate", is_shared=True)
@@ -38,16 +38,16 @@ def line(folder, workers, dtype, steps, batch):
         precision="float32",
         memory="channels_last",
     )
-    found = []
+    losses = []
 
     def listen(event):
         if isinstance(event, RoundClosed):
-            found.append(event.metrics["loss"])
+            losses.append(event.metrics["loss"])
 
     job = replace(job, model=model, data=Source(name="given"))
     train(job, ArrayData(images, labels), folder=folder / str(workers), callbacks=(listen,))
-    assert len(found) == steps
-    return np.array(found)
+    assert len(losses) == steps
+    return np.array(losses)
 
 
 @pytest.mark.parametrize(("dtype", "close"), [("float32", 1e-4), ("float64", 1e-9)])
@@ -55,10 +55,10 @@ def line(folder, workers, dtype, steps, batch):
     ("steps", "batch"), [(3, 12), pytest.param(20, 120, marks=pytest.mark.slow)]
 )
 def test_the_loss_is_on_one_line_however_many_workers(tmp_path, dtype, close, steps, batch):
-    alone = line(tmp_path, 1, dtype, steps, batch)
+    alone = losses_per_round(tmp_path, 1, dtype, steps, batch)
     assert alone[0] == pytest.approx(4.68, abs=0.1)  # ln 10, and the weights' penalty
     for workers in (2, 3, 4):
-        together = line(tmp_path, workers, dtype, steps, batch)
+        together = losses_per_round(tmp_path, workers, dtype, steps, batch)
         np.testing.assert_allclose(together, alone, rtol=close)
 
 

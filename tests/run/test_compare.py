@@ -34,8 +34,8 @@ def test_every_recipe_has_a_line_with_what_it_reached_and_cost(job, tmp_path):
     page = (tmp_path / "comparison.html").read_text()
     assert all(row.strategy in page for row in rows)
     assert page.count("<polyline") + page.count("<circle") >= len(rows)
-    kept = json.loads((tmp_path / "comparison.json").read_text())
-    assert [line["strategy"] for line in kept] == [row.strategy for row in rows]
+    written = json.loads((tmp_path / "comparison.json").read_text())
+    assert [line["strategy"] for line in written] == [row.strategy for row in rows]
 
 
 def test_slow_links_cost_whoever_agrees_at_every_step_more(job, tmp_path):
@@ -50,15 +50,15 @@ def test_slow_links_cost_whoever_agrees_at_every_step_more(job, tmp_path):
 
 
 def test_a_strategy_that_fails_is_told_and_the_others_go_on(job, tmp_path, monkeypatch):
-    told = []
+    reported = []
 
     def broken(*_):
         raise UsageError("this one cannot")
 
     monkeypatch.setattr("photinus.run.job.StrategySpec.settled", broken)
-    rows = compare(job, [averaging()], folder=tmp_path, told=told.append)
+    rows = compare(job, [averaging()], folder=tmp_path, told=reported.append)
     assert [row.failure for row in rows] == ["this one cannot"]
-    assert told == rows
+    assert reported == rows
 
 
 def test_two_strategies_of_one_text_are_both_trained_and_kept_apart(job, tmp_path):

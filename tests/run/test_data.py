@@ -35,11 +35,11 @@ def source(path, **fields):
 
 def test_columns_of_numbers_become_rows(table, small):
     path = table(a=[1.0, 2.0], b=[3.0, 4.0], label=[0, 1])
-    wanted = source(path, features=("a", "b"), classes=2)
-    data = read_train(small.job(data=wanted, engine="local"))
+    columns = source(path, features=("a", "b"), classes=2)
+    data = read_train(small.job(data=columns, engine="local"))
     assert data.features.tolist() == [[1.0, 3.0], [2.0, 4.0]]
     assert data.labels.tolist() == [0, 1]
-    test = read_test(wanted)
+    test = read_test(columns)
     assert np.array_equal(test.features, data.features)
 
 
@@ -142,9 +142,9 @@ def test_rows_to_measure_on_may_lie_at_an_address(table, small):
     path = table(a=[1.0, 2.0], b=[3.0, 4.0], label=[0, 1])
     with open(path, "rb") as file:
         fsspec.filesystem("memory").pipe("/digits/test.parquet", file.read())
-    there = source("memory://digits/test.parquet", features=("a", "b"))
-    here = source(path, features=("a", "b"))
-    assert np.array_equal(read_test(there).features, read_test(here).features)
+    remote = source("memory://digits/test.parquet", features=("a", "b"))
+    local = source(path, features=("a", "b"))
+    assert np.array_equal(read_test(remote).features, read_test(local).features)
     with pytest.raises(DataError, match="there is no memory://digits/none"):
         read_test(source("memory://digits/none", features=("a", "b")))
 
@@ -156,10 +156,10 @@ def test_the_files_of_cifar_are_dealt_out_in_even_parts(spark, workers, tmp_path
         np.full((40, cifar.RECORD_BYTES), 7, np.uint8).tofile(tmp_path / name)
     job = replace(preset("cifar10", workers), data=Source(name="cifar10", path=tmp_path.as_uri()))
     frame = partitioned(read_train(job).frame, workers)
-    parts = frame.mapInArrow(lambda batches: [sized(batches)], "rows long").collect()
+    parts = frame.mapInArrow(lambda batches: [row_count_batch(batches)], "rows long").collect()
     assert [part.rows for part in parts] == [pytest.approx(200 / workers, abs=6)] * workers
 
 
-def sized(batches):
+def row_count_batch(batches):
     """How many rows a partition has, as its only row."""
     return pa.record_batch({"rows": [sum(batch.num_rows for batch in batches)]})

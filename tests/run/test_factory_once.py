@@ -50,11 +50,11 @@ def rows():
     return features, (features[:, 0] > 0.5).astype(np.int64)
 
 
-def calls_in(file):
+def call_counts(file):
     """Returns how often the factory ran: here, and in each other process."""
     calls = Counter(int(line) for line in file.read_text().split())
-    here = calls.pop(os.getpid(), 0)
-    return here, sorted(calls.values())
+    own_calls = calls.pop(os.getpid(), 0)
+    return own_calls, sorted(calls.values())
 
 
 def job(calls, engine):
@@ -74,7 +74,7 @@ def test_a_factory_runs_once_in_each_local_worker_and_in_the_driver(factory, tmp
     data = ArrayData(features, labels, checks=RowChecks(classes=2))
     test = TestRows(features, labels)
     train(job(calls, "local"), data, test=test, folder=tmp_path / "run", engine=LocalEngine())
-    assert calls_in(calls) == (1, [1] * WORKERS)
+    assert call_counts(calls) == (1, [1] * WORKERS)
 
 
 def test_a_saved_model_is_measured_with_one_call(factory, tmp_path):
@@ -85,7 +85,7 @@ def test_a_saved_model_is_measured_with_one_call(factory, tmp_path):
     calls.unlink()
     trained, _ = load_trained(folder / "model")
     measure(trained, TestRows(features, labels))
-    assert calls_in(calls) == (1, [])
+    assert call_counts(calls) == (1, [])
 
 
 @pytest.mark.spark
@@ -108,5 +108,5 @@ def test_a_factory_runs_once_in_each_task_and_in_the_driver_of_an_estimator(
         strategy=averaging(every=Steps(2)),
     )
     clf.fit(frame)
-    here, there = calls_in(calls)
-    assert (here, sum(there)) == (1, WORKERS)
+    driver_calls, worker_calls = call_counts(calls)
+    assert (driver_calls, sum(worker_calls)) == (1, WORKERS)

@@ -30,9 +30,9 @@ def called(capsys):
     """Runs a command; returns its exit code and what it said of an error."""
 
     def call(*arguments):
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exited:
             main([str(argument) for argument in arguments])
-        return ended.value.code, capsys.readouterr().err
+        return exited.value.code, capsys.readouterr().err
 
     return call
 
@@ -85,16 +85,16 @@ def test_tensors_and_a_data_set_of_them_are_rows_as_arrays_are(small, tmp_path):
     features, labels = small.features, small.labels
     tensors = torch.from_numpy(features), torch.from_numpy(labels)
     half = torch.from_numpy(features).to(torch.bfloat16)
-    given = {
+    rows_of = {
         "arrays": (features, labels),
         "tensors": tensors,
         "a data set": TensorDataset(*tensors),
         "bfloat16": (half, tensors[1]),
         "the same in float32": (half.float().numpy(), labels),
     }
-    made = {
+    vectors = {
         name: train(small.job(), rows, folder=tmp_path / name, test=tensors).vector.tobytes()
-        for name, rows in given.items()
+        for name, rows in rows_of.items()
     }
-    assert made["arrays"] == made["tensors"] == made["a data set"]
-    assert made["bfloat16"] == made["the same in float32"] != made["arrays"]
+    assert vectors["arrays"] == vectors["tensors"] == vectors["a data set"]
+    assert vectors["bfloat16"] == vectors["the same in float32"] != vectors["arrays"]

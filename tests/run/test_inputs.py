@@ -71,41 +71,41 @@ def test_inputs_in_memory_are_trained_on_and_measured(tmp_path):
 
 @pytest.mark.processes
 def test_processes_of_this_machine_learn_what_the_simulator_does(tmp_path):
-    agreed = {"strategy": all_reduce(codec="fp32"), "model": {"epochs": 1.0}}
-    one = train(job(**agreed), rows(), folder=tmp_path / "one")
-    two = train(replace(job(**agreed), engine="local"), rows(), folder=tmp_path / "two")
-    np.testing.assert_allclose(one.vector, two.vector, atol=1e-6)
+    settings = {"strategy": all_reduce(codec="fp32"), "model": {"epochs": 1.0}}
+    simulated = train(job(**settings), rows(), folder=tmp_path / "one")
+    local = train(replace(job(**settings), engine="local"), rows(), folder=tmp_path / "two")
+    np.testing.assert_allclose(simulated.vector, local.vector, atol=1e-6)
 
 
 def test_files_are_read_without_spark_as_they_are_in_memory(tmp_path):
     (inputs, labels), path = rows(), str(tmp_path / "rows.parquet")
     columns = {"ids": pa.array([r.tolist() for r in inputs["tokens"]]), "amount": inputs["price"]}
     pq.write_table(pa.table({**columns, "y": labels}), path)
-    named = {"tokens": "ids", "price": "amount"}
-    source = Source(name="parquet", path=path, inputs=named, label="y", test=path)
-    read = job(data=source)
-    assert Job.from_dict(read.to_dict()) == read
-    one = train(read, folder=tmp_path / "one")
-    two = train(job(), (inputs, labels), folder=tmp_path / "two")
-    assert np.array_equal(one.vector, two.vector)
-    assert one.metrics["error"] < 0.05
+    inputs_by_name = {"tokens": "ids", "price": "amount"}
+    source = Source(name="parquet", path=path, inputs=inputs_by_name, label="y", test=path)
+    file_job = job(data=source)
+    assert Job.from_dict(file_job.to_dict()) == file_job
+    from_file = train(file_job, folder=tmp_path / "one")
+    from_memory = train(job(), (inputs, labels), folder=tmp_path / "two")
+    assert np.array_equal(from_file.vector, from_memory.vector)
+    assert from_file.metrics["error"] < 0.05
 
 
 def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path):
-    settled = job(strategy=all_reduce(codec="fp32"), checkpoint_seconds=0.0)
-    whole = train(settled, rows(), folder=tmp_path / "whole")
-    seen = []
+    exact_job = job(strategy=all_reduce(codec="fp32"), checkpoint_seconds=0.0)
+    whole = train(exact_job, rows(), folder=tmp_path / "whole")
+    event_types = []
 
     def stop(event):
-        seen.append(type(event))
-        if type(event) is RoundClosed and seen.count(RoundClosed) == 40:
+        event_types.append(type(event))
+        if type(event) is RoundClosed and event_types.count(RoundClosed) == 40:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(settled, rows(), folder=tmp_path / "half", callbacks=[stop])
+        train(exact_job, rows(), folder=tmp_path / "half", callbacks=[stop])
     assert any((tmp_path / "half" / "checkpoints").iterdir())
-    done = resume(tmp_path / "half", rows())
-    assert np.array_equal(done.vector, whole.vector)
+    resumed = resume(tmp_path / "half", rows())
+    assert np.array_equal(resumed.vector, whole.vector)
 
 
 class Line(nn.Module):
@@ -126,9 +126,9 @@ def test_k_workers_with_weights_take_the_step_of_one_process():
     x = rng.standard_normal((40, 1)).astype(np.float32)
     y, w = (3 * x[:, 0]).astype(np.float64), rng.exponential(10, 40).astype(np.float32)
 
-    def gradient(some):
-        order = FeedOrder(batch_size=len(x[some]), epochs=1.0)
-        (batch,) = PartitionFeed(Rows.of(x[some], y[some], w[some]), order)
+    def gradient(indices):
+        order = FeedOrder(batch_size=len(x[indices]), epochs=1.0)
+        (batch,) = PartitionFeed(Rows.of(x[indices], y[indices], w[indices]), order)
         assert batch.weights is not None
         return ModuleModel(Line(), "mse").learn(batch, 0)[0].copy()
 
@@ -181,18 +181,18 @@ def test_the_code_of_encoders_and_collates_is_the_users_own():
     source = Source(inputs={"x": "a"}, encoders={"x": "subprocess:getoutput"})
     with pytest.raises(UsageError, match="a function must be the user's own code"):
         source.named.encoder("x")
-    made = inputs_from({"x": [[1]]}, replace(source.named, encoders={}, collate="os:listdir"))
+    inputs = inputs_from({"x": [[1]]}, replace(source.named, encoders={}, collate="os:listdir"))
     with pytest.raises(UsageError, match="a collate must be the user's own code"):
-        made.batch(np.array([0]))
+        inputs.batch(np.array([0]))
     assert resolve_user_code("torch.nn:Linear", "module", nn.Module) is torch.nn.Linear
 
 
 def test_inputs_in_memory_are_not_sent_to_a_cluster():
     from photinus.engine.spark.engine import _as_frame_data
 
-    given = ArrayData(inputs_from({"x": [[1], [2]]}, None), np.zeros(2, int))
+    data = ArrayData(inputs_from({"x": [[1], [2]]}, None), np.zeros(2, int))
     with pytest.raises(UsageError, match=r'cannot read several inputs from arrays.*engine="local"'):
-        _as_frame_data(None, given, None)
+        _as_frame_data(None, data, None)
 
 
 def test_a_module_keeps_the_fingerprint_that_it_had_before_it_had_more_settings():

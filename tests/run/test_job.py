@@ -112,8 +112,8 @@ def test_how_urgent_a_job_is_changes_nothing_that_a_checkpoint_fits():
     assert Job.from_dict(urgent.to_dict()) == urgent
     assert _fingerprint(urgent) == _fingerprint(job)
     assert urgent.warnings() == []
-    [told] = replace(urgent, engine="simulate").warnings()
-    assert "priority, weight and jobs_folder are ignored; name them there" in told
+    [warning] = replace(urgent, engine="simulate").warnings()
+    assert "priority, weight and jobs_folder are ignored; name them there" in warning
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,15 @@ def test_a_wrong_urgency_is_refused(asked, said):
 
 
 def test_a_run_tells_at_its_start_how_shares_are_kept():
-    [told] = Job(model=LOGISTIC, cpu_share=0.5).warnings()
-    assert told == "cpu_share=0.5: measured by each worker, which waits between its batches"
-    shared = Job(model=LOGISTIC, cpu_share=1.0, workers=100_000, engine="local").warnings()
-    assert "the workers' shares are more than the processors here" in shared[1]
+    [warning] = Job(model=LOGISTIC, cpu_share=0.5).warnings()
+    assert warning == "cpu_share=0.5: measured by each worker, which waits between its batches"
+    warnings = Job(model=LOGISTIC, cpu_share=1.0, workers=100_000, engine="local").warnings()
+    assert "the workers' shares are more than the processors here" in warnings[1]
     assert Job(model=LOGISTIC, cpu_share=0.5, engine="simulate").warnings() == []
-    [told] = Job(model=LOGISTIC, memory=1 << 30, engine="simulate").warnings()
-    assert told.startswith("the simulator's workers are one process: their memory is not measured")
+    [warning] = Job(model=LOGISTIC, memory=1 << 30, engine="simulate").warnings()
+    assert warning.startswith(
+        "the simulator's workers are one process: their memory is not measured"
+    )
 
 
 @pytest.mark.parametrize(

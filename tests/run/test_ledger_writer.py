@@ -21,36 +21,36 @@ KILLED = SimulatedCluster(faults=Faults().kill(slot=1, step=30))
 def audited(tiny, tmp_path):
     """Trains with a worker that dies, and reads the ledger."""
 
-    def trained(strategy, unapplied=0):
-        applied = count(1)
+    def train_and_audit(strategy, unapplied=0):
+        pushes = count(1)
 
         def enter(op, frame, extra):
-            if op != "apply" or next(applied) != unapplied:
-                book.enter(op, frame, extra)
+            if op != "apply" or next(pushes) != unapplied:
+                ledger.enter(op, frame, extra)
 
-        book = LedgerWriter(tmp_path / "ledger.jsonl", bytes(16))
+        ledger = LedgerWriter(tmp_path / "ledger.jsonl", bytes(16))
         plan = tiny.plan(recipes=(averaging(every=Steps(4)), strategy), epochs=8.0)
         SimulatedEngine(KILLED).run(tiny.assignment(plan, enter=enter))
-        book.close()
+        ledger.close()
         return audit(tmp_path / "ledger.jsonl")
 
-    return trained
+    return train_and_audit
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_whose_worker_died_is_exact(audited, way):
-    found = audited(WAYS[way])
-    assert found.offences == []
-    assert found.acknowledged == found.applied > 0
-    assert found.leases == 3
+    report = audited(WAYS[way])
+    assert report.offences == []
+    assert report.acknowledged == report.applied > 0
+    assert report.leases == 3
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_an_answer_to_a_push_that_was_not_applied_is_found(audited, way):
     """An answer is entered where it is given, so that it can tell more than what was applied."""
-    found = audited(WAYS[way], unapplied=30)
-    assert found.acknowledged == found.applied + 1
-    assert "acknowledged but never applied: term 1, phase 1" in found.offences[-1]
+    report = audited(WAYS[way], unapplied=30)
+    assert report.acknowledged == report.applied + 1
+    assert "acknowledged but never applied: term 1, phase 1" in report.offences[-1]
 
 
 @pytest.mark.parametrize("way", WAYS)

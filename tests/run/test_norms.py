@@ -13,7 +13,7 @@ from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job, Source
 from photinus.run.train import resume, train
 
-HERE = __name__
+MODULE = __name__
 
 
 def normed():
@@ -35,22 +35,22 @@ def of_both():
 
 
 def job(workers=8, module="normed", **fields):
-    model = ModuleStage(module=f"{HERE}:{module}", **fields)
+    model = ModuleStage(module=f"{MODULE}:{module}", **fields)
     return Job(model=model, data=Source(name="given"), workers=workers, engine="simulate")
 
 
-def settled(made):
-    draft, told = with_rows_to_normalize(LazyModel(made))
-    return draft.job.model, told
+def widened(normed_job):
+    draft, warning = with_rows_to_normalize(LazyModel(normed_job))
+    return draft.job.model, warning
 
 
 def test_the_batch_and_the_usual_rate_grow_together():
-    model, told = settled(job(8))
+    model, warning = widened(job(8))
     assert model.batch_size == 8 * LEAST_ROWS == 128
     before, after = job(8).model.rate(), model.rate()
     assert after.at(0.0) == before.at(0.0), "it warms up"
     assert after.at(0.05) == pytest.approx(4 * before.at(0.05))
-    assert told == (
+    assert warning == (
         "BatchNorm1d needs 16 rows of a step on each worker; got batch_size 32 for 8 workers; "
         "batch_size is 128 now, and the learning rate 4 times the usual one; "
         "use fewer workers, or GroupNorm, to keep your batch_size"
@@ -58,23 +58,25 @@ def test_the_batch_and_the_usual_rate_grow_together():
 
 
 def test_images_need_fewer_rows_since_each_has_many_positions():
-    model, told = settled(job(16, "of_images"))
+    model, warning = widened(job(16, "of_images"))
     assert model.batch_size == 16 * LEAST_IMAGES == 64
-    assert told.startswith("BatchNorm2d needs 4 rows of a step on each worker; got batch_size 32")
-    both, told = settled(job(16, "of_both"))
+    assert warning.startswith(
+        "BatchNorm2d needs 4 rows of a step on each worker; got batch_size 32"
+    )
+    both, warning = widened(job(16, "of_both"))
     assert both.batch_size == 16 * LEAST_ROWS
-    assert told.startswith("BatchNorm1d needs 16 rows")
+    assert warning.startswith("BatchNorm1d needs 16 rows")
 
 
 @pytest.mark.parametrize(
     "fields", [{"lr": Schedule.constant(0.01)}, {"settings": {"lr": 0.01}}, {"lr_scale": "sqrt"}]
 )
 def test_a_rate_of_ones_own_stays_what_it_says(fields):
-    asked = job(8, **fields).model
-    model, told = settled(job(8, **fields))
+    original = job(8, **fields).model
+    model, warning = widened(job(8, **fields))
     assert model.batch_size == 128
-    assert (model.lr, model.lr_scale) == (asked.lr, asked.lr_scale)
-    assert "learning rate" not in told
+    assert (model.lr, model.lr_scale) == (original.lr, original.lr_scale)
+    assert "learning rate" not in warning
 
 
 @pytest.mark.parametrize(
@@ -99,20 +101,20 @@ def plain():
 
 
 def test_a_run_says_it_once_and_keeps_it_for_a_resume(small, tmp_path):
-    asked = job(4, epochs=3.0)
-    warned = []
+    original = job(4, epochs=3.0)
+    warnings = []
 
     def stop(event):
         if type(event).__name__ == "Warned" and "BatchNorm1d" in event.text:
-            warned.append(event.text)
+            warnings.append(event.text)
         if type(event).__name__ == "RoundClosed" and event.version == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(asked, small.data(), folder=tmp_path / "run", callbacks=(stop,))
-    assert len(warned) == 1
+        train(original, small.data(), folder=tmp_path / "run", callbacks=(stop,))
+    assert len(warnings) == 1
     saved = Job.from_dict(json.loads((tmp_path / "run/job.json").read_text())["job"])
     assert saved.model.batch_size == 64
     outcome = resume(tmp_path / "run", small.data())
     assert outcome.vector.size == saved.model.build((), 0).parameters.trained.size
-    assert len(warned) == 1
+    assert len(warnings) == 1

@@ -21,8 +21,8 @@ class ByTheData(nn.Module):
 
 def test_a_file_that_cannot_be_written_is_named_and_not_the_module_blamed(tmp_path):
     path = tmp_path / "none" / "model.onnx"
-    told = rf"^the file {path} cannot be written; got No such file or directory; name a file in"
-    with pytest.raises(UsageError, match=told):
+    message = rf"^the file {path} cannot be written; got No such file or directory; name a file in"
+    with pytest.raises(UsageError, match=message):
         export_onnx(nn.Linear(2, 1).eval(), (2,), path)
 
 

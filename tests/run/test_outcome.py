@@ -34,8 +34,8 @@ def test_an_outcome_gives_the_trained_module_its_numbers_and_the_report(plane, t
     assert type(net) is torch.nn.Linear
     assert not net.training
     with torch.no_grad():
-        said = net(torch.from_numpy(points * np.float32(0.5))).argmax(1).numpy()
-    assert np.mean(said != labels) == outcome.metrics["error"] < 0.1
+        predictions = net(torch.from_numpy(points * np.float32(0.5))).argmax(1).numpy()
+    assert np.mean(predictions != labels) == outcome.metrics["error"] < 0.1
     assert torch.equal(outcome.state_dict()["weight"], net.weight)
     net.weight.data.zero_()
     assert outcome.state_dict()["weight"].any(), "the module is the caller's own"
@@ -55,9 +55,9 @@ def test_every_kind_of_model_comes_back_as_a_module(plane, model, tmp_path):
     outcome = train(replace(job, model=kinds[model]), rows, test=rows, folder=tmp_path / "run")
     net = outcome.model()
     with torch.no_grad():
-        numbers = torch.from_numpy(rows[0] * np.float32(0.5)).to(next(net.parameters()).dtype)
-        said = net(numbers).argmax(1).numpy()
-    assert np.mean(said != labels) == pytest.approx(outcome.metrics["error"])
+        inputs = torch.from_numpy(rows[0] * np.float32(0.5)).to(next(net.parameters()).dtype)
+        predictions = net(inputs).argmax(1).numpy()
+    assert np.mean(predictions != labels) == pytest.approx(outcome.metrics["error"])
 
 
 def test_arrays_and_a_path_of_parquet_files_train_alike(plane, tmp_path):
@@ -79,8 +79,8 @@ def test_a_dataframe_trains_by_its_columns(plane, spark, tmp_path):
     job, points, labels = plane
     table = [(float(x), float(y), int(k)) for (x, y), k in zip(points, labels, strict=True)]
     frame = spark.createDataFrame(table, "x double, y double, inside int")
-    named = replace(job.data, features=("x", "y"), label="inside")
-    job = replace(job, data=named, engine="spark")
+    source = replace(job.data, features=("x", "y"), label="inside")
+    job = replace(job, data=source, engine="spark")
     outcome = train(job, frame, test=(points, labels), folder=tmp_path / "run")
     assert outcome.metrics["error"] < 0.1
 
@@ -95,8 +95,8 @@ def test_what_is_no_rows_is_refused_with_what_would_do(plane, tmp_path):
 
 @pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), torch.nn.Linear])
 def test_a_module_for_a_model_is_told_how_to_be_given(model):
-    said = r'the torch module Linear; ModuleStage\(module="torch.nn:Linear", argum'
-    with pytest.raises(UsageError, match=said):
+    message = r'the torch module Linear; ModuleStage\(module="torch.nn:Linear", argum'
+    with pytest.raises(UsageError, match=message):
         Job(model=model)
     name = "torch.nn:Linear"
     stage = ModuleStage(module=name, arguments={"in_features": 2, "out_features": 2})
@@ -105,8 +105,8 @@ def test_a_module_for_a_model_is_told_how_to_be_given(model):
 
 @pytest.mark.parametrize("model", [torch.nn.Sequential(), torch.nn.ModuleList])
 def test_layers_in_a_container_must_be_made_by_a_function(model):
-    said = r'put a function that returns it into a file .*: ModuleStage\(module="mynets:make"\)$'
-    with pytest.raises(UsageError, match=said):
+    message = r'put a function that returns it into a file .*: ModuleStage\(module="mynets:make"\)$'
+    with pytest.raises(UsageError, match=message):
         Job(model=model)
 
 
@@ -115,6 +115,6 @@ def test_a_module_typed_in_a_notebook_must_go_into_a_file(monkeypatch):
         pass
 
     monkeypatch.setattr(Net, "__module__", "__main__")
-    said = r'put its class into a file .*: ModuleStage\(module="mynets:Net"'
-    with pytest.raises(UsageError, match=said):
+    message = r'put its class into a file .*: ModuleStage\(module="mynets:Net"'
+    with pytest.raises(UsageError, match=message):
         Job(model=Net())

@@ -18,12 +18,12 @@ from photinus.run.job import Job
 from photinus.run.train import train
 from photinus.strategies.recipes import all_reduce
 
-HERE = str(Path(__file__).parent)
+FOLDER = str(Path(__file__).parent)
 
 
 @pytest.fixture(autouse=True)
 def own(monkeypatch):
-    monkeypatch.syspath_prepend(HERE)
+    monkeypatch.syspath_prepend(FOLDER)
     yield
     sys.modules.pop("own", None)
 
@@ -34,14 +34,14 @@ def rows(count=64):
     return features, features @ np.array([1.0, -2.0, 0.5], np.float32)
 
 
-OF_THE_JOB = ("start", "validation", "patience")
+JOB_FIELDS = ("start", "validation", "patience")
 
 
 def job(**fields):
-    outer = {name: fields.pop(name) for name in OF_THE_JOB if name in fields}
-    stage = {"epochs": 20.0, "optimizer": "sgd", "lr": 0.1, "batch_size": 16, **fields}
-    strategy = {"strategy": all_reduce(codec="fp32"), "workers": 2, "engine": "simulate"}
-    return Job(model=ModuleStage(**stage), **strategy, **outer)
+    job_fields = {name: fields.pop(name) for name in JOB_FIELDS if name in fields}
+    model_fields = {"epochs": 20.0, "optimizer": "sgd", "lr": 0.1, "batch_size": 16, **fields}
+    defaults = {"strategy": all_reduce(codec="fp32"), "workers": 2, "engine": "simulate"}
+    return Job(model=ModuleStage(**model_fields), **defaults, **job_fields)
 
 
 def linear(**fields):
@@ -49,15 +49,15 @@ def linear(**fields):
     return job(module="torch.nn:Linear", arguments=arguments, loss="mse", **fields)
 
 
-def steps(trained, data, folder):
-    closed = []
+def count_rounds(job_to_run, data, folder):
+    versions = []
 
     def listen(event):
         if isinstance(event, RoundClosed):
-            closed.append(event.version)
+            versions.append(event.version)
 
-    outcome = train(trained, data, folder=folder, callbacks=(listen,))
-    return outcome, len(closed)
+    outcome = train(job_to_run, data, folder=folder, callbacks=(listen,))
+    return outcome, len(versions)
 
 
 def test_a_model_of_ones_own_trains_is_measured_and_saved(tmp_path):
@@ -71,16 +71,16 @@ def test_a_model_of_ones_own_trains_is_measured_and_saved(tmp_path):
 
 
 def test_a_setting_that_a_model_of_ones_own_would_not_look_at_is_refused(tmp_path):
-    said = "own:Mean makes a photinus.Model, which has a l2 of its own; got l2={'w': 0.1}"
-    with pytest.raises(UsageError, match=said):
+    message = "own:Mean makes a photinus.Model, which has a l2 of its own; got l2={'w': 0.1}"
+    with pytest.raises(UsageError, match=message):
         train(job(module="own:Mean", l2={"w": 0.1}), rows(), folder=tmp_path / "run")
 
 
 @pytest.mark.parametrize(("count", "most"), [(64, 3), (64, 9), (50, 7)])
 def test_a_job_ends_after_its_steps(tmp_path, count, most):
     features, labels = rows(count)
-    found = steps(linear(max_steps=most), (features, labels[:, None]), tmp_path / "run")
-    assert found[1] == most
+    result = count_rounds(linear(max_steps=most), (features, labels[:, None]), tmp_path / "run")
+    assert result[1] == most
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
@@ -91,7 +91,7 @@ def test_under_a_loss_of_ones_own_a_metric_of_classes_says_that_there_are_some(
     """Error, interval and confusion matrix are told; of a metric that is none, the loss alone."""
     features, numbers = rows(120)
     labels = np.digitize(numbers, [0] if outputs == 1 else [-1, 1])
-    trained = job(
+    classifier_job = job(
         module="torch.nn:Linear",
         arguments={"in_features": 3, "out_features": outputs},
         loss="own:focal",
@@ -99,39 +99,39 @@ def test_under_a_loss_of_ones_own_a_metric_of_classes_says_that_there_are_some(
         epochs=2.0,
         validation=0.25,
     )
-    told = []
+    events = []
     outcome = train(
-        trained,
+        classifier_job,
         (features, labels),
         test=TestRows(features, labels),
         folder=tmp_path / "run",
-        callbacks=(told.append,),
+        callbacks=(events.append,),
     )
-    shown = [event.metrics for event in told if isinstance(event, Evaluated)]
-    again, _ = load_trained(outcome.folder / "model")
-    model, (found, more) = again.model(), measure(again, TestRows(features, labels))
-    assert found == outcome.metrics
+    evaluations = [event.metrics for event in events if isinstance(event, Evaluated)]
+    loaded, _ = load_trained(outcome.folder / "model")
+    model, (test_metrics, details) = loaded.model(), measure(loaded, TestRows(features, labels))
+    assert test_metrics == outcome.metrics
     if metrics == ("own:near",):
         assert "error" not in outcome.metrics
-        assert not more
+        assert not details
         return
-    z = model.outputs(features)
-    said = z[:, 0] > 0 if outputs == 1 else z.argmax(1)
-    assert outcome.metrics["error"] == pytest.approx(np.mean(said != labels))
-    assert more["confusion"] == confusion_matrix(labels, said).tolist()
+    scores = model.outputs(features)
+    predictions = scores[:, 0] > 0 if outputs == 1 else scores.argmax(1)
+    assert outcome.metrics["error"] == pytest.approx(np.mean(predictions != labels))
+    assert details["confusion"] == confusion_matrix(labels, predictions).tolist()
     low, high = outcome.interval
     assert low < outcome.metrics["error"] < high
-    assert shown
-    assert all("error" in metrics for metrics in shown)
+    assert evaluations
+    assert all("error" in metrics for metrics in evaluations)
 
 
 def test_parts_of_a_step_train_as_the_whole_one_does(tmp_path):
     features, labels = rows()
-    found = [
+    vectors = [
         train(linear(accumulate=n), (features, labels[:, None]), folder=tmp_path / str(n)).vector
         for n in (1, 3)
     ]
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(vectors[0], vectors[1], rtol=1e-4, atol=1e-6)
 
 
 def test_a_clipped_gradient_moves_the_weights_less(tmp_path):
@@ -156,18 +156,18 @@ def test_frozen_parameters_come_from_the_start_and_stay(tmp_path):
     """They reach the workers, stand in the saved model, and come back after a resume."""
     data = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
     first = train(job(module="own:Coder", loss="mse"), data, folder=tmp_path / "first")
-    given = first.state_dict()
-    frozen = job(
+    start_state = first.state_dict()
+    frozen_job = job(
         module="own:Coder", loss="mse", frozen=("encoder.*",), start=str(first.folder / "model")
     )
-    outcome = train(frozen, data, test=TestRows(data), folder=tmp_path / "second")
-    after = outcome.state_dict()
+    outcome = train(frozen_job, data, test=TestRows(data), folder=tmp_path / "second")
+    end_state = outcome.state_dict()
     for name in ("weight", "bias"):
-        np.testing.assert_array_equal(after[f"encoder.{name}"], given[f"encoder.{name}"])
-        assert (after[f"decoder.{name}"] != given[f"decoder.{name}"]).any()
+        np.testing.assert_array_equal(end_state[f"encoder.{name}"], start_state[f"encoder.{name}"])
+        assert (end_state[f"decoder.{name}"] != start_state[f"decoder.{name}"]).any()
     assert outcome.vector.size == 4 * 2 + 4
-    again, _ = load_trained(outcome.folder / "model")
-    assert measure(again, TestRows(data))[0] == outcome.metrics
+    loaded, _ = load_trained(outcome.folder / "model")
+    assert measure(loaded, TestRows(data))[0] == outcome.metrics
     assert outcome.metrics["loss"] <= measure(first.trained, TestRows(data))[0]["loss"]
 
 
@@ -176,7 +176,7 @@ def test_frozen_parameters_of_the_start_are_what_the_workers_compute_with(tmp_pa
     data = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
     first = train(job(module="own:Coder", loss="mse"), data, folder=tmp_path / "first")
     start = str(first.folder / "model")
-    one = job(
+    one_step = job(
         module="own:Coder",
         loss="mse",
         frozen=("encoder.*",),
@@ -185,28 +185,28 @@ def test_frozen_parameters_of_the_start_are_what_the_workers_compute_with(tmp_pa
         batch_size=40,
         lr=0.5,
     )
-    outcome = train(one, data, folder=tmp_path / "second")
+    outcome = train(one_step, data, folder=tmp_path / "second")
     net = first.model()
     loss = nn.functional.mse_loss(net(torch.from_numpy(data)), torch.from_numpy(data))
     loss.backward()
-    due = net.decoder.weight - 0.5 * net.decoder.weight.grad
+    expected = net.decoder.weight - 0.5 * net.decoder.weight.grad
     np.testing.assert_allclose(
-        outcome.state_dict()["decoder.weight"], due.detach(), rtol=1e-4, atol=1e-6
+        outcome.state_dict()["decoder.weight"], expected.detach(), rtol=1e-4, atol=1e-6
     )
 
 
 def test_named_metrics_are_measured_on_the_rows_set_aside(tmp_path):
     features, labels = rows(200)
-    told = []
+    metrics = []
 
     def listen(event):
         if isinstance(event, Evaluated):
-            told.append(event.metrics)
+            metrics.append(event.metrics)
 
     job = linear(metrics=("mae", "r2"), validation=0.3, epochs=3.0)
     train(job, (features, labels[:, None]), folder=tmp_path / "run", callbacks=(listen,))
-    assert [sorted(found) for found in told] == [["loss", "mae", "r2"]] * 3
-    assert told[-1]["r2"] > told[0]["r2"]
+    assert [sorted(names) for names in metrics] == [["loss", "mae", "r2"]] * 3
+    assert metrics[-1]["r2"] > metrics[0]["r2"]
 
 
 def test_a_regression_is_measured_as_scikit_learn_does(tmp_path):
@@ -217,10 +217,10 @@ def test_a_regression_is_measured_as_scikit_learn_does(tmp_path):
         test=(features, labels[:, None]),
         folder=tmp_path / "run",
     )
-    said = outcome.model()(torch.from_numpy(features)).detach().numpy()[:, 0]
-    assert outcome.metrics["rmse"] == pytest.approx(mean_squared_error(labels, said) ** 0.5)
-    assert outcome.metrics["mae"] == pytest.approx(mean_absolute_error(labels, said))
-    assert outcome.metrics["r2"] == pytest.approx(r2_score(labels, said))
+    predictions = outcome.model()(torch.from_numpy(features)).detach().numpy()[:, 0]
+    assert outcome.metrics["rmse"] == pytest.approx(mean_squared_error(labels, predictions) ** 0.5)
+    assert outcome.metrics["mae"] == pytest.approx(mean_absolute_error(labels, predictions))
+    assert outcome.metrics["r2"] == pytest.approx(r2_score(labels, predictions))
 
 
 @pytest.mark.parametrize("how", ["cross_entropy", "binary_cross_entropy"])
@@ -235,7 +235,7 @@ def test_every_classifier_has_its_confusion_matrix(tmp_path, how):
         Job(model=stage, workers=2, engine="simulate"), (features, classes), folder=tmp_path / "run"
     ).trained
     metrics, extra = measure(trained, TestRows(features, classes))
-    z = trained.module()(torch.from_numpy(features)).detach().numpy()
-    said = z.argmax(1) if outputs == 2 else z[:, 0] > 0
-    assert extra["confusion"] == confusion_matrix(classes, said).tolist()
-    assert metrics["error"] == pytest.approx(np.mean(said != classes))
+    scores = trained.module()(torch.from_numpy(features)).detach().numpy()
+    predictions = scores.argmax(1) if outputs == 2 else scores[:, 0] > 0
+    assert extra["confusion"] == confusion_matrix(classes, predictions).tolist()
+    assert metrics["error"] == pytest.approx(np.mean(predictions != classes))

@@ -24,10 +24,10 @@ def address(tmp_path):
 def test_a_run_at_an_address_leaves_all_of_it_there(small, address, tmp_path):
     outcome = train(small.job(), small.data(), test=small.test, folder=address)
     assert outcome.address == address
-    with remote_resume.fetched(address, "model", "ledger.jsonl", "report.html") as found:
-        assert np.array_equal(load_trained(found / "model")[0].vector, outcome.vector)
-        assert audit(found / "ledger.jsonl").is_exact
-        assert (found / "report.html").read_bytes() == (outcome.folder / "report.html").read_bytes()
+    with remote_resume.fetched(address, "model", "ledger.jsonl", "report.html") as copy:
+        assert np.array_equal(load_trained(copy / "model")[0].vector, outcome.vector)
+        assert audit(copy / "ledger.jsonl").is_exact
+        assert (copy / "report.html").read_bytes() == (outcome.folder / "report.html").read_bytes()
     with pytest.raises(UsageError, match="holds a run already"):
         train(small.job(), small.data(), folder=address)
     with pytest.raises(UsageError, match="is done"):
@@ -43,9 +43,9 @@ def test_a_run_is_resumed_on_another_machine_to_the_same_bits(
     outcome = resume(address, small.data())
     whole = train(job, small.data(), folder=tmp_path / "whole")
     assert np.array_equal(outcome.vector, whole.vector)
-    with remote_resume.fetched(address, "ledger.jsonl", "events.jsonl") as found:
-        assert audit(found / "ledger.jsonl").is_exact
-        first, second = events(found, "RunStarted")
+    with remote_resume.fetched(address, "ledger.jsonl", "events.jsonl") as copy:
+        assert audit(copy / "ledger.jsonl").is_exact
+        first, second = events(copy, "RunStarted")
     assert (first.term, second.term) == (1, 2)
     assert second.resumed_from
 
@@ -53,13 +53,13 @@ def test_a_run_is_resumed_on_another_machine_to_the_same_bits(
 @pytest.fixture
 def at_exit(monkeypatch):
     """Returns the folders of this machine, and what removes them as the process ends."""
-    made = []
-    monkeypatch.setattr(remote_resume.atexit, "register", lambda *call: made.append(call))
+    registered = []
+    monkeypatch.setattr(remote_resume.atexit, "register", lambda *call: registered.append(call))
 
     def end():
-        for function, mirror in made:
+        for function, mirror in registered:
             function(mirror)
-        return [mirror.local.parent.exists() for _, mirror in made]
+        return [mirror.local.parent.exists() for _, mirror in registered]
 
     return end
 
@@ -75,13 +75,13 @@ def test_the_copy_of_this_machine_is_removed_at_exit_once_all_is_at_the_address(
 
 def test_a_copy_of_what_did_not_reach_the_address_stays(small, address, at_exit, monkeypatch):
     monkeypatch.setattr(remote_resume, "_AGAIN_SECONDS", ())
-    monkeypatch.setattr(remote_resume.Mirror, "push", _full)
+    monkeypatch.setattr(remote_resume.Mirror, "push", _push_refused)
     with pytest.raises(CheckpointError, match="it is full"):
         train(small.job(), small.data(), folder=address)
     assert at_exit() == [True]
 
 
-def _full(mirror):
+def _push_refused(mirror):
     raise CheckpointError("it is full")
 
 

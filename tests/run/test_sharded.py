@@ -74,11 +74,11 @@ def test_with_a_lost_worker_or_devices_running_statistics_have_the_same_bits(tmp
     model = replace(SHORT, module="tests.run.scores:Normed")
     whole = run(tmp_path / "whole", model=model)
     lost = run(tmp_path / "lost", model=model, faults=Faults().kill(slot=1, step=40))
-    apart = run(tmp_path / "apart", model=model, device=("stand-in", "cpu", "stand-in:1"))
-    first, *others = (one.state_dict() for one in (whole, lost, apart))
+    on_devices = run(tmp_path / "apart", model=model, device=("stand-in", "cpu", "stand-in:1"))
+    first, *other_states = (one.state_dict() for one in (whole, lost, on_devices))
     assert {"norm.running_mean", "norm.running_var"} < {*first}
-    for other in others:
-        assert all(np.array_equal(first[name], other[name]) for name in first)
+    for state in other_states:
+        assert all(np.array_equal(first[name], state[name]) for name in first)
 
 
 @pytest.mark.parametrize("workers", [3, 7])
@@ -90,11 +90,11 @@ def test_by_the_plain_mean_rare_rows_would_hardly_move(workers, tmp_path):
 @pytest.mark.parametrize("device", ["stand-in", ("stand-in", "cpu", "stand-in:1")])
 @pytest.mark.parametrize("faults", [None, Faults().kill(slot=1, step=40)], ids=["whole", "lost"])
 def test_on_devices_a_run_has_the_bits_of_the_processor(device, faults, tmp_path):
-    made = []
-    for name, on in (("cpu", "cpu"), ("apart", device)):
-        outcome = run(tmp_path / name, model=SHORT, device=on, faults=faults)
-        made.append(outcome.state_dict())
-    assert all(np.array_equal(made[0][name], made[1][name]) for name in made[0])
+    states = []
+    for name, devices in (("cpu", "cpu"), ("apart", device)):
+        outcome = run(tmp_path / name, model=SHORT, device=devices, faults=faults)
+        states.append(outcome.state_dict())
+    assert all(np.array_equal(states[0][name], states[1][name]) for name in states[0])
 
 
 def test_auto_measures_a_step_over_tables_of_zeros(caplog):
@@ -116,13 +116,13 @@ def test_auto_measures_a_step_over_tables_of_zeros(caplog):
 def test_sharded_tables_end_with_the_bits_of_whole_ones(optimizer, tmp_path):
     row = {"sgd": DIM, "adagrad": DIM + 1, "adam": 2 * DIM + 2}[optimizer]
     stage = replace(STAGE, sharded=row, epochs=1.0, arguments={"optimizer": optimizer})
-    made = []
+    vectors = []
     for rows in (0, row):
-        how = recipes.averaging(**MEAN, every=Steps(4), owners=3, rows=rows)
-        outcome = run(tmp_path / str(rows), model=stage, strategy=how)
-        made.append(outcome.trained.model().parameters.trained)
-    assert abs(made[0] - stage.build((), 0).parameters.trained).max() > 0.01
-    np.testing.assert_array_equal(*made)
+        strategy = recipes.averaging(**MEAN, every=Steps(4), owners=3, rows=rows)
+        outcome = run(tmp_path / str(rows), model=stage, strategy=strategy)
+        vectors.append(outcome.trained.model().parameters.trained)
+    assert abs(vectors[0] - stage.build((), 0).parameters.trained).max() > 0.01
+    np.testing.assert_array_equal(*vectors)
 
 
 def test_the_trained_module_has_whole_tables_of_its_own(tmp_path):
@@ -131,13 +131,13 @@ def test_the_trained_module_has_whole_tables_of_its_own(tmp_path):
     with torch.no_grad():
         error = (module(torch.from_numpy(test[0])).argmax(1).numpy() != test[1]).mean()
     assert error == pytest.approx(outcome.metrics["error"])
-    shapes = {name: tuple(held.shape) for name, held in outcome.state_dict().items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in outcome.state_dict().items()}
     assert shapes == {
         "users.weight": (USERS, DIM), "items.weight": (ITEMS, DIM),
         "out.weight": (2, DIM), "out.bias": (2,),
     }  # fmt: skip
-    for name, held in module.state_dict().items():
-        assert np.array_equal(held.numpy(), outcome.state_dict()[name])
+    for name, tensor in module.state_dict().items():
+        assert np.array_equal(tensor.numpy(), outcome.state_dict()[name])
 
 
 def test_a_saved_model_measures_the_same_and_starts_another_run(tmp_path):
@@ -147,8 +147,8 @@ def test_a_saved_model_measures_the_same_and_starts_another_run(tmp_path):
     assert metrics["error"] == pytest.approx(outcome.metrics["error"])
     still = replace(STAGE, epochs=0.01, lr=Schedule.constant(0.0))
     again = run(tmp_path / "again", model=still, start=str(outcome.folder / "model"))
-    for name, held in again.state_dict().items():
-        np.testing.assert_allclose(held, outcome.state_dict()[name], atol=1e-6)
+    for name, tensor in again.state_dict().items():
+        np.testing.assert_allclose(tensor, outcome.state_dict()[name], atol=1e-6)
 
 
 def outcome_rows():
@@ -175,9 +175,9 @@ def test_what_is_not_trained_is_that_of_the_jobs_seed(seed, tmp_path):
     stage = replace(STAGE, module=f"{__name__}:Fixed", frozen=("out.*",), lr=rate, epochs=9.0)
     outcome = run(tmp_path / "run", model=stage, seed=seed)
     assert outcome.metrics["error"] < 0.15
-    made = stage.made(seed)
-    assert np.array_equal(outcome.state_dict()["turn"], made.turn.numpy())
-    assert np.array_equal(outcome.state_dict()["out.weight"], made.out.weight.detach().numpy())
+    untrained = stage.made(seed)
+    assert np.array_equal(outcome.state_dict()["turn"], untrained.turn.numpy())
+    assert np.array_equal(outcome.state_dict()["out.weight"], untrained.out.weight.detach().numpy())
 
 
 def test_frozen_layers_come_from_the_model_that_a_run_starts_from(tmp_path):
@@ -201,16 +201,16 @@ class Towers(nn.Module):
 
 
 def test_a_layer_that_one_worker_alone_changes_moves_by_the_mean(tmp_path):
-    moved = []
+    tables = []
     for merge in ("uniform", None):
-        how = {} if merge is None else {"merge": merge}
+        options = {} if merge is None else {"merge": merge}
         stage = ModuleStage(
             module=f"{__name__}:Towers", loss="mse", optimizer="sgd", lr=Schedule.constant(0.1),
             batch_size=8, max_steps=16,
         )  # fmt: skip
         job = Job(
             model=stage, workers=2, engine="simulate", shuffle=False,
-            strategy=recipes.averaging(codec="fp32", **how),
+            strategy=recipes.averaging(codec="fp32", **options),
         )  # fmt: skip
         rows = np.repeat([0.0, 1.0], 20)[:, None].astype(np.float32)
         outcome = train(
@@ -219,15 +219,15 @@ def test_a_layer_that_one_worker_alone_changes_moves_by_the_mean(tmp_path):
             folder=tmp_path / str(merge),
             verbose=False,
         )
-        moved.append(outcome.state_dict()["whole.weight"])
-    np.testing.assert_allclose(*moved, atol=1e-6)
+        tables.append(outcome.state_dict()["whole.weight"])
+    np.testing.assert_allclose(*tables, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The table of a run without a fault."""
-    made = run(tmp_path_factory.mktemp("whole"), model=SHORT)
-    return made.trained.model().parameters.trained
+    outcome = run(tmp_path_factory.mktemp("whole"), model=SHORT)
+    return outcome.trained.model().parameters.trained
 
 
 @pytest.mark.parametrize(
@@ -246,8 +246,8 @@ def test_a_lost_owners_shard_is_restored_to_the_bit(faults, seconds, whole, tmp_
     outcome = run(tmp_path / "run", model=SHORT, faults=faults, checkpoint_seconds=seconds)
     assert went_back(outcome) == 0
     np.testing.assert_array_equal(outcome.trained.model().parameters.trained, whole)
-    held = audit(outcome.folder / "ledger.jsonl")
-    assert held.is_exact, held.offences
+    report = audit(outcome.folder / "ledger.jsonl")
+    assert report.is_exact, report.offences
 
 
 def run_over_slow_links(folder, faults):
@@ -266,8 +266,8 @@ def test_at_whatever_point_of_a_meeting_an_owner_is_lost_the_bits_are_the_same(t
         faults = Faults().kill(n % 3, at_seconds=lost_at)
         outcome, _ = run_over_slow_links(tmp_path / f"{n}", faults)
         assert went_back(outcome) == 0
-        one, other = (o.trained.model().parameters.trained for o in (first, outcome))
-        np.testing.assert_array_equal(one, other)
+        expected, vector = (o.trained.model().parameters.trained for o in (first, outcome))
+        np.testing.assert_array_equal(expected, vector)
 
 
 @pytest.mark.parametrize(
@@ -278,25 +278,25 @@ def test_by_seconds_a_fast_worker_does_not_wait_for_the_steps_of_a_slow_one(faul
     for every in (Steps(16), Seconds(0.16)):
         cluster = SimulatedCluster(faults=faults, step_seconds=(0.01, 0.01, 0.08))
         engine, folder = SimulatedEngine(cluster), tmp_path / str(every)
-        how = recipes.averaging(every=every)
-        job = Job(model=STAGE, workers=3, engine="simulate", strategy=how, share="fastest")
+        strategy = recipes.averaging(every=every)
+        job = Job(model=STAGE, workers=3, engine="simulate", strategy=strategy, share="fastest")
         outcome = train(
             job, ArrayData(*events()), test=events(500, 1), folder=folder, engine=engine,
             verbose=False,
         )  # fmt: skip
         assert outcome.metrics["error"] < 0.05
         assert went_back(outcome) == 0
-        held = audit(folder / "ledger.jsonl")
-        assert held.is_exact, held.offences
+        report = audit(folder / "ledger.jsonl")
+        assert report.is_exact, report.offences
         seconds[every] = engine.seconds
     assert seconds[Seconds(0.16)] < 0.6 * seconds[Steps(16)]
 
 
 def test_by_seconds_a_lost_shard_is_restored_while_a_long_round_goes_on(tmp_path):
     cluster = SimulatedCluster(faults=Faults().kill(slot=1, step=63), step_seconds=1.0)
-    how = recipes.averaging(every=Seconds(60) | Steps(1000))
+    strategy = recipes.averaging(every=Seconds(60) | Steps(1000))
     job = Job(
-        model=replace(STAGE, epochs=1.0), workers=3, engine="simulate", strategy=how,
+        model=replace(STAGE, epochs=1.0), workers=3, engine="simulate", strategy=strategy,
         checkpoint_seconds=1e6,
     )  # fmt: skip
     outcome = train(
@@ -307,25 +307,25 @@ def test_by_seconds_a_lost_shard_is_restored_while_a_long_round_goes_on(tmp_path
 
 
 def test_rounds_in_seconds_have_a_most_of_steps():
-    for every, wanted in (
+    for every, expected in (
         (Seconds(2), Seconds(2) | Steps(64)),
         (Seconds(2) | Steps(5), Seconds(2) | Steps(5)),
     ):
         job = Job(model=STAGE, workers=3, strategy=recipes.averaging(every=every))
-        assert with_sharded_tables(LazyModel(job)).job.strategy.every == wanted
+        assert with_sharded_tables(LazyModel(job)).job.strategy.every == expected
 
 
 @pytest.mark.parametrize(("codec", "most"), [("bf16", 0.003), ("int8", 0.003), ("int4", 0.01)])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
 def test_rows_in_fewer_bits_end_near_those_in_fp32(optimizer, codec, most, tmp_path):
-    stage, ends = replace(SHORT, arguments={"optimizer": optimizer}), []
+    stage, tables = replace(SHORT, arguments={"optimizer": optimizer}), []
     for name in ("fp32", codec):
         outcome = run(tmp_path / name, model=stage, strategy=recipes.averaging(codec=name))
-        ends.append(outcome.state_dict()["users.weight"].numpy())
+        tables.append(outcome.state_dict()["users.weight"].numpy())
     row = {"sgd": DIM, "adagrad": DIM + 1, "adam": 2 * DIM + 2}[optimizer]
     start = replace(stage, sharded=row).build((), 0).tensors()["users.weight"]
-    way, off = (np.linalg.norm(ends[0] - other) for other in (start, ends[1]))
-    assert 0 < off < most * way
+    distance, error = (np.linalg.norm(tables[0] - table) for table in (start, tables[1]))
+    assert 0 < error < most * distance
 
 
 @pytest.mark.parametrize("seconds", [1e6, 0.4], ids=["from the start", "from a checkpoint"])
@@ -333,12 +333,12 @@ def test_rows_in_fewer_bits_end_near_those_in_fp32(optimizer, codec, most, tmp_p
 def test_a_lost_workers_left_out_numbers_are_dropped_and_no_push_counts_twice(
     codec, seconds, tmp_path
 ):
-    how = {"strategy": recipes.averaging(codec=codec), "checkpoint_seconds": seconds}
+    fields = {"strategy": recipes.averaging(codec=codec), "checkpoint_seconds": seconds}
     faults = Faults().kill(slot=1, step=40).kill(slot=0, step=200)
-    outcome = run(tmp_path / "run", faults=faults, **how)
+    outcome = run(tmp_path / "run", faults=faults, **fields)
     assert went_back(outcome) == 0
-    held = audit(outcome.folder / "ledger.jsonl")
-    assert held.is_exact, held.offences
+    report = audit(outcome.folder / "ledger.jsonl")
+    assert report.is_exact, report.offences
     assert outcome.metrics["error"] < 0.03
 
 
@@ -360,15 +360,15 @@ def test_an_owner_may_be_lost_while_another_ones_successor_loads_its_shard(
         model=replace(STAGE, epochs=1.0), workers=3, engine="simulate", checkpoint_seconds=0.4
     )
     outcomes = []
-    for name, these in (("whole", Faults()), ("lost", faults)):
-        engine = SimulatedEngine(SimulatedCluster(faults=these, latency_seconds=0.2))
+    for name, run_faults in (("whole", Faults()), ("lost", faults)):
+        engine = SimulatedEngine(SimulatedCluster(faults=run_faults, latency_seconds=0.2))
         data, folder = ArrayData(*events()), tmp_path / name
         outcomes.append(train(job, data, folder=folder, engine=engine, verbose=False))
-    held = audit(outcomes[1].folder / "ledger.jsonl")
-    assert held.is_exact, held.offences
+    report = audit(outcomes[1].folder / "ledger.jsonl")
+    assert report.is_exact, report.offences
     assert went_back(outcomes[1]) == 1
-    one, other = (o.trained.model().parameters.trained for o in outcomes)
-    np.testing.assert_array_equal(one, other)
+    expected, vector = (o.trained.model().parameters.trained for o in outcomes)
+    np.testing.assert_array_equal(expected, vector)
 
 
 def test_the_audit_is_exact_where_an_owner_is_lost_while_others_are_done(tmp_path):
@@ -377,11 +377,11 @@ def test_the_audit_is_exact_where_an_owner_is_lost_while_others_are_done(tmp_pat
     for n in range(1, 13):
         faults = Faults().kill(n % 3, at_seconds=seconds - 0.05 * n)
         outcome, _ = run_over_slow_links(tmp_path / f"{n}", faults)
-        held = audit(outcome.folder / "ledger.jsonl")
-        assert held.is_exact, held.offences
+        report = audit(outcome.folder / "ledger.jsonl")
+        assert report.is_exact, report.offences
         backs.append(went_back(outcome))
-        one, other = (o.trained.model().parameters.trained for o in (first, outcome))
-        np.testing.assert_array_equal(one, other)
+        expected, vector = (o.trained.model().parameters.trained for o in (first, outcome))
+        np.testing.assert_array_equal(expected, vector)
     assert 0 < sum(backs) < len(backs)
 
 
@@ -408,16 +408,16 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bits(codec, module, first,
             raise InterruptedError
 
     data = ArrayData(*events())
-    seconds = {"checkpoint_seconds": 0.2, "strategy": recipes.averaging(codec=codec)}
-    whole = run(tmp_path / "whole", model=model, **seconds)
-    job = Job(model=model, workers=3, engine="simulate", **seconds)
+    fields = {"checkpoint_seconds": 0.2, "strategy": recipes.averaging(codec=codec)}
+    whole = run(tmp_path / "whole", model=model, **fields)
+    job = Job(model=model, workers=3, engine="simulate", **fields)
     with pytest.raises(InterruptedError):
         train(job, data, folder=tmp_path / "run", callbacks=[stop], verbose=False)
     names = Store(tmp_path / "run/checkpoints").names()
     assert first < int(names[-1][-9:]) < last, "a checkpoint within the phase"
-    made = resume(tmp_path / "run", data, verbose=False)
-    one, other = (outcome.trained.model().parameters.trained for outcome in (whole, made))
-    np.testing.assert_array_equal(one, other)
+    resumed = resume(tmp_path / "run", data, verbose=False)
+    expected, vector = (outcome.trained.model().parameters.trained for outcome in (whole, resumed))
+    np.testing.assert_array_equal(expected, vector)
 
 
 def test_a_checkpoint_holds_the_rows_that_have_moved_only(tmp_path):
@@ -432,15 +432,15 @@ def test_a_checkpoint_holds_the_rows_that_have_moved_only(tmp_path):
     assert 10 + ITEMS <= len(moved) < 10 + ITEMS + 4, "and those of the layer"
     files = Store(tmp_path / "run/checkpoints").latest().files
     shards = [files[f"shard-{slot:05d}"] for slot in range(3)]
-    told = [3 * shard["at"].ravel() + slot for slot, shard in enumerate(shards)]
-    assert np.array_equal(np.sort(np.concatenate(told)), moved)
+    positions = [3 * shard["at"].ravel() + slot for slot, shard in enumerate(shards)]
+    assert np.array_equal(np.sort(np.concatenate(positions)), moved)
 
 
 @pytest.mark.processes
 def test_processes_end_with_the_bits_of_the_simulator(tmp_path):
-    made = [run(tmp_path / name, model=SHORT, engine=name) for name in ("simulate", "local")]
-    one, other = (outcome.trained.model().parameters.trained for outcome in made)
-    np.testing.assert_array_equal(one, other)
+    outcomes = [run(tmp_path / name, model=SHORT, engine=name) for name in ("simulate", "local")]
+    simulated, local = (outcome.trained.model().parameters.trained for outcome in outcomes)
+    np.testing.assert_array_equal(simulated, local)
 
 
 @pytest.mark.processes
@@ -453,8 +453,8 @@ def test_a_process_that_is_killed_is_restored_to_the_bit(whole, tmp_path):
 
 
 def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
-    asked = recipes.averaging(every=Steps(5), codec="fp32")
-    job = with_sharded_tables(LazyModel(Job(model=STAGE, workers=4, strategy=asked))).job
+    strategy = recipes.averaging(every=Steps(5), codec="fp32")
+    job = with_sharded_tables(LazyModel(Job(model=STAGE, workers=4, strategy=strategy))).job
     assert str(job.strategy) == (
         "averaging every 5 steps, sgd(lr=1), merge reads, rows of 5 among 4 workers, fp32"
     )
@@ -485,9 +485,9 @@ def test_what_does_not_go_with_tables_among_the_workers_is_one_sentence(fields, 
 
 def test_tables_of_word_vectors_are_not_measured_on_rows_set_aside():
     model = Word2VecStage(words=20, dims=8)
-    how = recipes.averaging(**MEAN, owners=2, rows=8)
+    strategy = recipes.averaging(**MEAN, owners=2, rows=8)
     with pytest.raises(UsageError, match="no worker holds the whole table, to measure on rows"):
-        Job(model=model, workers=2, strategy=how, validation=0.1)
+        Job(model=model, workers=2, strategy=strategy, validation=0.1)
 
 
 def test_reads_is_a_merge_of_tables_among_the_workers_only():

@@ -26,50 +26,52 @@ from photinus.testing import Faults
 from photinus.training import shard_pages, worker_loop, worker_state
 from tests.run.scores import SHORT, STAGE, events, run, went_back
 
-HELD = 0.2
+VALIDATION = 0.2
 
 
 def evaluations(outcome):
     """Returns what was measured on the rows set aside, in order."""
     lines = (outcome.folder / "events.jsonl").read_text().splitlines()
-    return [told for told in map(json.loads, lines) if told.get("name") == "validation"]
+    return [event for event in map(json.loads, lines) if event.get("name") == "validation"]
 
 
 def measured_whole(outcome):
     """The oracle: what one process measures on the same rows with the whole tables."""
-    held = Rows.of(*events()).parted(HELD)[1]
-    batch = held.batch(held.order)
+    rows = Rows.of(*events()).parted(VALIDATION)[1]
+    batch = rows.batch(rows.order)
     sums = outcome.trained.model().measure(batch)
-    return {"loss": sums["loss"] / len(held), "error": sums["errors"] / len(held)}
+    return {"loss": sums["loss"] / len(rows), "error": sums["errors"] / len(rows)}
 
 
 @pytest.mark.parametrize("module", ["Scores", "Normed"])
 @pytest.mark.parametrize("workers", [1, 3, 7])
 def test_the_point_that_is_measured_is_the_one_that_was_agreed_on(workers, module, tmp_path):
     model = replace(SHORT, module=f"tests.run.scores:{module}")
-    fields = {"validation": HELD, "patience": 9, "strategy": recipes.averaging(codec="fp32")}
+    fields = {"validation": VALIDATION, "patience": 9, "strategy": recipes.averaging(codec="fp32")}
     outcome = run(tmp_path / "run", workers, model=model, **fields)
-    found = evaluations(outcome)
-    assert len(found) == 3, "once an epoch"
-    assert {told["examples"] for told in found} == {len(Rows.of(*events()).parted(HELD)[1])}
-    best = [told for told in found if told["extra"].get("best")][-1]["metrics"]
+    measured = evaluations(outcome)
+    assert len(measured) == 3, "once an epoch"
+    assert {event["examples"] for event in measured} == {
+        len(Rows.of(*events()).parted(VALIDATION)[1])
+    }
+    best = [event for event in measured if event["extra"].get("best")][-1]["metrics"]
     assert best == pytest.approx(measured_whole(outcome), rel=1e-5)
 
 
 def test_in_fewer_bits_rows_are_measured_as_they_travel(tmp_path):
-    outcome = run(tmp_path / "run", model=SHORT, validation=HELD, patience=9)
-    best = [told for told in evaluations(outcome) if told["extra"].get("best")][-1]["metrics"]
+    outcome = run(tmp_path / "run", model=SHORT, validation=VALIDATION, patience=9)
+    best = [event for event in evaluations(outcome) if event["extra"].get("best")][-1]["metrics"]
     assert best["loss"] == pytest.approx(measured_whole(outcome)["loss"], rel=0.01)
 
 
 def test_patience_ends_a_run_over_tables_at_its_best_point(tmp_path):
     model = replace(STAGE, epochs=60.0, lr=Schedule.constant(0.05))
-    fields = {"validation": HELD, "patience": 2, "strategy": recipes.averaging(codec="fp32")}
+    fields = {"validation": VALIDATION, "patience": 2, "strategy": recipes.averaging(codec="fp32")}
     outcome = run(tmp_path / "run", model=model, **fields)
-    found = evaluations(outcome)
-    assert 2 < len(found) < 60
-    assert [bool(told["extra"].get("best")) for told in found[-3:]] == [True, False, False]
-    assert found[-3]["metrics"] == pytest.approx(measured_whole(outcome), rel=1e-5)
+    measured = evaluations(outcome)
+    assert 2 < len(measured) < 60
+    assert [bool(event["extra"].get("best")) for event in measured[-3:]] == [True, False, False]
+    assert measured[-3]["metrics"] == pytest.approx(measured_whole(outcome), rel=1e-5)
     last = Store(tmp_path / "run/checkpoints").latest()
     assert last.files["shard-00000"]
 
@@ -89,47 +91,53 @@ def run_that_reads(folder, faults=None, cut_at=None):
         cut_at: when the link between two workers is cut, for 40 s.
     """
     engine = SimulatedEngine(SimulatedCluster(faults=faults or Faults(), latency_seconds=0.05))
-    job = Job(model=replace(STAGE, epochs=2.0), workers=3, engine="simulate", validation=HELD)
-    reads, read = [], Simulation._reads
-    with pytest.MonkeyPatch.context() as patched:
+    job = Job(model=replace(STAGE, epochs=2.0), workers=3, engine="simulate", validation=VALIDATION)
+    read_times, original = [], Simulation._reads
+    with pytest.MonkeyPatch.context() as patch:
 
-        def noted(simulation, node, ask, tries=0):
-            if cut_at is not None and not any(at >= cut_at for at in reads):
+        def record_read(simulation, node, ask, tries=0):
+            if cut_at is not None and not any(at >= cut_at for at in read_times):
                 simulation.cut(0, 1, 40.0)
-            reads.append(simulation.now)
-            read(simulation, node, ask, tries)
+            read_times.append(simulation.now)
+            original(simulation, node, ask, tries)
 
-        patched.setattr(Simulation, "_reads", noted)
+        patch.setattr(Simulation, "_reads", record_read)
         outcome = train(job, ArrayData(*events()), folder=folder, engine=engine, verbose=False)
-    return outcome, reads
+    return outcome, read_times
 
 
 def test_a_worker_that_is_lost_while_rows_are_read_changes_no_bit(small_batches, tmp_path):
-    first, reads = run_that_reads(tmp_path / "first")
-    found = [told["metrics"] for told in evaluations(first)]
-    assert len(found) == 2
-    begins = min(reads)
-    ends = max(at for at in reads if at < begins + 1.5)
-    assert ends > begins + 0.4, "a round trip for each batch"
+    first, read_times = run_that_reads(tmp_path / "first")
+    metrics = [event["metrics"] for event in evaluations(first)]
+    assert len(metrics) == 2
+    first_read = min(read_times)
+    last_read = max(at for at in read_times if at < first_read + 1.5)
+    assert last_read > first_read + 0.4, "a round trip for each batch"
     for part in range(9):
-        faults = Faults().kill(part % 3, at_seconds=begins + (ends - begins) * (part - 1) / 6)
+        faults = Faults().kill(
+            part % 3, at_seconds=first_read + (last_read - first_read) * (part - 1) / 6
+        )
         outcome, _ = run_that_reads(tmp_path / f"{part}", faults)
         assert went_back(outcome) == 0
-        made = [one.trained.model().parameters.trained for one in (first, outcome)]
-        np.testing.assert_array_equal(*made)
-        assert evaluations(outcome)[-1]["metrics"] == found[-1]
-        kept = audit(outcome.folder / "ledger.jsonl")
-        assert kept.is_exact, kept.offences
+        vectors = [
+            run_outcome.trained.model().parameters.trained for run_outcome in (first, outcome)
+        ]
+        np.testing.assert_array_equal(*vectors)
+        assert evaluations(outcome)[-1]["metrics"] == metrics[-1]
+        report = audit(outcome.folder / "ledger.jsonl")
+        assert report.is_exact, report.offences
 
 
 def test_rows_that_are_lost_on_their_way_are_asked_for_again(small_batches, tmp_path):
-    first, reads = run_that_reads(tmp_path / "first")
-    lossy, more = run_that_reads(tmp_path / "lossy", Faults().lose(0.05).double(0.05))
-    assert len(more) > len(reads)
-    made = [one.trained.model().parameters.trained for one in (first, lossy)]
-    np.testing.assert_array_equal(*made)
-    found = [[told["metrics"] for told in evaluations(one)] for one in (first, lossy)]
-    assert found[0] == found[1]
+    first, read_times = run_that_reads(tmp_path / "first")
+    lossy, lossy_reads = run_that_reads(tmp_path / "lossy", Faults().lose(0.05).double(0.05))
+    assert len(lossy_reads) > len(read_times)
+    vectors = [run_outcome.trained.model().parameters.trained for run_outcome in (first, lossy)]
+    np.testing.assert_array_equal(*vectors)
+    metrics = [
+        [event["metrics"] for event in evaluations(run_outcome)] for run_outcome in (first, lossy)
+    ]
+    assert metrics[0] == metrics[1]
 
 
 def test_no_measurement_waits_for_a_worker_that_has_left(monkeypatch, tmp_path):
@@ -139,21 +147,21 @@ def test_no_measurement_waits_for_a_worker_that_has_left(monkeypatch, tmp_path):
         monkeypatch.setattr(worker_state, name, 1)
     batches, parts = worker_loop.WorkerData.held_batches, []
 
-    def fewer(part, *given):  # the first worker has one batch to measure on, and leaves early
+    def limited(part, *arguments):  # the first worker has one batch to measure on, and leaves early
         parts.append(part.held)
-        most = 1 if part.held is parts[0] else None
-        return islice(batches(part, *given), most)
+        limit = 1 if part.held is parts[0] else None
+        return islice(batches(part, *arguments), limit)
 
-    monkeypatch.setattr(worker_loop.WorkerData, "held_batches", fewer)
-    outcome = run(tmp_path / "run", model=SHORT, validation=HELD, checkpoint_seconds=0.5)
+    monkeypatch.setattr(worker_loop.WorkerData, "held_batches", limited)
+    outcome = run(tmp_path / "run", model=SHORT, validation=VALIDATION, checkpoint_seconds=0.5)
     assert len(evaluations(outcome)) == 3, "a checkpoint in the making gives way"
 
 
 def test_a_link_that_is_cut_while_rows_are_read_ends_the_measurement_alone(tmp_path):
-    first, reads = run_that_reads(tmp_path / "first")
-    cut, _ = run_that_reads(tmp_path / "cut", cut_at=min(reads) + 0.01)
-    made = [one.trained.model().parameters.trained for one in (first, cut)]
-    np.testing.assert_array_equal(*made)
+    first, read_times = run_that_reads(tmp_path / "first")
+    cut, _ = run_that_reads(tmp_path / "cut", cut_at=min(read_times) + 0.01)
+    vectors = [run_outcome.trained.model().parameters.trained for run_outcome in (first, cut)]
+    np.testing.assert_array_equal(*vectors)
     assert len(evaluations(cut)) == 1 < len(evaluations(first))
 
 
@@ -173,10 +181,12 @@ def test_what_would_spoil_running_statistics_is_refused(parts, wrong):
 
 @pytest.mark.processes
 def test_processes_measure_as_the_simulator_does(tmp_path):
-    fields = {"model": SHORT, "validation": HELD, "patience": 9}
-    made = [run(tmp_path / name, engine=name, **fields) for name in ("simulate", "local")]
-    one, other = (outcome.trained.model().parameters.trained for outcome in made)
-    np.testing.assert_array_equal(one, other)
-    one, other = ([told["metrics"] for told in evaluations(outcome)] for outcome in made)
-    assert one == other
-    assert len(one) == 3
+    fields = {"model": SHORT, "validation": VALIDATION, "patience": 9}
+    outcomes = [run(tmp_path / name, engine=name, **fields) for name in ("simulate", "local")]
+    simulated, local = (outcome.trained.model().parameters.trained for outcome in outcomes)
+    np.testing.assert_array_equal(simulated, local)
+    simulated, local = (
+        [event["metrics"] for event in evaluations(outcome)] for outcome in outcomes
+    )
+    assert simulated == local
+    assert len(simulated) == 3

@@ -42,9 +42,9 @@ def job(strategy, **fields):
     ],
 )
 def test_why_all_rows_travel_is_one_sentence(strategy, why):
-    [told] = job(strategy).table_warnings(LAYOUT)
-    assert "all rows of sparse tables travel" in told
-    assert why in told
+    [warning] = job(strategy).table_warnings(LAYOUT)
+    assert "all rows of sparse tables travel" in warning
+    assert why in warning
     assert job(strategy).table_warnings(Layout(LAYOUT.entries)) == []
 
 
@@ -56,8 +56,8 @@ def test_where_only_rows_travel_nothing_is_told(name):
 
 def test_sums_by_torch_are_of_whole_vectors():
     fields = {"transport": "torch", "security": "none", "engine": "local"}
-    [told] = job(recipes.all_reduce(owners=2), **fields).table_warnings(LAYOUT)
-    assert "transport torch sums whole vectors" in told
+    [warning] = job(recipes.all_reduce(owners=2), **fields).table_warnings(LAYOUT)
+    assert "transport torch sums whole vectors" in warning
 
 
 @pytest.fixture
@@ -70,14 +70,14 @@ def rows(tmp_path, monkeypatch):
 
 def test_a_run_tells_it_once_before_training(rows, tmp_path):
     events = []
-    asked = job(recipes.elastic(every=Steps(2), gradients_until=0))
-    train(asked, rows, folder=tmp_path / "run", callbacks=[events.append])
-    told = [e.text for e in events if isinstance(e, Warned) and "sends whole" in e.text]
-    assert len(told) == 1
+    elastic_job = job(recipes.elastic(every=Steps(2), gradients_until=0))
+    train(elastic_job, rows, folder=tmp_path / "run", callbacks=[events.append])
+    texts = [e.text for e in events if isinstance(e, Warned) and "sends whole" in e.text]
+    assert len(texts) == 1
 
 
 def test_an_optimizer_that_moves_all_rows_is_refused_before_a_folder_is_made(rows, tmp_path):
-    asked = job(recipes.averaging(), model={"optimizer": "rmsprop"})
+    refused_job = job(recipes.averaging(), model={"optimizer": "rmsprop"})
     with pytest.raises(UsageError, match="of the sparse table words"):
-        train(asked, rows, folder=tmp_path / "run")
+        train(refused_job, rows, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -19,7 +19,7 @@ def test_the_usual_rate_is_as_low_as_a_cosine_where_workers_begin_to_train_alone
     x = rng.standard_normal((800, 4)).astype(np.float32)
     rows = ArrayData(x, (x[:, 0] > 0).astype(np.int64))
 
-    def trained(lr, workers, until=0.75):
+    def train_vector(lr, workers, until=0.75):
         arguments = {"in_features": 4, "out_features": 2}
         sizes = {"epochs": 2.0, "batch_size": 4}  # 400 steps, of which 300 are by gradients
         model = ModuleStage(module="torch.nn:Linear", arguments=arguments, lr=lr, **sizes)
@@ -29,25 +29,29 @@ def test_the_usual_rate_is_as_low_as_a_cosine_where_workers_begin_to_train_alone
         return train(job, rows, folder=folder, verbose=False).vector
 
     usual = Schedule.usual(1e-3)
-    two, one = trained(None, 2), trained(None, 1)
-    low = trained(usual.until(0.75), 2)
+    two, one = train_vector(None, 2), train_vector(None, 1)
+    low = train_vector(usual.until(0.75), 2)
     assert np.array_equal(two, low)
-    assert not np.array_equal(two, trained(usual.until(1.0), 2))
-    assert np.array_equal(one, trained(usual.until(1.0), 1))
-    short = trained(None, 2, "auto")
-    assert np.array_equal(short, trained(usual.until(1.0), 2, 1.0)), "400 steps are all together"
+    assert not np.array_equal(two, train_vector(usual.until(1.0), 2))
+    assert np.array_equal(one, train_vector(usual.until(1.0), 1))
+    short = train_vector(None, 2, "auto")
+    assert np.array_equal(short, train_vector(usual.until(1.0), 2, 1.0)), (
+        "400 steps are all together"
+    )
 
 
 @pytest.mark.parametrize(("recipe", "count"), [(diloco(), 1), (averaging(), 0), (post_local(), 0)])
 def test_a_recipe_that_a_short_training_leaves_no_step_is_named(recipe, count, small, tmp_path):
-    told = []
+    events = []
     job = replace(small.job(), strategy=recipe, workers=2)
-    train(job, small.data(), folder=tmp_path / "run", callbacks=[told.append], verbose=False)
-    warned = [event for event in told if isinstance(event, Warned) and "none is of" in event.text]
-    assert len(warned) == count
+    train(job, small.data(), folder=tmp_path / "run", callbacks=[events.append], verbose=False)
+    warnings = [
+        event for event in events if isinstance(event, Warned) and "none is of" in event.text
+    ]
+    assert len(warnings) == count
     if count:
-        assert "none is of diloco; got " in warned[0].text
-        assert "set gradients_until=0" in warned[0].text
+        assert "none is of diloco; got " in warnings[0].text
+        assert "set gradients_until=0" in warnings[0].text
 
 
 @pytest.mark.parametrize(("verbose", "count"), [(None, 1), (False, 0)])

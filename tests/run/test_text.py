@@ -62,26 +62,28 @@ def outcome(small_encoder, sentences, tmp_path_factory):
     """One run of two workers, and its events."""
     events = []
     texts, labels = sentences
-    done = train(
+    result = train(
         job(small_encoder, engine="simulate"),
         ({"input_ids": texts[:256]}, labels[:256]),
         test=({"input_ids": texts[256:]}, labels[256:]),
         folder=tmp_path_factory.mktemp("run") / "run",
         callbacks=(events.append,),
     )
-    return done, events
+    return result, events
 
 
 def test_adapters_learn_and_only_they_and_the_head_travel(outcome, small_encoder):
-    done, events = outcome
-    assert done.metrics["error"] < 0.05
+    result, events = outcome
+    assert result.metrics["error"] < 0.05
     net = text_classifier(str(small_encoder), rank=2)
-    trained = sum(p.numel() for p in net.parameters() if p.requires_grad)
+    trained_count = sum(p.numel() for p in net.parameters() if p.requires_grad)
     [started] = [e for e in events if type(e).__name__ == "PhaseStarted"]
-    assert started.parameters == trained < 0.25 * sum(p.numel() for p in net.parameters())
+    assert started.parameters == trained_count < 0.25 * sum(p.numel() for p in net.parameters())
     rounds = [e for e in events if type(e).__name__ == "RoundClosed"]
-    beside = sum(b.numel() * b.element_size() for b in net.buffers())
-    assert {e.bytes_up for e in rounds} == {2 * (2 * trained + beside)}  # two workers, bf16
+    buffer_bytes = sum(b.numel() * b.element_size() for b in net.buffers())
+    assert {e.bytes_up for e in rounds} == {
+        2 * (2 * trained_count + buffer_bytes)
+    }  # two workers, bf16
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks for what will be renamed
@@ -89,13 +91,13 @@ def test_the_adapter_is_loaded_by_peft_as_it_is(outcome, small_encoder, sentence
     from peft import PeftModel
     from transformers import AutoModelForSequenceClassification
 
-    done, _ = outcome
-    whole = AutoModelForSequenceClassification.from_pretrained(small_encoder, num_labels=2)
-    theirs = PeftModel.from_pretrained(whole, done.folder / "adapter").eval()
+    result, _ = outcome
+    base_model = AutoModelForSequenceClassification.from_pretrained(small_encoder, num_labels=2)
+    peft_model = PeftModel.from_pretrained(base_model, result.folder / "adapter").eval()
     batch = padded(small_encoder, sentences[0][256:])
     with torch.no_grad():
-        assert torch.equal(done.model()(**batch), TextClassifier(theirs)(**batch))
-    assert json.loads((done.folder / "adapter" / "adapter_config.json").read_text())["r"] == 2
+        assert torch.equal(result.model()(**batch), TextClassifier(peft_model)(**batch))
+    assert json.loads((result.folder / "adapter" / "adapter_config.json").read_text())["r"] == 2
 
 
 @pytest.mark.processes
@@ -105,9 +107,9 @@ def test_a_worker_killed_in_the_middle_loses_no_sentence_and_no_adapter(
 ):
     events = []
     texts, labels = sentences
-    asked = job(small_encoder, engine="local")
-    done = train(
-        replace(asked, model=replace(asked.model, lr=0.001)),
+    local_job = job(small_encoder, engine="local")
+    result = train(
+        replace(local_job, model=replace(local_job.model, lr=0.001)),
         ({"input_ids": texts[:256]}, labels[:256]),
         test=({"input_ids": texts[256:]}, labels[256:]),
         folder=tmp_path / "run",
@@ -117,24 +119,24 @@ def test_a_worker_killed_in_the_middle_loses_no_sentence_and_no_adapter(
     assert [e.slot for e in events if isinstance(e, WorkerLost)] == [1]
     [ended] = [e for e in events if isinstance(e, PhaseEnded)]
     assert list(ended.passes.values()) == pytest.approx([4.0, 4.0])
-    assert audit(done.folder / "ledger.jsonl").is_exact
-    assert done.metrics["error"] < 0.05
-    assert (done.folder / "adapter" / "adapter_model.safetensors").exists()
+    assert audit(result.folder / "ledger.jsonl").is_exact
+    assert result.metrics["error"] < 0.05
+    assert (result.folder / "adapter" / "adapter_model.safetensors").exists()
 
 
 def padded(base, texts):
     ids = [torch.from_numpy(row).long() for row in Tokenizer(str(base))(texts)]
     masks = [torch.ones_like(row) for row in ids]
-    both = (torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) for rows in (ids, masks))
-    return dict(zip(("input_ids", "attention_mask"), both, strict=True))
+    padded_rows = (torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) for rows in (ids, masks))
+    return dict(zip(("input_ids", "attention_mask"), padded_rows, strict=True))
 
 
 def test_a_saved_text_classifier_is_loaded_again(outcome, small_encoder, sentences):
-    done, _ = outcome
-    loaded, _ = load_trained(done.folder / "model")
+    result, _ = outcome
+    loaded, _ = load_trained(result.folder / "model")
     batch = padded(small_encoder, sentences[0][:8])
     with torch.no_grad():
-        assert torch.equal(loaded.module()(**batch), done.model()(**batch))
+        assert torch.equal(loaded.module()(**batch), result.model()(**batch))
 
 
 @pytest.mark.parametrize(
@@ -152,9 +154,9 @@ def test_a_model_that_cannot_be_made_is_refused(arguments, error, says):
 
 
 def test_the_preset_is_a_job_like_any_other():
-    asked = preset("text-sentiment", 4)
-    assert Job.from_dict(asked.to_dict()) == asked
-    assert (asked.model.epochs, asked.model.batch_size) == (2.0, 32)
+    preset_job = preset("text-sentiment", 4)
+    assert Job.from_dict(preset_job.to_dict()) == preset_job
+    assert (preset_job.model.epochs, preset_job.model.batch_size) == (2.0, 32)
 
 
 def test_the_films_are_split_alike_each_time():
@@ -172,9 +174,9 @@ FILMS = [{"text": "dull", "label": 0}] * 3, [{"text": "a lovely film", "label": 
 
 def test_sentences_to_train_and_to_test_on_are_tokenised(monkeypatch, small_encoder):
     monkeypatch.setattr("photinus.run.data.film_sentences", lambda path: FILMS)
-    asked = replace(preset("text-sentiment", 2), engine="local")
-    source = replace(asked.data, encoders={"input_ids": str(small_encoder)})
-    first, last = read_train(replace(asked, data=source)), read_test(source)
+    preset_job = replace(preset("text-sentiment", 2), engine="local")
+    source = replace(preset_job.data, encoders={"input_ids": str(small_encoder)})
+    first, last = read_train(replace(preset_job, data=source)), read_test(source)
     assert first.features.batch(np.arange(3))["input_ids"].tolist() == [[2, 11, 3]] * 3
     assert first.labels.tolist() == [0, 0, 0]
     assert last.features.batch(np.arange(1))["input_ids"].tolist() == [[2, 4, 8, 5, 3]]
@@ -183,9 +185,9 @@ def test_sentences_to_train_and_to_test_on_are_tokenised(monkeypatch, small_enco
 @pytest.mark.spark
 def test_on_spark_the_workers_get_a_column_of_text(monkeypatch, spark, small_encoder):
     monkeypatch.setattr("photinus.run.data.film_sentences", lambda path: FILMS)
-    asked = preset("text-sentiment", 2)
-    source = replace(asked.data, encoders={"input_ids": str(small_encoder)})
-    frame, spec = read_train(replace(asked, data=source)).selected()
+    preset_job = preset("text-sentiment", 2)
+    source = replace(preset_job.data, encoders={"input_ids": str(small_encoder)})
+    frame, spec = read_train(replace(preset_job, data=source)).selected()
     assert dict(frame.dtypes)["input_ids"] == "string"
     assert spec.inputs.encoders == {"input_ids": str(small_encoder)}
 

@@ -77,10 +77,10 @@ def test_rows_that_cannot_be_written_to_are_measured_without_a_warning(small, tm
     trained = train(small.job(), small.data(), folder=tmp_path / "run").trained
     torch.set_warn_always(True)  # else torch warns once in a process
     try:
-        found = measure(trained, TestRows(small.test.features, mapped))
+        metrics = measure(trained, TestRows(small.test.features, mapped))
     finally:
         torch.set_warn_always(False)
-    assert found == measure(trained, small.test)
+    assert metrics == measure(trained, small.test)
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(small, tmp_path):
@@ -101,13 +101,13 @@ def test_a_job_survives_the_trip_through_its_folder(small, tmp_path):
 
 def test_hundreds_of_rounds_are_journaled_as_few_without_losing_any(small, tmp_path, events):
     job = small.job(strategy=all_reduce(codec="fp32"))
-    seen = []
-    outcome = train(job, small.data(), folder=tmp_path / "run", callbacks=(seen.append,))
-    every = [e for e in seen if type(e).__name__ == "RoundClosed"]
+    emitted = []
+    outcome = train(job, small.data(), folder=tmp_path / "run", callbacks=(emitted.append,))
+    rounds = [e for e in emitted if type(e).__name__ == "RoundClosed"]
     written = events(outcome.folder, "RoundClosed")
-    assert len(written) <= len(every) == sum(e.rounds for e in written)
-    assert sum(e.bytes_up for e in written) == sum(e.bytes_up for e in every)
-    assert written[-1].version == every[-1].version
+    assert len(written) <= len(rounds) == sum(e.rounds for e in written)
+    assert sum(e.bytes_up for e in written) == sum(e.bytes_up for e in rounds)
+    assert written[-1].version == rounds[-1].version
 
 
 def test_a_wrong_row_ends_the_run_before_the_first_step(small, tmp_path, events):
@@ -144,8 +144,8 @@ def test_arrays_in_another_order_of_bytes_give_the_same_bits(small, tmp_path, or
     for name in (order, "="):
         rows = small.data(small.features.astype(f"{name}f4"), small.labels.astype(f"{name}i8"))
         test = TestRows(small.test.features.astype(f"{name}f4"), small.test.labels)
-        made = train(job, rows, test=test, folder=tmp_path / f"run{len(vectors)}")
-        vectors.append((made.vector, made.metrics))
+        outcome = train(job, rows, test=test, folder=tmp_path / f"run{len(vectors)}")
+        vectors.append((outcome.vector, outcome.metrics))
     assert np.array_equal(vectors[0][0], vectors[1][0])
     assert vectors[0][1] == vectors[1][1]
 
@@ -208,8 +208,8 @@ def test_ctrl_c_is_journaled_as_a_stop(small, tmp_path, events, breaking):
 
 def test_a_stop_says_how_to_go_on_and_leaves_a_report(small, tmp_path, breaking, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    said = r"^stopped by Ctrl-C; continue with: photinus.resume\('run', data\)$"
-    with pytest.raises(KeyboardInterrupt, match=said):
+    message = r"^stopped by Ctrl-C; continue with: photinus.resume\('run', data\)$"
+    with pytest.raises(KeyboardInterrupt, match=message):
         train(small.job(), small.data(), folder="run", engine=breaking(3))
     assert "stopped" in (tmp_path / "run" / "report.html").read_text()
     resume("run", small.data())
@@ -231,23 +231,23 @@ def test_a_run_is_shown_where_that_is_asked_for_and_not_in_a_pipe(small, tmp_pat
 
 
 def test_a_callback_is_told_where_the_run_is_kept_and_when_it_is_over(small, tmp_path, breaking):
-    told = []
+    calls = []
 
-    class Mine:
+    class Recorder:
         def open(self, folder):
-            told.append(folder)
+            calls.append(folder)
 
         def __call__(self, event):
-            told.append(type(event).__name__)
+            calls.append(type(event).__name__)
 
         def close(self):
-            told.append((tmp_path / "run" / "report.html").is_file())
+            calls.append((tmp_path / "run" / "report.html").is_file())
 
-    how = {"callbacks": [Mine()], "engine": breaking(3)}
+    fields = {"callbacks": [Recorder()], "engine": breaking(3)}
     with pytest.raises(KeyboardInterrupt):
-        train(small.job(), small.data(), folder=tmp_path / "run", **how)
-    assert told[:2] == [tmp_path / "run", "RunStarted"]
-    assert told[-2:] == ["RunEnded", True]
+        train(small.job(), small.data(), folder=tmp_path / "run", **fields)
+    assert calls[:2] == [tmp_path / "run", "RunStarted"]
+    assert calls[-2:] == ["RunEnded", True]
 
 
 def test_the_workers_log_lines_are_kept_by_slot(small, tmp_path):
@@ -345,14 +345,14 @@ def test_the_audit_counts_what_a_resume_gave_up(small, tmp_path, breaking, way):
     job, closed = small.job(strategy=WAYS[way], checkpoint_seconds=seconds), [[], []]
     folder = tmp_path / "run"
 
-    def noted(term):
-        def note(event):
+    def recorders(term):
+        def record(event):
             if isinstance(event, RoundClosed):
                 closed[term].append((event.version, len(event.slots)))
 
-        return (note,)
+        return (record,)
 
-    last = {
+    last_version = {
         "averaging at once": 23,
         "downpour": 23,
         "elastic": 23,
@@ -362,17 +362,21 @@ def test_the_audit_counts_what_a_resume_gave_up(small, tmp_path, breaking, way):
     }
     with pytest.raises(KeyboardInterrupt):
         train(
-            job, small.data(), folder=folder, engine=breaking(last.get(way, 9)), callbacks=noted(0)
+            job,
+            small.data(),
+            folder=folder,
+            engine=breaking(last_version.get(way, 9)),
+            callbacks=recorders(0),
         )
     names = sorted(p.name for p in (folder / "checkpoints").iterdir() if p.is_dir())
-    saved = int(names[-1].rpartition("version")[2]) if names else 0
-    resume(folder, small.data(), callbacks=noted(1))
-    found = audit(folder / "ledger.jsonl")
-    assert found.offences == []
-    held = sum(pushes for version, pushes in closed[0] if version <= saved)
-    assert found.held == held + sum(pushes for _, pushes in closed[1])
-    assert (found.undone > 0) == (saved < closed[0][-1][0])
-    assert saved > 0
+    saved_version = int(names[-1].rpartition("version")[2]) if names else 0
+    resume(folder, small.data(), callbacks=recorders(1))
+    report = audit(folder / "ledger.jsonl")
+    assert report.offences == []
+    held_pushes = sum(pushes for version, pushes in closed[0] if version <= saved_version)
+    assert report.held == held_pushes + sum(pushes for _, pushes in closed[1])
+    assert (report.undone > 0) == (saved_version < closed[0][-1][0])
+    assert saved_version > 0
 
 
 def test_a_run_without_a_checkpoint_begins_anew(small, tmp_path, breaking):
@@ -384,13 +388,13 @@ def test_a_run_without_a_checkpoint_begins_anew(small, tmp_path, breaking):
 
 
 def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(small, tmp_path, events, breaking):
-    job, saved = small.job(checkpoint_seconds=0.0), threading.Semaphore(0)
+    job, writes = small.job(checkpoint_seconds=0.0), threading.Semaphore(0)
 
-    def two_are_written(event):
+    def wait_for_writes(event):
         if isinstance(event, CheckpointSaved):
-            saved.release()
+            writes.release()
         if isinstance(event, RoundClosed) and event.version in (4, 8):
-            assert saved.acquire(timeout=60)
+            assert writes.acquire(timeout=60)
 
     with pytest.raises(KeyboardInterrupt):
         train(
@@ -398,7 +402,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(small, tmp_path
             small.data(),
             folder=tmp_path / "run",
             engine=breaking(9),
-            callbacks=(two_are_written,),
+            callbacks=(wait_for_writes,),
         )
     names = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir() if p.is_dir())
     damaged = tmp_path / "run" / "checkpoints" / names[-1] / "agreed.safetensors"
@@ -407,9 +411,9 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(small, tmp_path
     outcome = resume(tmp_path / "run", small.data())
     started = events(tmp_path / "run", "RunStarted")[-1]
     assert started.resumed_from == names[-2]
-    warned = [e.text for e in events(tmp_path / "run", "Warned")]
-    said = f"checkpoint {names[-1]} is refused: agreed.safetensors: sha256 mismatch; got "
-    assert any(text.startswith(said) and "; expected " in text for text in warned)
+    warnings = [e.text for e in events(tmp_path / "run", "Warned")]
+    message = f"checkpoint {names[-1]} is refused: agreed.safetensors: sha256 mismatch; got "
+    assert any(text.startswith(message) and "; expected " in text for text in warnings)
     whole = train(job, small.data(), folder=tmp_path / "whole")
     assert np.array_equal(outcome.vector, whole.vector)
 
@@ -462,20 +466,20 @@ def test_a_second_signal_while_the_last_checkpoint_is_written_is_journaled_too(
 
 
 def test_training_in_another_thread_takes_no_signal(small, tmp_path):
-    before, seen = signal.getsignal(signal.SIGTERM), []
+    usual_handler, handlers = signal.getsignal(signal.SIGTERM), []
 
-    def look(event):
-        seen.append(signal.getsignal(signal.SIGTERM))
+    def record_handler(event):
+        handlers.append(signal.getsignal(signal.SIGTERM))
 
-    fields = {"folder": tmp_path / "run", "callbacks": (look,)}
+    fields = {"folder": tmp_path / "run", "callbacks": (record_handler,)}
     thread = threading.Thread(target=train, args=(small.job(), small.data()), kwargs=fields)
     thread.start()
     thread.join()
-    assert set(seen) == {before}
-    seen.clear()
-    train(small.job(), small.data(), folder=tmp_path / "main", callbacks=(look,))
-    assert before not in seen
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert set(handlers) == {usual_handler}
+    handlers.clear()
+    train(small.job(), small.data(), folder=tmp_path / "main", callbacks=(record_handler,))
+    assert usual_handler not in handlers
+    assert signal.getsignal(signal.SIGTERM) is usual_handler
 
 
 def test_other_rows_at_a_resume_are_told(small, tmp_path, events, breaking):
@@ -484,8 +488,8 @@ def test_other_rows_at_a_resume_are_told(small, tmp_path, events, breaking):
         train(job, small.data(), folder=tmp_path / "run", engine=breaking(9))
     fewer = small.data(small.features[:210], small.labels[:210])
     resume(tmp_path / "run", fewer)
-    warned = [e.text for e in events(tmp_path / "run", "Warned")]
-    assert any("other rows than at the checkpoint" in text for text in warned)
+    warnings = [e.text for e in events(tmp_path / "run", "Warned")]
+    assert any("other rows than at the checkpoint" in text for text in warnings)
 
 
 def test_as_many_other_rows_at_a_resume_are_told(small, tmp_path, events, breaking):
@@ -494,9 +498,9 @@ def test_as_many_other_rows_at_a_resume_are_told(small, tmp_path, events, breaki
         with pytest.raises(KeyboardInterrupt):
             train(job, small.data(), folder=tmp_path / name, engine=breaking(9))
         resume(tmp_path / name, small.data(features, small.labels))
-        warned = [e.text for e in events(tmp_path / name, "Warned")]
-        told = [text for text in warned if "other rows than at the checkpoint" in text]
-        assert len(told) == (name == "other")
+        warnings = [e.text for e in events(tmp_path / name, "Warned")]
+        row_warnings = [text for text in warnings if "other rows than at the checkpoint" in text]
+        assert len(row_warnings) == (name == "other")
 
 
 # -- warm start --------------------------------------------------------------------------------
@@ -530,8 +534,8 @@ def test_a_start_that_is_no_model_is_refused(small, tmp_path):
 def test_the_best_point_on_rows_set_aside_is_kept(small, events, tmp_path, engine):
     job = small.job(validation=0.2, engine=engine, workers=2)
     outcome = train(job, small.data(), folder=tmp_path / "run")
-    found = events(outcome.folder, "Evaluated")
-    best = [e for e in found if e.extra.get("best")]
+    evaluations = events(outcome.folder, "Evaluated")
+    best = [e for e in evaluations if e.extra.get("best")]
     assert best
     store = Store(outcome.folder / "checkpoints")
     assert store.load(store.pinned()).is_finite
@@ -568,10 +572,10 @@ def test_a_stack_unrolled_into_an_autoencoder_is_trained_saved_and_measured(smal
 
 def test_a_run_that_is_done_is_not_resumed(small, tmp_path):
     train(small.job(), small.data(), folder=tmp_path / "run")
-    saved = (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
+    tensor_file = (tmp_path / "run" / "model" / "model.safetensors").read_bytes()
     with pytest.raises(UsageError, match="is done: there is nothing to resume"):
         resume(tmp_path / "run", small.data())
-    assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == saved
+    assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == tensor_file
 
 
 def halved(vector, delta):

@@ -55,12 +55,12 @@ def stage(**fields):
 def test_a_label_beyond_the_modules_outputs_is_named_with_its_row(small, tmp_path, loss):
     labels = small.labels.copy()
     labels[77] = 10
-    said = (
+    message = (
         "row 77 column label: label 10 outside 0..2; "
         "give the module 11 outputs or more, or mend the row"
     )
     for rows in ((small.features, labels), ArrayData(small.features, labels)):
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match=message):
             train(small.job(model=stage(loss=loss)), rows, folder=tmp_path / str(type(rows)))
 
 
@@ -74,8 +74,8 @@ def test_such_a_label_of_rows_to_measure_on_is_named_before_training(small, tmp_
 def test_a_label_that_is_met_in_training_is_named_too():
     model = stage().build((), 0)
     batch = Batch(np.zeros((4, 6), "f4"), np.array([0, 1, 7, 2]))
-    said = "got label 7 outside 0..2 in its example 2; give the module 8 outputs"
-    with pytest.raises(DataError, match=said):
+    message = "got label 7 outside 0..2 in its example 2; give the module 8 outputs"
+    with pytest.raises(DataError, match=message):
         model.learn(batch, 0)
 
 
@@ -99,8 +99,8 @@ def test_a_loss_that_is_no_number_is_warned_of_once_and_trains_on(small, tmp_pat
     model = stage(loss="tried_losses:no_number")
     job = small.job(model=model, workers=workers, strategy=strategy)
     outcome = train(job, small.data(), folder=tmp_path / "run", callbacks=[events.append])
-    told = [event.text for event in events if isinstance(event, Warned)]
-    assert len([text for text in told if "train: the loss is not finite" in text]) == 1
+    texts = [event.text for event in events if isinstance(event, Warned)]
+    assert len([text for text in texts if "train: the loss is not finite" in text]) == 1
     assert len([event for event in events if isinstance(event, PhaseStarted)]) == workers
     assert np.isfinite(outcome.vector).all()
 
@@ -153,8 +153,8 @@ def test_a_table_of_columns_of_numbers_is_tried_without_asking_for_a_row(small, 
     table = spark.createDataFrame([(1.0, 2.0, 10)], "a double, b double, label int")
     two = ModuleStage(module="torch.nn:Linear", arguments={"in_features": 2, "out_features": 3})
     rows = FrameData(frame=table, features=["a", "b"], label="label")
-    before = spark.sparkContext.statusTracker().getJobIdsForGroup(None)
+    job_ids = spark.sparkContext.statusTracker().getJobIdsForGroup(None)
     assert classes_tried(LazyModel(small.job(model=two)), rows) == 3
-    assert spark.sparkContext.statusTracker().getJobIdsForGroup(None) == before
+    assert spark.sparkContext.statusTracker().getJobIdsForGroup(None) == job_ids
     lists = FrameData(frame=table.selectExpr("array(a, b) features", "label"), label="label")
     assert classes_tried(LazyModel(small.job(model=two)), lists) is None, "its width is not known"

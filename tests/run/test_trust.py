@@ -58,7 +58,7 @@ class Way:
 
 
 @pytest.fixture
-def seen(tmp_path, monkeypatch):
+def foreign_package(tmp_path, monkeypatch):
     """A file that is there once the package `foreign` was imported, or a command was run."""
     file = tmp_path / "seen"
     code = CODE.format(seen=str(file)).replace("from photinus import recipes", "")
@@ -136,9 +136,9 @@ def test_evaluate_runs_no_command(tmp_path, capsys):
     file = tmp_path / "was_run"
     folder = model_folder(tmp_path / "net", **COMMANDS["module"](file))
     for words in (["evaluate", str(folder)], ["evaluate", str(folder), "--trust-code"]):
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exited:
             main(words)
-        assert ended.value.code == 2
+        assert exited.value.code == 2
     first, second = capsys.readouterr().err.splitlines()
     assert "names code, and no run of yours on this machine made it" in first
     assert "a module must be the user's own code; got 'subprocess:getoutput'" in second
@@ -146,11 +146,13 @@ def test_evaluate_runs_no_command(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("field", ["module", "loss", "reads"])
-def test_code_of_a_folder_from_elsewhere_is_not_even_imported(tmp_path, seen, small, field):
-    file, name = seen
-    named = "net" if field == "module" else field
-    folder = model_folder(tmp_path / "net", **{field: f"{name}:{named}"})
-    with pytest.raises(UsageError, match=f"got .*{name}:{named}"):
+def test_code_of_a_folder_from_elsewhere_is_not_even_imported(
+    tmp_path, foreign_package, small, field
+):
+    file, name = foreign_package
+    function = "net" if field == "module" else field
+    folder = model_folder(tmp_path / "net", **{field: f"{name}:{function}"})
+    with pytest.raises(UsageError, match=f"got .*{name}:{function}"):
         load_trained(folder)
     assert not file.exists()
     trained, _ = load_trained(folder, trust_code=True)
@@ -173,23 +175,23 @@ STRATEGIES = {
 
 
 @pytest.mark.parametrize("way", STRATEGIES)
-def test_a_run_folder_from_elsewhere_calls_nothing(tmp_path, seen, small, breaking, way):
-    file, name = seen
+def test_a_run_folder_from_elsewhere_calls_nothing(tmp_path, foreign_package, small, breaking, way):
+    file, name = foreign_package
     with pytest.raises(KeyboardInterrupt):
         train(small.job(), small.data(), folder=tmp_path / "run", engine=breaking(2))
     saved = json.loads((tmp_path / "run" / "job.json").read_text())
     saved["job"] |= STRATEGIES[way](name)
     (tmp_path / "run" / "job.json").write_text(json.dumps(saved))
-    for ask in (resume, job_in):
+    for load in (resume, job_in):
         with pytest.raises(UsageError, match=r"the run .* names code, and no run of yours"):
-            ask(tmp_path / "run")
+            load(tmp_path / "run")
     assert not file.exists()
     job_in(tmp_path / "run", trust_code=True).model.build((), 0)
     assert file.exists()
 
 
-def test_a_start_lends_its_numbers_and_no_code(tmp_path, seen, small):
-    file, name = seen
+def test_a_start_lends_its_numbers_and_no_code(tmp_path, foreign_package, small):
+    file, name = foreign_package
     model = ModuleStage(
         module="torch.nn:Linear", arguments={"in_features": 6, "out_features": 3}, epochs=1
     )
@@ -200,9 +202,9 @@ def test_a_start_lends_its_numbers_and_no_code(tmp_path, seen, small):
 
 
 @pytest.fixture
-def mine(tmp_path, seen, small, monkeypatch):
+def own_run(tmp_path, foreign_package, small, monkeypatch):
     """A run of this user's own whose model is a function of the user's own package."""
-    file, name = seen
+    file, name = foreign_package
     outcome = train(
         small.job(model=ModuleStage(module=f"{name}:net", epochs=1)),
         small.data(),
@@ -213,32 +215,32 @@ def mine(tmp_path, seen, small, monkeypatch):
     return outcome.folder
 
 
-def test_ones_own_run_needs_no_word(mine, tmp_path, small):
-    assert load_model(mine / "model").is_own
-    mine.rename(tmp_path / "moved")
+def test_ones_own_run_needs_no_word(own_run, tmp_path, small):
+    assert load_model(own_run / "model").is_own
+    own_run.rename(tmp_path / "moved")
     trained, _ = load_trained(tmp_path / "moved" / "model")
     measure(trained, small.test)
     assert job_in(tmp_path / "moved").workers == 3
 
 
-def test_ones_own_run_from_another_machine_says_what_to_do(mine, tmp_path, monkeypatch, small):
+def test_ones_own_run_from_another_machine_says_what_to_do(own_run, tmp_path, monkeypatch, small):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
-    for ask in (lambda: load_trained(mine / "model"), lambda: resume(mine)):
+    for load in (lambda: load_trained(own_run / "model"), lambda: resume(own_run)):
         with pytest.raises(UsageError) as refused:
-            ask()
+            load()
         assert "or it is your own, from another machine): --trust-code" in str(refused.value)
     monkeypatch.setenv("PHOTINUS_TRUST_CODE", "1")
-    trained, _ = load_trained(mine / "model")
+    trained, _ = load_trained(own_run / "model")
     measure(trained, small.test)
     with pytest.raises(UsageError, match="is done"):
-        resume(mine)
+        resume(own_run)
 
 
-def test_a_signature_fits_no_other_folder(mine, tmp_path, seen):
+def test_a_signature_fits_no_other_folder(own_run, tmp_path, foreign_package):
     """Settings that were changed, under the signature of a folder that the user's run made."""
-    meta = json.loads((mine / "model" / "model.json").read_text())
+    meta = json.loads((own_run / "model" / "model.json").read_text())
     changed = {**meta["meta"], "settings": {**meta["meta"]["settings"], "loss": "evil:loss"}}
-    folder = save_model(tmp_path / "net", load_model(mine / "model").tensors, changed)
+    folder = save_model(tmp_path / "net", load_model(own_run / "model").tensors, changed)
     from photinus.checkpoint import export
 
     body = {"meta": changed, "signature": meta["signature"]}
@@ -257,8 +259,10 @@ def test_a_model_that_names_no_code_needs_no_word(tmp_path, small, monkeypatch):
     measure(trained, small.test)
 
 
-def test_a_job_file_is_the_users_own_word_and_its_names_are_still_looked_at(tmp_path, seen):
-    file, name = seen
+def test_a_job_file_is_the_users_own_word_and_its_names_are_still_looked_at(
+    tmp_path, foreign_package
+):
+    file, name = foreign_package
     text = (
         'workers = 2\n[model]\nkind = "module"\nmodule = "{}"\n[model.arguments]\ncmd = "touch {}"'
     )
