@@ -16,7 +16,7 @@ def numbers(n, **order):
     return PartitionFeed(Rows.of(np.arange(n)[:, None], np.arange(n)), FeedOrder(**order))
 
 
-def seen(feed, batches=None):
+def handed_out(feed, batches=None):
     return [batch.features[:, 0].tolist() for batch in islice(feed, batches)]
 
 
@@ -43,7 +43,7 @@ def test_labels_stay_with_their_rows():
 def test_the_order_of_arrival_does_not_matter(arrival):
     values = np.arange(20)[:, None]
     order = FeedOrder(batch_size=6, epochs=2.0, seed=3)
-    assert seen(PartitionFeed(Rows.of(values), order)) == seen(
+    assert handed_out(PartitionFeed(Rows.of(values), order)) == handed_out(
         PartitionFeed(Rows.of(values[arrival]), order)
     )
 
@@ -51,7 +51,7 @@ def test_the_order_of_arrival_does_not_matter(arrival):
 @pytest.mark.parametrize("changed", [{"seed": 1}, {"phase": "fine"}, {"slot": 1}])
 def test_every_purpose_has_an_order_of_its_own(changed):
     order = {"batch_size": 40, "epochs": 1.0, "workers": 2}
-    assert seen(numbers(40, **order)) != seen(numbers(40, **order | changed))
+    assert handed_out(numbers(40, **order)) != handed_out(numbers(40, **order | changed))
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=5), st.integers(1, 40))
@@ -60,7 +60,7 @@ def test_slots_of_any_size_need_the_same_steps_for_their_rows(sizes, batch_size)
     total = sum(sizes)
     for slot, size in enumerate(sizes):
         share = {"share": (size, total), "slot": slot, "workers": len(sizes), "epochs": 1.0}
-        batches = [len(b) for b in seen(numbers(size, batch_size=batch_size, **share))]
+        batches = [len(b) for b in handed_out(numbers(size, batch_size=batch_size, **share))]
         assert sum(batches) == size
         if size:
             assert max(batches) <= -(-batch_size * size // total)
@@ -70,13 +70,13 @@ def test_slots_of_any_size_need_the_same_steps_for_their_rows(sizes, batch_size)
 @given(st.integers(1, 30), st.integers(1, 9), st.integers(0, 70))
 def test_after_a_seek_into_a_batch_the_later_batches_are_the_same(rows, batch_size, position):
     whole = numbers(rows, batch_size=batch_size, epochs=3.0)
-    values = [v for batch in seen(whole) for v in batch]
+    values = [v for batch in handed_out(whole) for v in batch]
     resumed = numbers(rows, batch_size=batch_size, epochs=3.0)
     resumed.seek(position)
-    rest = seen(resumed)
+    rest = handed_out(resumed)
     assert [v for batch in rest for v in batch] == values[position:]
     whole.seek(0)
-    assert rest[1:] == (seen(whole)[-len(rest[1:]) :] if rest[1:] else [])
+    assert rest[1:] == (handed_out(whole)[-len(rest[1:]) :] if rest[1:] else [])
 
 
 def test_a_position_is_never_negative():
@@ -115,7 +115,7 @@ def test_a_mapped_feed_is_computed_once_and_keeps_the_original_order():
 
     plain = numbers(30, batch_size=7, epochs=2.0)
     mapped = numbers(30, batch_size=7, epochs=2.0).mapped(negative)
-    assert seen(mapped) == [[-v for v in batch] for batch in seen(plain)]
+    assert handed_out(mapped) == [[-v for v in batch] for batch in handed_out(plain)]
     assert calls == [30]
 
 
@@ -124,4 +124,6 @@ def test_without_room_a_feed_is_mapped_batch_by_batch():
     order = FeedOrder(batch_size=7, epochs=2.0)
     by_batch = PartitionFeed(rows, order).mapped(np.negative)
     assert isinstance(by_batch, MappedFeed)
-    assert seen(by_batch) == seen(numbers(30, batch_size=7, epochs=2.0).mapped(np.negative))
+    assert handed_out(by_batch) == handed_out(
+        numbers(30, batch_size=7, epochs=2.0).mapped(np.negative)
+    )

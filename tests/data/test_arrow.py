@@ -33,9 +33,9 @@ def batch(features, label=None):
     return pa.RecordBatch.from_pydict(columns)
 
 
-def taken(given, *, checker=None, **spec):
+def read_arrays(record_batch, *, checker=None, **spec):
     checker = checker or RowChecker(RowChecks(), 3)
-    return arrays(given, ColumnSpec(features=("x",), **spec), checker)[:2]
+    return arrays(record_batch, ColumnSpec(features=("x",), **spec), checker)[:2]
 
 
 def image(pixels, height=None):
@@ -52,50 +52,50 @@ def image(pixels, height=None):
 
 @pytest.mark.parametrize("kind", LISTS, ids=str)
 def test_lists_become_a_matrix(kind):
-    given = batch(pa.array(VALUES.tolist(), kind), label=range(7))
-    for some in (slice(0, 7), slice(2, 5), slice(3, 3)):
-        part = given.slice(some.start, some.stop - some.start)
-        features, labels = taken(part, kind="list", shape=(2, 2), label="y")
+    record_batch = batch(pa.array(VALUES.tolist(), kind), label=range(7))
+    for bounds in (slice(0, 7), slice(2, 5), slice(3, 3)):
+        part = record_batch.slice(bounds.start, bounds.stop - bounds.start)
+        features, labels = read_arrays(part, kind="list", shape=(2, 2), label="y")
         assert features.dtype == np.float32
-        assert np.array_equal(features, VALUES[some].reshape(-1, 2, 2))
-        assert labels.tolist() == list(range(7))[some]
+        assert np.array_equal(features, VALUES[bounds].reshape(-1, 2, 2))
+        assert labels.tolist() == list(range(7))[bounds]
 
 
 @pytest.mark.parametrize("kind", BINARIES, ids=str)
 def test_bytes_become_a_matrix(kind):
-    given = batch(pa.array([row.tobytes() for row in BYTES], kind))
-    for some in (slice(0, 7), slice(2, 5), slice(3, 3)):
-        part = given.slice(some.start, some.stop - some.start)
-        features, labels = taken(part, kind="binary", dtype="uint8", shape=(4,))
-        assert np.array_equal(features, BYTES[some])
+    record_batch = batch(pa.array([row.tobytes() for row in BYTES], kind))
+    for bounds in (slice(0, 7), slice(2, 5), slice(3, 3)):
+        part = record_batch.slice(bounds.start, bounds.stop - bounds.start)
+        features, labels = read_arrays(part, kind="binary", dtype="uint8", shape=(4,))
+        assert np.array_equal(features, BYTES[bounds])
         assert labels is None
 
 
 def test_bytes_can_be_floats():
-    given = batch(pa.array([row.tobytes() for row in VALUES]))
-    features, _ = taken(given, kind="binary", dtype="float32", shape=(4,))
+    record_batch = batch(pa.array([row.tobytes() for row in VALUES]))
+    features, _ = read_arrays(record_batch, kind="binary", dtype="float32", shape=(4,))
     assert np.array_equal(features, VALUES)
 
 
 def test_columns_of_numbers_are_stacked():
-    given = pa.RecordBatch.from_pydict({"a": [1, 2], "b": [0.5, 1.5], "c": [True, False]})
+    record_batch = pa.RecordBatch.from_pydict({"a": [1, 2], "b": [0.5, 1.5], "c": [True, False]})
     spec = ColumnSpec(features=("a", "c", "b"), kind="numeric", shape=(3,))
-    features = arrays(given, spec, RowChecker(RowChecks())).features
+    features = arrays(record_batch, spec, RowChecker(RowChecks())).features
     assert features.tolist() == [[1, 1, 0.5], [2, 0, 1.5]]
 
 
 def test_images_become_their_bytes():
     pixels = np.arange(36, dtype=np.uint8).reshape(3, 2, 2, 3)
-    given = batch(pa.array([image(p) for p in pixels], IMAGE)).slice(1, 2)
-    features, _ = taken(given, kind="image", dtype="uint8", shape=(2, 2, 3))
+    record_batch = batch(pa.array([image(p) for p in pixels], IMAGE)).slice(1, 2)
+    features, _ = read_arrays(record_batch, kind="image", dtype="uint8", shape=(2, 2, 3))
     assert np.array_equal(features, pixels[1:])
 
 
 def test_an_image_of_another_size_is_named():
     pixels = np.zeros((2, 2, 3), np.uint8)
-    given = batch(pa.array([image(pixels), image(pixels, height=1)], IMAGE))
+    record_batch = batch(pa.array([image(pixels), image(pixels, height=1)], IMAGE))
     with pytest.raises(DataError, match="row 1 column x: size 1x2x3, expected 2x2x3"):
-        taken(given, kind="image", dtype="uint8", shape=(2, 2, 3))
+        read_arrays(record_batch, kind="image", dtype="uint8", shape=(2, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -110,22 +110,26 @@ def test_an_image_of_another_size_is_named():
 )
 def test_a_bad_list_is_named(values, said):
     with pytest.raises(DataError, match=said):
-        taken(batch(pa.array(values, pa.list_(pa.float32()))), kind="list", shape=(2,))
+        read_arrays(batch(pa.array(values, pa.list_(pa.float32()))), kind="list", shape=(2,))
 
 
 def test_of_ragged_sequences_it_is_said_that_inputs_pads_them():
     ragged = batch(pa.array([[1, 2], [1]], pa.list_(pa.float32())))
-    do = r"; name it in inputs=\{'parameter of forward': 'x'\}, where arrays .* padded, .*collate"
-    do += "; or cut its rows to one length, or leave the row out$"
-    with pytest.raises(DataError, match=do):
-        taken(ragged, kind="list", shape=(2,))
+    message = (
+        r"; name it in inputs=\{'parameter of forward': 'x'\}, where arrays .* padded, .*collate"
+    )
+    message += "; or cut its rows to one length, or leave the row out$"
+    with pytest.raises(DataError, match=message):
+        read_arrays(ragged, kind="list", shape=(2,))
     with pytest.raises(DataError, match="null; mend the row, or leave it out"):
-        taken(batch(pa.array([None, [1, 2]], pa.list_(pa.float32()))), kind="list", shape=(2,))
+        read_arrays(
+            batch(pa.array([None, [1, 2]], pa.list_(pa.float32()))), kind="list", shape=(2,)
+        )
 
 
 def test_bytes_of_another_length_are_named():
     with pytest.raises(DataError, match="row 1 column x: length 3 bytes, expected 4 bytes"):
-        taken(batch(pa.array([b"1234", b"123"])), kind="binary", dtype="float32", shape=(1,))
+        read_arrays(batch(pa.array([b"1234", b"123"])), kind="binary", dtype="float32", shape=(1,))
 
 
 def test_a_number_that_float32_cannot_hold_is_a_wrong_row_and_no_warning():
@@ -137,9 +141,9 @@ def test_a_number_that_float32_cannot_hold_is_a_wrong_row_and_no_warning():
 
 
 def test_a_null_label_is_named():
-    given = batch(pa.array([[1.0], [2.0]]), label=[1, None])
+    record_batch = batch(pa.array([[1.0], [2.0]]), label=[1, None])
     with pytest.raises(DataError, match="row 1 column y: null"):
-        taken(given, kind="list", shape=(1,), label="y")
+        read_arrays(record_batch, kind="list", shape=(1,), label="y")
 
 
 @pytest.mark.parametrize(
@@ -154,9 +158,9 @@ def test_a_wrong_weight_is_named_by_its_own_column(wrong, said):
 
 def test_the_row_number_counts_all_batches():
     checker = RowChecker(RowChecks(), 3)
-    taken(batch(pa.array([[1.0, 2.0]] * 4)), checker=checker, kind="list", shape=(2,))
+    read_arrays(batch(pa.array([[1.0, 2.0]] * 4)), checker=checker, kind="list", shape=(2,))
     with pytest.raises(DataError, match="row 5 column x: null"):
-        taken(batch(pa.array([[1.0, 2.0], None])), checker=checker, kind="list", shape=(2,))
+        read_arrays(batch(pa.array([[1.0, 2.0], None])), checker=checker, kind="list", shape=(2,))
 
 
 @pytest.mark.parametrize(
@@ -171,17 +175,17 @@ def test_the_row_number_counts_all_batches():
 )
 def test_a_column_of_another_type_is_named(column, kind, said):
     with pytest.raises(DataError, match=f"column x must hold {said}"):
-        taken(batch(column), kind=kind, dtype="uint8", shape=(1, 1, 1))
+        read_arrays(batch(column), kind=kind, dtype="uint8", shape=(1, 1, 1))
 
 
 def test_a_missing_column_is_named():
     with pytest.raises(DataError, match="no column y; got x"):
-        taken(batch(pa.array([[1.0]])), kind="list", shape=(1,), label="y")
+        read_arrays(batch(pa.array([[1.0]])), kind="list", shape=(1,), label="y")
 
 
 def test_memory_is_shared_where_the_type_is_the_same():
     numbers = pa.array(VALUES.tolist(), pa.list_(pa.float32()))
-    features, _ = taken(batch(numbers), kind="list", shape=(4,))
+    features, _ = read_arrays(batch(numbers), kind="list", shape=(4,))
     assert np.shares_memory(features, numbers.values.to_numpy())
 
 

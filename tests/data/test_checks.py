@@ -16,9 +16,9 @@ def checked(features, labels=None, *, partition=3, opened=0, **checks):
 
 def test_good_rows_pass_untouched():
     features, labels = np.ones((4, 2), np.float32), np.arange(4)
-    got, got_labels, checker = checked(features, labels, classes=4, shape=(2,))
-    assert got is features
-    assert got_labels is labels
+    checked_features, checked_labels, checker = checked(features, labels, classes=4, shape=(2,))
+    assert checked_features is features
+    assert checked_labels is labels
     assert checker.rows_seen == 4
 
 
@@ -85,9 +85,9 @@ def test_a_number_that_is_infinite_in_what_is_trained_on_is_named(value):
     features[2, 1] = value
     checker = RowChecker(RowChecks(), 5, in_float32)
     checker.open(4)
-    with pytest.raises(DataError) as found:
+    with pytest.raises(DataError) as caught:
         checker.checked(Block(features))
-    assert str(found.value) == (
+    assert str(caught.value) == (
         f"partition 5 row 2 column features: {value:g} at 1 is infinite in float32, "
         "in which it is trained on; mend the row, or leave it out"
     )
@@ -110,10 +110,10 @@ def test_a_target_that_is_infinite_in_what_is_trained_on_is_named():
 
 
 def test_what_is_trained_on_is_asked_for_only_where_it_matters():
-    def asked():
+    def refuse():
         raise AssertionError
 
-    checker = RowChecker(RowChecks(), 0, asked)
+    checker = RowChecker(RowChecks(), 0, refuse)
     checker.open(3)
     checker.checked(Block(np.full((3, 2), 1e38), np.array([1.0, -1e30, 0.0])))
     wide = RowChecker(RowChecks(), 0, lambda: "float64")

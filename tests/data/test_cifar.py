@@ -12,9 +12,9 @@ TRAIN = cifar.FILES["train"]
 
 def records(count, seed=0):
     rng = np.random.default_rng(seed)
-    made = rng.integers(0, 256, (count, cifar.RECORD_BYTES)).astype(np.uint8)
-    made[:, 0] %= 10
-    return made
+    rows = rng.integers(0, 256, (count, cifar.RECORD_BYTES)).astype(np.uint8)
+    rows[:, 0] %= 10
+    return rows
 
 
 @pytest.fixture
@@ -47,14 +47,14 @@ def test_the_binary_version_is_read_in_the_published_order(folder):
     expected = np.concatenate([records(4, number) for number in range(5)])
     np.testing.assert_array_equal(images, expected[:, 1:])
     np.testing.assert_array_equal(labels, expected[:, 0])
-    held_out, kinds = cifar.load(str(folder), "test")
-    np.testing.assert_array_equal(held_out, records(4, 5)[:, 1:])
-    assert (held_out.flags.writeable, kinds.shape) == (True, (4,))
+    test_images, test_labels = cifar.load(str(folder), "test")
+    np.testing.assert_array_equal(test_images, records(4, 5)[:, 1:])
+    assert (test_images.flags.writeable, test_labels.shape) == (True, (4,))
 
 
 def test_a_path_with_the_scheme_of_files_is_read_by_the_driver_too(folder):
-    there, here = cifar.load(folder.as_uri(), "test"), cifar.load(folder, "test")
-    np.testing.assert_array_equal(there[0], here[0])
+    by_address, by_path = cifar.load(folder.as_uri(), "test"), cifar.load(folder, "test")
+    np.testing.assert_array_equal(by_address[0], by_path[0])
 
 
 def test_the_environment_names_the_folder(folder, monkeypatch):
@@ -70,8 +70,8 @@ def test_a_file_cut_short_is_named_with_its_record(folder, kept):
     path = folder / TRAIN[2]
     path.write_bytes(path.read_bytes()[:kept])
     record, rest = divmod(kept, cifar.RECORD_BYTES)
-    said = f"{TRAIN[2]} is cut short in record {record}.*got {rest} bytes"
-    with pytest.raises(DataError, match=said):
+    message = f"{TRAIN[2]} is cut short in record {record}.*got {rest} bytes"
+    with pytest.raises(DataError, match=message):
         cifar.load(folder)
 
 

@@ -27,7 +27,7 @@ EPOCHS, WORKERS = 0.1, 2
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory):
+def local_folder(tmp_path_factory):
     """The published files where PHOTINUS_CIFAR10 names them, else chance in files of that size."""
     own = os.environ.get("PHOTINUS_CIFAR10", "")
     if own and (Path(own) / NAMES[0]).exists():
@@ -41,27 +41,27 @@ def here(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def there(hdfs, here):
+def hdfs_folder(hdfs, local_folder):
     """The same files on HDFS: the address of their folder, and Hadoop's settings."""
     address, settings = hdfs
     system, path = filesystem(address + PLACE)
     system.makedirs(path, exist_ok=True)
     for name in NAMES:
-        system.pipe_file(f"{path}/{name}", (here / name).read_bytes())
+        system.pipe_file(f"{path}/{name}", (local_folder / name).read_bytes())
     return address + PLACE, settings
 
 
-def counted(rows):
+def count_images(rows):
     """How often each image stands beside each label."""
     return Counter((hashlib.sha256(image).digest(), int(label)) for image, label in rows)
 
 
 @pytest.mark.parametrize("split", list(cifar.FILES))
-def test_spark_reads_the_images_from_hdfs_that_lie_here(spark, there, here, split):
-    images, labels = cifar.load(here, split)
-    frame = cifar_frame(spark, there[0], split)
-    assert counted(frame.toLocalIterator()) == counted(zip(images, labels, strict=True))
-    for read_alone, local in zip(cifar.load(there[0], split), (images, labels), strict=True):
+def test_spark_reads_the_images_from_hdfs_that_lie_here(spark, hdfs_folder, local_folder, split):
+    images, labels = cifar.load(local_folder, split)
+    frame = cifar_frame(spark, hdfs_folder[0], split)
+    assert count_images(frame.toLocalIterator()) == count_images(zip(images, labels, strict=True))
+    for read_alone, local in zip(cifar.load(hdfs_folder[0], split), (images, labels), strict=True):
         np.testing.assert_array_equal(read_alone, local)
 
 
@@ -70,25 +70,25 @@ def test_a_file_that_hdfs_does_not_have_is_told_by_its_name(spark, hdfs):
         cifar_frame(spark, f"{hdfs[0]}/user/nobody/cifar10")
 
 
-def test_the_tutorial_network_trains_on_spark_from_hdfs(there, tmp_path):
+def test_the_tutorial_network_trains_on_spark_from_hdfs(hdfs_folder, tmp_path):
     home = str(Path(photinus.__file__).parents[1])
-    names = {"PYTHONPATH": home, "HADOOP_CONF_DIR": str(there[1]), "OMP_NUM_THREADS": "1"}
+    variables = {"PYTHONPATH": home, "HADOOP_CONF_DIR": str(hdfs_folder[1]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", "from photinus.cli.main import main; main()", "train"]
     command += ["cifar10", "--workers", str(WORKERS), "--folder", "run"]
     command += ["--set", f"data.path=hdfs://{PLACE}"]  # the host stands in Hadoop's settings
     command += ["--set", f"model.epochs={EPOCHS}"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=os.environ | names, capture_output=True, text=True
+    process = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | variables, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     events = [stamped.event for stamped in read(tmp_path / "run" / "events.jsonl")]
     [started] = [event for event in events if isinstance(event, RunStarted)]
     [ended] = [event for event in events if isinstance(event, RunEnded)]
     rounds = [event for event in events if isinstance(event, RoundClosed)]
-    joined = [event.examples for event in events if isinstance(event, WorkerJoined)]
+    rows_joined = [event.examples for event in events if isinstance(event, WorkerJoined)]
     assert (started.engine, ended.state) == ("spark", "done")
-    assert joined == [pytest.approx(50_000 / WORKERS, abs=10)] * WORKERS
+    assert rows_joined == [pytest.approx(50_000 / WORKERS, abs=10)] * WORKERS
     assert rounds[-1].examples == pytest.approx(EPOCHS * 50_000, rel=0.01)
     assert {event.slots for event in rounds[:-1]} == {tuple(range(WORKERS))}
     assert audit(tmp_path / "run" / "ledger.jsonl").is_exact
-    assert "test error" in done.stdout
+    assert "test error" in process.stdout

@@ -33,8 +33,8 @@ def read(column, *, encoder=None, checker=None):
     return arrays(batch, ColumnSpec(features=("x",), inputs=spec), checker).features
 
 
-def to_train_rows(column, **how):
-    inputs = read(column, **how)
+def to_train_rows(column, **options):
+    inputs = read(column, **options)
     return inputs.batch(np.arange(len(inputs)))
 
 
@@ -74,8 +74,8 @@ def test_whole_numbers_become_int64_and_are_stored_as_they_are(kind):
     ],
 )
 def test_numbers_arrays_and_vectors_become_float32(column, expected):
-    for some in (column, pa.concat_arrays([column, column])[2:]):
-        batch = to_train_rows(some)
+    for part in (column, pa.concat_arrays([column, column])[2:]):
+        batch = to_train_rows(part)
         assert batch["x"].dtype == np.float32
         assert batch["x"].tolist() == expected
 
@@ -101,9 +101,9 @@ def test_a_vector_is_stored_as_the_first_ones_were():
 
 
 def png(size=(2, 3)):
-    out = io.BytesIO()
-    Image.new("RGB", size, (9, 8, 7)).save(out, "PNG")
-    return out.getvalue()
+    file = io.BytesIO()
+    Image.new("RGB", size, (9, 8, 7)).save(file, "PNG")
+    return file.getvalue()
 
 
 def test_encoded_images_are_decoded():
@@ -160,8 +160,8 @@ def test_an_encoder_returns_an_array_a_list_or_a_dict(encoders):
     name = encoders(lambda texts: np.array([len(t) for t in texts], np.int16))
     assert to_train_rows(column, encoder=name)["x"].tolist() == [1, 3]
     name = encoders(lambda texts: {"ids": [[1]] * len(texts), "n": [0.5] * len(texts)})
-    made = to_train_rows(column, encoder=name)
-    assert sorted(made) == ["ids", "ids_mask", "n"]
+    batch = to_train_rows(column, encoder=name)
+    assert sorted(batch) == ["ids", "ids_mask", "n"]
 
 
 def test_an_encoder_that_fails_is_told_with_the_row_that_it_does_not_take(encoders):
@@ -171,8 +171,10 @@ def test_an_encoder_that_fails_is_told_with_the_row_that_it_does_not_take(encode
         return [0] * len(texts)
 
     name = encoders(no_digit)
-    said = "partition 3 row 2 column col: the encoder 'mine:no_digit' failed: ValueError: a digit"
-    with pytest.raises(DataError, match=said):
+    message = (
+        "partition 3 row 2 column col: the encoder 'mine:no_digit' failed: ValueError: a digit"
+    )
+    with pytest.raises(DataError, match=message):
         read(pa.array(["a", "b", "7"]), encoder=name)
     name = encoders(lambda texts: texts[:-1])
     with pytest.raises(DataError, match="must return as many rows as it gets; got 1 for 2"):
@@ -211,6 +213,6 @@ def test_inputs_in_memory_are_read_like_columns():
 
 
 def test_columns_are_renamed_and_numbers_stacked():
-    given = pa.RecordBatch.from_pydict({"a": [1.0, 2.0], "b": [3.0, 4.0], "c": [5, 6]})
-    made = rename_columns(given, {"x": ["a", "b"], "y": "c"})
-    assert made.to_pydict() == {"x": [[1.0, 3.0], [2.0, 4.0]], "y": [5, 6]}
+    record_batch = pa.RecordBatch.from_pydict({"a": [1.0, 2.0], "b": [3.0, 4.0], "c": [5, 6]})
+    renamed = rename_columns(record_batch, {"x": ["a", "b"], "y": "c"})
+    assert renamed.to_pydict() == {"x": [[1.0, 3.0], [2.0, 4.0]], "y": [5, 6]}

@@ -30,9 +30,9 @@ def table(spark, tmp_path_factory):
     return spark.read.parquet(path)
 
 
-def made(table, **how):
+def make_batches(table, **options):
     inputs = {"tokens": "ids", "pair": ["amount", "number"]}
-    return photinus.data.batches(table, inputs, "label", batch_size=16, **how)
+    return photinus.data.batches(table, inputs, "label", batch_size=16, **options)
 
 
 def numbers(batches):
@@ -44,78 +44,78 @@ def flat(batches):
 
 
 def test_each_pass_is_an_epoch_in_an_order_of_its_own(table):
-    rows = made(table, seed=3)
+    rows = make_batches(table, seed=3)
     first, second = flat(rows), flat(rows)
     assert sorted(first) == sorted(second) == list(range(ROWS))
     assert first != second
-    assert flat(made(table, seed=3)) == first
-    assert flat(made(table, seed=4)) != first
+    assert flat(make_batches(table, seed=3)) == first
+    assert flat(make_batches(table, seed=4)) != first
 
 
 def test_a_batch_is_tensors_as_forward_takes_them(table):
-    batch = next(iter(made(table)))
+    batch = next(iter(make_batches(table)))
     assert batch.features["tokens"].dtype == torch.int64
     assert batch.features["tokens_mask"].dtype == torch.bool
     assert batch.features["pair"].shape == (16, 2)
     assert batch.labels.dtype == torch.int64
-    one = next(iter(photinus.data.batches(table, "amount", weight="amount", batch_size=5)))
-    assert one.features.shape == (5,)
-    assert one.labels is None
-    assert torch.equal(one.features, one.weights)
+    single = next(iter(photinus.data.batches(table, "amount", weight="amount", batch_size=5)))
+    assert single.features.shape == (5,)
+    assert single.labels is None
+    assert torch.equal(single.features, single.weights)
 
 
 def test_processes_share_the_rows_of_files_and_need_the_same_number_of_steps(table, monkeypatch):
-    parts = [numbers(made(table, rank=rank, workers=3)) for rank in range(3)]
+    parts = [numbers(make_batches(table, rank=rank, workers=3)) for rank in range(3)]
     assert sorted(n for part in parts for batch in part for n in batch) == list(range(ROWS))
     assert len({len(part) for part in parts}) == 1
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "3")
-    assert numbers(made(table)) == parts[1], "as torch's launchers say it"
+    assert numbers(make_batches(table)) == parts[1], "as torch's launchers say it"
     with pytest.raises(UsageError, match=r"rank must lie in 0..workers-1; got 5 of 3"):
-        next(iter(made(table, rank=5)))
+        next(iter(make_batches(table, rank=5)))
 
 
 def test_a_pass_goes_on_at_the_row_where_it_was_left(table):
-    whole = made(table, seed=1)
+    whole = make_batches(table, seed=1)
     epochs = [numbers(whole), numbers(whole)]
-    for done in (0, 3, len(epochs[0]) - 1):
-        left = made(table, seed=1)
-        for taken, _ in enumerate(left, start=1):
-            if taken == done:
+    for steps in (0, 3, len(epochs[0]) - 1):
+        interrupted = make_batches(table, seed=1)
+        for taken_steps, _ in enumerate(interrupted, start=1):
+            if taken_steps == steps:
                 break
-        fresh = made(table, seed=1)
-        if done:
-            state = left.state_dict()
-            assert state["position"] == sum(map(len, epochs[0][:done]))
-            fresh.load_state_dict(pickle.loads(pickle.dumps(state)))
-        assert numbers(fresh) == epochs[0][done:]
-        assert numbers(fresh) == epochs[1], "and the epoch after it is the whole one's"
+        resumed = make_batches(table, seed=1)
+        if steps:
+            state = interrupted.state_dict()
+            assert state["position"] == sum(map(len, epochs[0][:steps]))
+            resumed.load_state_dict(pickle.loads(pickle.dumps(state)))
+        assert numbers(resumed) == epochs[0][steps:]
+        assert numbers(resumed) == epochs[1], "and the epoch after it is the whole one's"
 
 
 def test_a_state_of_another_share_is_refused(table):
-    state = made(table, rank=0, workers=2).state_dict()
+    state = make_batches(table, rank=0, workers=2).state_dict()
     with pytest.raises(UsageError, match="the state is of another"):
-        made(table).load_state_dict(state)
+        make_batches(table).load_state_dict(state)
 
 
 def test_a_data_set_of_files_is_pickled_without_its_rows(table):
-    data = pickle.dumps(made(table, seed=2))
+    data = pickle.dumps(make_batches(table, seed=2))
     assert len(data) < 10_000, "and takes no row with it"
-    assert flat(pickle.loads(data)) == flat(made(table, seed=2))
+    assert flat(pickle.loads(data)) == flat(make_batches(table, seed=2))
 
 
 def test_a_data_loader_hands_the_batches_on(table):
-    loader = DataLoader(made(table, seed=2), batch_size=None)
-    assert flat(loader) == flat(made(table, seed=2))
+    loader = DataLoader(make_batches(table, seed=2), batch_size=None)
+    assert flat(loader) == flat(make_batches(table, seed=2))
 
 
 def test_any_plan_is_run_for_one_process(table):
     plan = table.where("number < 100").withColumn("amount", F.col("amount") + 1)
     assert parquet_files(plan) is None
-    rows = made(plan)
+    rows = make_batches(plan)
     assert sorted(flat(rows)) == list(range(100))
     with pytest.raises(UsageError, match="runs for one process; got process 1 of 2; write it as"):
-        next(iter(made(plan, rank=1, workers=2)))
+        next(iter(make_batches(plan, rank=1, workers=2)))
     with pytest.raises(UsageError, match="the plan of a DataFrame stays in the driver"):
         pickle.dumps(rows)
 
@@ -137,7 +137,7 @@ def test_rows_of_a_partitioned_folder_have_the_columns_that_the_files_lack(spark
     table.write.parquet(str(tmp_path / "with spaces"))
     frame = spark.read.parquet(str(tmp_path / "with spaces"))
     assert parquet_files(frame)
-    assert sum(len(batch.labels) for batch in made(frame)) == ROWS
+    assert sum(len(batch.labels) for batch in make_batches(frame)) == ROWS
 
 
 def test_what_is_wrong_is_told_before_any_row_is_read(table):
@@ -149,16 +149,16 @@ def test_what_is_wrong_is_told_before_any_row_is_read(table):
         photinus.data.batches(table, "amount", batch_size=0)
 
 
-def seen(rows):
+def numbers_of_all_processes(rows):
     """What a process of TorchDistributor does: it gets a data set, and no session."""
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
-    mine = [int(n) for batch in rows for n in batch.features["pair"][:, 1]]
-    found = [None] * dist.get_world_size()
-    dist.all_gather_object(found, mine)
+    own_numbers = [int(n) for batch in rows for n in batch.features["pair"][:, 1]]
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, own_numbers)
     dist.destroy_process_group()
-    return found
+    return gathered
 
 
 @pytest.mark.slow
@@ -169,9 +169,9 @@ def test_processes_of_torch_distributor_share_the_rows(table):
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # its processes see no tests
     try:
         launcher = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False)
-        told = launcher.run(seen, made(table))
+        gathered = launcher.run(numbers_of_all_processes, make_batches(table))
     finally:
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-    assert all(told)
-    assert abs(len(told[0]) - len(told[1])) <= 1
-    assert sorted(told[0] + told[1]) == list(range(ROWS))
+    assert all(gathered)
+    assert abs(len(gathered[0]) - len(gathered[1])) <= 1
+    assert sorted(gathered[0] + gathered[1]) == list(range(ROWS))

@@ -191,9 +191,9 @@ def test_cifar_is_read_by_the_executors(spark, tmp_path):
     for part, name in zip(records, (*cifar.FILES["train"], "test_batch.bin"), strict=True):
         part.tofile(tmp_path / name)
     folder = tmp_path.as_uri()
-    found = {(bytes(r.features), r.label) for r in cifar_frame(spark, folder).collect()}
+    rows = {(bytes(r.features), r.label) for r in cifar_frame(spark, folder).collect()}
     expected = records[:5].reshape(20, -1)
-    assert found == {(row[1:].tobytes(), int(row[0])) for row in expected}
+    assert rows == {(row[1:].tobytes(), int(row[0])) for row in expected}
     frame = cifar_frame(spark, folder, "test")
     assert (frame.count(), frame.columns) == (4, ["features", "label"])
     bad = records[0].copy()

@@ -58,7 +58,7 @@ def shards(tmp_path):
     return tmp_path
 
 
-def check(features, labels, counts):
+def check_images(features, labels, counts):
     assert np.bincount(labels).tolist() == counts
     for pixels, label in zip(features, labels, strict=True):
         assert (pixels.reshape(3, 4, 4) == np.array(COLOURS[CLASSES[label]])[:, None, None]).all()
@@ -74,23 +74,23 @@ def test_an_image_keeps_the_middle_square_of_its_shorter_side():
     image.paste((200, 100, 0), (100, 0, 300, 200))
     file = io.BytesIO()
     image.save(file, "jpeg", quality=95)
-    got = center_square(file.getvalue(), 20)
-    assert (got.shape, got.dtype) == ((3, 20, 20), np.uint8)
-    inner = got[:, :, 2:-2].reshape(3, -1).astype(int)
+    square = center_square(file.getvalue(), 20)
+    assert (square.shape, square.dtype) == ((3, 20, 20), np.uint8)
+    inner = square[:, :, 2:-2].reshape(3, -1).astype(int)
     assert np.abs(inner - np.array([[200], [100], [0]])).max() < 12  # what JPEG loses
 
 
 def test_a_folder_for_each_class_is_read_with_the_folders_names_as_classes(folder):
     files = list_image_files(str(folder), 4)
     assert files.classes == CLASSES
-    check(*load_images(files), [4, 5, 6])
+    check_images(*load_images(files), [4, 5, 6])
     assert files.names == list_image_files(folder.as_uri(), 4).names
     kinds = [name.partition("/")[0] for name in files.names]
     assert kinds != sorted(kinds)  # partitions of them hold all classes
 
 
 def test_tar_files_are_read_with_labels_by_number_or_by_name(shards):
-    check(*load_images(list_image_files(str(shards), 4, CLASSES)), [2, 2, 2])
+    check_images(*load_images(list_image_files(str(shards), 4, CLASSES)), [2, 2, 2])
 
 
 def test_a_label_that_is_no_class_is_named_with_its_shard(shards):
@@ -113,11 +113,13 @@ def test_an_image_without_a_label_and_a_damaged_shard_are_named(tmp_path):
 def test_damaged_images_are_counted_and_capped(folder, caplog):
     (folder / "ants" / "2.PNG").write_bytes(png((0, 0, 0))[:40])
     (folder / "wasps" / "5.PNG").write_bytes(b"")
-    said = r"2 of 15 images of .* cannot be read, more than the share most_corrupt=0.1; got ants/2"
-    with pytest.raises(DataError, match=said):
+    message = (
+        r"2 of 15 images of .* cannot be read, more than the share most_corrupt=0.1; got ants/2"
+    )
+    with pytest.raises(DataError, match=message):
         load_images(list_image_files(str(folder), 4), 0.1)
     with caplog.at_level(logging.WARNING, "photinus"):
-        check(*load_images(list_image_files(str(folder), 4), 0.15), [3, 5, 5])
+        check_images(*load_images(list_image_files(str(folder), 4), 0.15), [3, 5, 5])
     assert "2 of 15 images" in caplog.text
     assert "and are left out; got ants/2.PNG: the image cannot be decoded" in caplog.text
 
@@ -134,15 +136,15 @@ def test_what_holds_no_images_is_refused(tmp_path, folder):
 
 def test_images_elsewhere_are_read_through_fsspec(folder):
     fsspec = pytest.importorskip("fsspec")
-    far = fsspec.filesystem("memory")
+    memory = fsspec.filesystem("memory")
     for path in folder.rglob("*.PNG"):
-        far.pipe_file(f"/zoo/{path.parent.name}/{path.name}", path.read_bytes())
+        memory.pipe_file(f"/zoo/{path.parent.name}/{path.name}", path.read_bytes())
     try:
-        check(*load_images(list_image_files("memory://zoo", 4)), [4, 5, 6])
+        check_images(*load_images(list_image_files("memory://zoo", 4)), [4, 5, 6])
         with pytest.raises((DataError, NotReadyError), match="cannot be read"):
             list_image_files("memory://nowhere", 4)
     finally:
-        far.rm("/zoo", recursive=True)
+        memory.rm("/zoo", recursive=True)
 
 
 def test_a_job_measures_on_another_folder_by_the_same_classes(folder, tmp_path):
@@ -154,7 +156,7 @@ def test_a_job_measures_on_another_folder_by_the_same_classes(folder, tmp_path):
         (folder / name).rename(train / name)
     source = Source(name="images", path=str(train), test=str(tmp_path / "test"), side=4)
     data = read_train(Job(data=source, engine="local"))
-    check(data.features, data.labels, [4, 5, 6])
+    check_images(data.features, data.labels, [4, 5, 6])
     assert data.checks.classes == 3
     assert read_test(source).labels.tolist() == [2]
     with pytest.raises(UsageError, match="a source of images needs a path"):
@@ -166,7 +168,7 @@ def test_executors_read_images_and_the_driver_reads_names_only(spark, folder):
     key = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(key)
     frame = image_frame(spark, str(folder), side=4, partitions=3)
-    check(*rows_of(frame), [4, 5, 6])
+    check_images(*rows_of(frame), [4, 5, 6])
     assert (frame.rdd.getNumPartitions(), frame.columns) == (3, ["features", "label"])
     assert frame.schema["label"].metadata["ml_attr"]["vals"] == list(CLASSES)
     assert spark.conf.get(key) == before
@@ -186,7 +188,7 @@ def test_executors_count_damaged_images_before_they_leave_them_out(spark, folder
     with caplog.at_level(logging.WARNING, "photinus"):
         frame = image_frame(spark, str(folder), side=4, most_corrupt=0.2)
     assert "2 of 15 images" in caplog.text
-    check(*rows_of(frame), [3, 5, 5])
+    check_images(*rows_of(frame), [3, 5, 5])
     with pytest.raises(Exception, match=r"PNG: the image cannot be decoded; got .*; mend"):
         image_frame(spark, str(folder), side=4).collect()
 
@@ -221,6 +223,6 @@ def test_executors_read_folders_and_tar_files_from_a_real_hdfs(spark, hdfs, fold
         kind = f"tars/{path.name}" if path.suffix == ".tar" else f"zoo/{path.parent.name}"
         name = "" if path.suffix == ".tar" else f"/{path.name}"
         system.pipe_file(f"{place}/{kind}{name}", path.read_bytes())
-    check(*rows_of(image_frame(spark, f"{home}/zoo", side=4, partitions=3)), [4, 5, 6])
+    check_images(*rows_of(image_frame(spark, f"{home}/zoo", side=4, partitions=3)), [4, 5, 6])
     tars = image_frame(spark, f"{home}/tars", side=4, classes=CLASSES, most_corrupt=0.1)
-    check(*rows_of(tars), [2, 2, 2])
+    check_images(*rows_of(tars), [2, 2, 2])

@@ -36,12 +36,12 @@ def texts(rows, seed=0, most=60):
 
 @given(st.lists(st.lists(st.integers(0, 99), max_size=6), min_size=1, max_size=9), st.data())
 def test_any_part_of_ragged_rows_is_those_rows(rows, data):
-    made = ragged(rows)
+    column = ragged(rows)
     index = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=9))
     start, stop = sorted(data.draw(st.tuples(*[st.integers(0, len(rows))] * 2)))
-    for some, expected in ((np.array(index, int), [rows[i] for i in index]),):
-        assert [made[some].row(i).tolist() for i in range(len(some))] == expected
-    part = made[start:stop]
+    for indices, expected in ((np.array(index, int), [rows[i] for i in index]),):
+        assert [column[indices].row(i).tolist() for i in range(len(indices))] == expected
+    part = column[start:stop]
     assert [part.row(i).tolist() for i in range(len(part))] == rows[start:stop]
 
 
@@ -69,8 +69,8 @@ def test_sparse_vectors_stay_sparse_until_they_are_handed_out():
 def test_rows_are_indexed_by_content_whatever_order_they_arrive_in():
     inputs = texts(300)
     arrival = np.random.default_rng(1).permutation(300)
-    one, two = Rows.of(inputs), Rows.of(inputs[arrival])
-    for a, b in zip(one.order, two.order, strict=True):
+    in_order, shuffled = Rows.of(inputs), Rows.of(inputs[arrival])
+    for a, b in zip(in_order.order, shuffled.order, strict=True):
         assert a == arrival[b]
 
 
@@ -88,9 +88,9 @@ def test_equal_hashes_of_other_rows_are_told_apart(monkeypatch):
 
     monkeypatch.setattr(rows_module, "content_hash", lambda f, y, w: np.zeros(len(f), np.uint64))
     inputs = Inputs({"x": ragged([[3], [1, 1], [1], [2]])}, 4)
-    kept = [Rows.of(some) for some in (inputs, inputs[np.array([2, 3, 0, 1])])]
-    one, two = ([r.features.bytes_of(i) for i in r.order] for r in kept)
-    assert one == two
+    indexed = [Rows.of(part) for part in (inputs, inputs[np.array([2, 3, 0, 1])])]
+    expected, shuffled = ([r.features.bytes_of(i) for i in r.order] for r in indexed)
+    assert expected == shuffled
 
 
 @pytest.mark.parametrize("kind", [PartitionFeed, SharedFeed])
@@ -119,12 +119,12 @@ def test_of_texts_less_than_a_tenth_of_the_tokens_is_padding(workers):
             workers=workers,
             share=(len(rows), 4000),
         )
-        seen = []
+        numbers = []
         for batch in PartitionFeed(rows, order):
             mask = batch.features["tokens_mask"]
             padded, whole = padded + int((~mask).sum()), whole + mask.size
-            seen += batch.features["number"].tolist()
-        assert sorted(seen) == list(range(slot, 4000, workers)), "each row once"
+            numbers += batch.features["number"].tolist()
+        assert sorted(numbers) == list(range(slot, 4000, workers)), "each row once"
     assert padded / whole < 0.1
 
 
@@ -132,10 +132,10 @@ def test_the_order_of_rows_of_one_length_is_that_of_any_others():
     even = Inputs({"x": ragged([[i, i] for i in range(50)])}, 50)
     order = FeedOrder(batch_size=8, epochs=1.0, seed=3)
     rows = Rows.of(even)
-    given_out = [b.features["x"][:, 0] for b in PartitionFeed(rows, order)]
+    handed_out = [b.features["x"][:, 0] for b in PartitionFeed(rows, order)]
     feed = PartitionFeed(rows, order)
     plain = np.arange(50)[feed._epoch_rows(0)]
-    assert np.concatenate(given_out).tolist() == plain.tolist()
+    assert np.concatenate(handed_out).tolist() == plain.tolist()
 
 
 def batches(rows, size=64):
@@ -158,7 +158,7 @@ SPEC = ColumnSpec(
 )
 
 
-def given_out(feed):
+def handed_out(feed):
     return [
         (batch.features["tokens"].tolist(), batch.labels.tolist(), batch.weights.tolist())
         for batch in feed
@@ -172,14 +172,14 @@ def test_rows_in_memory_on_disk_and_from_a_stream_are_the_same(tmp_path):
         batches(500), SPEC, RowChecker(RowChecks()), Budget(memory_bytes=0, folder=str(tmp_path))
     )
     assert memory.weights.tolist() == [1.0] * 500
-    assert given_out(PartitionFeed(memory, order)) == given_out(PartitionFeed(disk, order))
+    assert handed_out(PartitionFeed(memory, order)) == handed_out(PartitionFeed(disk, order))
     half = gather(
         batches(500),
         SPEC,
         RowChecker(RowChecks()),
         Budget(memory_bytes=1 << 13, folder=str(tmp_path)),
     )
-    assert given_out(PartitionFeed(memory, order)) == given_out(PartitionFeed(half, order))
+    assert handed_out(PartitionFeed(memory, order)) == handed_out(PartitionFeed(half, order))
     nothing = Budget(memory_bytes=0, disk_bytes=0)
     stream = gather(batches(500), SPEC, RowChecker(RowChecks()), nothing)
     assert isinstance(stream, Stream)
@@ -196,8 +196,8 @@ def test_a_partition_without_rows_has_none():
 
 def test_blocks_are_joined_in_their_order():
     inputs = texts(20)
-    again = joined([inputs[:7], inputs[7:7], inputs[7:]])
-    assert [again.bytes_of(i) for i in range(20)] == [inputs.bytes_of(i) for i in range(20)]
+    rejoined = joined([inputs[:7], inputs[7:7], inputs[7:]])
+    assert [rejoined.bytes_of(i) for i in range(20)] == [inputs.bytes_of(i) for i in range(20)]
     assert Block(inputs).part(slice(3, 5)).features.bytes_of(1) == inputs.bytes_of(4)
 
 
@@ -212,8 +212,8 @@ def broken(rows):
 def test_ones_own_collate_makes_the_batch(monkeypatch):
     from photinus.data import inputs as module
 
-    named = {"mine:doubled": doubled, "mine:broken": broken}
-    monkeypatch.setattr(module, "resolve_user_code", lambda name, kind: named[name])
+    functions = {"mine:doubled": doubled, "mine:broken": broken}
+    monkeypatch.setattr(module, "resolve_user_code", lambda name, kind: functions[name])
     inputs = Inputs({"x": ragged([[1], [2, 3]])}, 2, "mine:doubled")
     rows = Rows.of(inputs, np.array([0, 1]))
     (batch,) = PartitionFeed(rows, FeedOrder(epochs=1.0))

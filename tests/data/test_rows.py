@@ -111,8 +111,12 @@ def test_transformed_rows_do_not_know_the_order_of_arrival():
     features = np.random.default_rng(0).random((23, 6), dtype=np.float32)
     shuffled = np.random.default_rng(1).permutation(23)
 
-    def placed(chunk):
+    def with_positions(chunk):
         return chunk.sum(axis=1, keepdims=True) + np.arange(len(chunk))[:, None]
 
-    one, two = (Rows.of(rows).mapped(placed) for rows in (features, features[shuffled]))
-    assert np.array_equal(one.features[one.order], two.features[two.order])
+    original, other_order = (
+        Rows.of(rows).mapped(with_positions) for rows in (features, features[shuffled])
+    )
+    assert np.array_equal(
+        original.features[original.order], other_order.features[other_order.order]
+    )

@@ -29,16 +29,16 @@ IN_MEMORY = ROWS_BYTES + INDEX_BYTES
 
 def batches(size=13):
     for start in range(0, 100, size):
-        some = VALUES[start : start + size]
+        part = VALUES[start : start + size]
         yield pa.RecordBatch.from_pydict(
             {
-                "x": pa.array(some.tolist(), pa.list_(pa.float32())),
-                "y": pa.array(range(start, start + len(some))),
+                "x": pa.array(part.tolist(), pa.list_(pa.float32())),
+                "y": pa.array(range(start, start + len(part))),
             }
         )
 
 
-def collect_vocabulary(memory, disk=0, folder=""):
+def gather_rows(memory, disk=0, folder=""):
     budget = Budget(memory_bytes=memory, disk_bytes=disk, folder=str(folder))
     return gather(batches(), SPEC, RowChecker(RowChecks(classes=100)), budget)
 
@@ -49,8 +49,8 @@ def epochs_of(rows):
 
 
 def test_memory_and_spool_feed_the_same_batches(tmp_path):
-    memory = collect_vocabulary(IN_MEMORY)
-    spooled = collect_vocabulary(IN_MEMORY - 1, ROWS_BYTES, tmp_path)
+    memory = gather_rows(IN_MEMORY)
+    spooled = gather_rows(IN_MEMORY - 1, ROWS_BYTES, tmp_path)
     assert isinstance(memory, Rows)
     assert isinstance(spooled, Rows)
     assert np.array_equal(spooled.features, VALUES)
@@ -59,19 +59,19 @@ def test_memory_and_spool_feed_the_same_batches(tmp_path):
 
 
 def test_a_spool_leaves_no_name_in_its_folder(tmp_path):
-    spooled = collect_vocabulary(0, ROWS_BYTES, tmp_path)
+    spooled = gather_rows(0, ROWS_BYTES, tmp_path)
     assert list(tmp_path.iterdir()) == []
     assert np.array_equal(spooled.features, VALUES)
 
 
 def test_what_fits_neither_streams_from_the_first_row(tmp_path):
     for disk in (0, ROWS_BYTES // 2, ROWS_BYTES - 1):
-        stream = collect_vocabulary(0, disk, tmp_path)
+        stream = gather_rows(0, disk, tmp_path)
         assert isinstance(stream, Stream)
         feed = StreamFeed(stream, FeedOrder(batch_size=9))
-        given = list(feed)
-        assert np.array_equal(np.concatenate([b.features for b in given]), VALUES)
-        assert np.concatenate([b.labels for b in given]).tolist() == list(range(100))
+        handed_out = list(feed)
+        assert np.array_equal(np.concatenate([b.features for b in handed_out]), VALUES)
+        assert np.concatenate([b.labels for b in handed_out]).tolist() == list(range(100))
 
 
 def test_a_disk_that_is_full_before_its_quota_streams(tmp_path):
@@ -151,15 +151,15 @@ def test_a_part_of_what_does_not_fit_into_memory_lies_in_a_file(tmp_path):
 
 
 def test_rows_are_mapped_where_there_is_room_left(tmp_path):
-    for memory, disk, is_kept in (
+    for memory, disk, is_stored in (
         (IN_MEMORY + 1600, 0, True),
         (IN_MEMORY, 1600, True),
         (0, ROWS_BYTES + 1600, True),
         (IN_MEMORY, 0, False),
     ):
-        rows = collect_vocabulary(memory, disk, tmp_path)
+        rows = gather_rows(memory, disk, tmp_path)
         mapped = PartitionFeed(rows, FeedOrder(batch_size=8, epochs=1.0)).mapped(np.negative)
-        assert isinstance(mapped, PartitionFeed if is_kept else MappedFeed)
+        assert isinstance(mapped, PartitionFeed if is_stored else MappedFeed)
         assert sum(b.features.sum(dtype=float) for b in mapped) == pytest.approx(-VALUES.sum())
 
 
@@ -170,19 +170,19 @@ def test_without_mremap_rows_grow_by_a_copy(monkeypatch):
 
     monkeypatch.setattr(spool.mmap, "mmap", Fixed)
     monkeypatch.setattr(spool, "_FIRST_BYTES", 1)
-    rows = collect_vocabulary(IN_MEMORY)
+    rows = gather_rows(IN_MEMORY)
     assert np.array_equal(rows.features, VALUES)
     assert rows.labels.tolist() == list(range(100))
 
 
 def test_where_untouched_memory_counts_rows_grow_by_what_they_need(monkeypatch):
-    usual, asked = spool._mapping, []
+    original, sizes = spool._mapping, []
 
-    def scarce(size):
-        asked.append(size)
+    def limited(size):
+        sizes.append(size)
         if size > IN_MEMORY:
             raise MemoryError
-        return usual(size)
+        return original(size)
 
     class Fixed(mmap.mmap):
         def resize(self, size):
@@ -190,7 +190,7 @@ def test_where_untouched_memory_counts_rows_grow_by_what_they_need(monkeypatch):
 
     monkeypatch.setattr(spool.mmap, "mmap", Fixed)
     monkeypatch.setattr(spool, "_FIRST_BYTES", ROWS_BYTES // 2)
-    monkeypatch.setattr(spool, "_mapping", scarce)
+    monkeypatch.setattr(spool, "_mapping", limited)
     pages = spool._Pages()
     pages.reserve(10)
     pages.array((10,), np.dtype(np.uint8))[:] = 7
@@ -198,20 +198,20 @@ def test_where_untouched_memory_counts_rows_grow_by_what_they_need(monkeypatch):
     pages.reserve(IN_MEMORY - 8)
     assert pages.array((10,), np.dtype(np.uint8)).tolist() == [7] * 10
     pages.reserve(IN_MEMORY)
-    assert asked[-2:] == [2 * (IN_MEMORY - 8), IN_MEMORY]
+    assert sizes[-2:] == [2 * (IN_MEMORY - 8), IN_MEMORY]
 
 
 def test_what_grew_takes_no_more_than_its_rows(monkeypatch):
-    made = []
+    mappings = []
 
     class Watched(mmap.mmap):
         def __new__(cls, *args, **kwargs):
-            made.append(super().__new__(cls, *args, **kwargs))
-            return made[-1]
+            mappings.append(super().__new__(cls, *args, **kwargs))
+            return mappings[-1]
 
     monkeypatch.setattr(spool.mmap, "mmap", Watched)
-    rows = collect_vocabulary(IN_MEMORY)
-    assert [len(pages) for pages in made] == [rows.features.nbytes, rows.labels.nbytes]
+    rows = gather_rows(IN_MEMORY)
+    assert [len(pages) for pages in mappings] == [rows.features.nbytes, rows.labels.nbytes]
 
 
 @pytest.mark.processes
@@ -242,8 +242,10 @@ def test_gathering_rows_takes_little_more_than_the_rows():
     )
     if not os.path.exists("/proc/self/status"):
         pytest.skip("this system does not tell a process's peak")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert float(done.stdout) <= 1.3
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert float(process.stdout) <= 1.3
 
 
 def test_an_empty_partition_has_no_rows():
@@ -255,7 +257,7 @@ def test_an_empty_partition_has_no_rows():
 
 def test_a_folder_that_is_missing_is_named(tmp_path):
     with pytest.raises(NotReadyError, match=r"rows cannot be spooled to .*; name a folder"):
-        collect_vocabulary(0, ROWS_BYTES, tmp_path / "missing")
+        gather_rows(0, ROWS_BYTES, tmp_path / "missing")
 
 
 @pytest.mark.processes

