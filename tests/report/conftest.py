@@ -91,9 +91,9 @@ def _end(at: float, rng: np.random.Generator):
     yield at - 1, e.Warned(text="worker 3 was left out of 2 rounds; it keeps its progress")
     confusion = np.diag([980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009])
     for _ in range(124):
-        true, said = rng.integers(0, 10, 2)
-        if true != said:
-            confusion[true, said] += 1
+        true, predicted = rng.integers(0, 10, 2)
+        if true != predicted:
+            confusion[true, predicted] += 1
             confusion[true, true] -= 1
     errors = int(confusion.sum() - np.trace(confusion))
     rows, cols = np.mgrid[0:28, 0:28]

@@ -40,10 +40,10 @@ onload = () => {{
 
 @pytest.fixture(scope="module")
 def browser():
-    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
-    if not any(found):
+    programs = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
+    if not any(programs):
         pytest.skip("there is no chromium on this machine")
-    program = next(filter(None, found))
+    program = next(filter(None, programs))
     return [
         program,
         "--headless",
@@ -61,11 +61,18 @@ def diagnose(browser, folder, page, width):
     window = f"--window-size={max(width, 600)},6000"
     picture = folder / f"{width}.png"
     home = f"--user-data-dir={folder / 'home'}"
-    run = [*browser, window, home, f"--screenshot={picture}", "--hide-scrollbars", frame.as_uri()]
-    subprocess.run(run, check=True, capture_output=True, timeout=120)
+    command = [
+        *browser,
+        window,
+        home,
+        f"--screenshot={picture}",
+        "--hide-scrollbars",
+        frame.as_uri(),
+    ]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
     assert picture.stat().st_size > 50_000, "the picture is empty"
-    run = [*browser, window, home, "--dump-dom", frame.as_uri()]
-    dom = subprocess.run(run, check=True, capture_output=True, text=True, timeout=120).stdout
+    command = [*browser, window, home, "--dump-dom", frame.as_uri()]
+    dom = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
     return json.loads(re.search(r"<pre>(\{.*?\})</pre>", dom, re.DOTALL)[1].replace("&amp;", "&"))
 
 
@@ -73,19 +80,23 @@ def diagnose(browser, folder, page, width):
 def test_on_a_phone_and_on_a_desktop_no_word_breaks_and_nothing_is_cut_off(
     browser, sample, tmp_path, width
 ):
-    found = diagnose(browser, tmp_path, render(sample), width)
-    assert found["broken"] == []
-    assert found["width"] <= width
-    assert found["unseen"] == 0
-    assert found["sections"][0] == "Training", "the loss comes first"
-    assert "Words" in found["sections"]
+    diagnosis = diagnose(browser, tmp_path, render(sample), width)
+    assert diagnosis["broken"] == []
+    assert diagnosis["width"] <= width
+    assert diagnosis["unseen"] == 0
+    assert diagnosis["sections"][0] == "Training", "the loss comes first"
+    assert "Words" in diagnosis["sections"]
 
 
 def test_the_check_finds_words_that_break_and_a_page_that_is_too_wide(browser, sample, tmp_path):
     """As the page was when long words were broken anywhere: one letter a line on a phone."""
-    worse = "</style><style>* { overflow-wrap: anywhere; } .stacks td { display: table-cell }"
-    worse += ".stacks tr { display: table-row } h1 { width: 900px }</style>"
-    page = re.sub(r"<meta http-equiv[^>]*>", "", render(sample)).replace("</style>", worse, 1)
-    found = diagnose(browser, tmp_path, page, 390)
-    assert "fine-tuning" in " ".join(found["broken"]) or len(found["broken"]) > 5
-    assert found["width"] > 390
+    broken_style = (
+        "</style><style>* { overflow-wrap: anywhere; } .stacks td { display: table-cell }"
+    )
+    broken_style += ".stacks tr { display: table-row } h1 { width: 900px }</style>"
+    page = re.sub(r"<meta http-equiv[^>]*>", "", render(sample)).replace(
+        "</style>", broken_style, 1
+    )
+    diagnosis = diagnose(browser, tmp_path, page, 390)
+    assert "fine-tuning" in " ".join(diagnosis["broken"]) or len(diagnosis["broken"]) > 5
+    assert diagnosis["width"] > 390

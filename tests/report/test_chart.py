@@ -13,10 +13,10 @@ from photinus.report.chart import Chart, Series, Timeline, chart, lanes, thinned
 @given(st.floats(-1e12, 1e12), st.floats(1e-9, 1e12))
 def test_ticks_are_few_round_and_within(low, span):
     high = low + span
-    found = ticks(low, high)
-    assert len(found) <= 6
+    positions = ticks(low, high)
+    assert len(positions) <= 6
     tolerance = 1e-6 * max(abs(low), abs(high), span)
-    assert all(low - tolerance <= t <= high + tolerance for t in found)
+    assert all(low - tolerance <= t <= high + tolerance for t in positions)
 
 
 def test_ticks_of_nothing_are_one():
@@ -32,12 +32,12 @@ def test_many_points_become_means_of_neighbours():
     assert thinned(points[:5]) == points[:5]
 
 
-def drawn(points, **fields) -> str:
+def draw(points, **fields) -> str:
     return chart(Chart(title="t", x_label="epochs", series=[Series("s", points, **fields)]))
 
 
 def test_a_curve_stays_within_its_axes():
-    text = drawn([(0.0, 5.0), (1.0, 7.0), (2.0, 6.1)])
+    text = draw([(0.0, 5.0), (1.0, 7.0), (2.0, 6.1)])
     (points,) = re.findall(r'points="([^"]+)"', text)
     pairs = [tuple(map(float, p.split(","))) for p in points.split()]
     assert all(44 <= x <= 350 and 8 <= y <= 146 for x, y in pairs)
@@ -48,7 +48,7 @@ def test_a_curve_stays_within_its_axes():
 
 
 def test_numbers_that_are_not_finite_interrupt_a_curve():
-    text = drawn([(0, 1), (1, 2), (2, math.nan), (3, 4), (4, 3), (5, math.inf), (6, 1)])
+    text = draw([(0, 1), (1, 2), (2, math.nan), (3, 4), (4, 3), (5, math.inf), (6, 1)])
     assert text.count("<polyline") == 2
     assert text.count("<circle") == 1
     assert "nan" not in text
@@ -58,11 +58,11 @@ def test_numbers_that_are_not_finite_interrupt_a_curve():
 @pytest.mark.parametrize("points", [[], [(1.0, 2.0)], [(0, math.nan)], [(0, 3), (9, 3)], [(0, 0)]])
 def test_an_empty_or_flat_curve_is_drawn_without_error(points):
     for has_dots in (True, False):
-        assert "<svg" in drawn(points, has_dots=has_dots)
+        assert "<svg" in draw(points, has_dots=has_dots)
 
 
 def test_big_numbers_are_short_on_the_axis():
-    text = drawn([(0.0, 0.0), (6e6, 40_000.0)])
+    text = draw([(0.0, 0.0), (6e6, 40_000.0)])
     assert ">40 k</text>" in text
     assert ">6 M</text>" in text
 
@@ -87,4 +87,4 @@ def test_values_that_are_nearly_one_are_drawn(apart):
 
 @pytest.mark.parametrize("loss", [0.0, 5e-324, 1e-15])
 def test_a_loss_that_vanishes_is_drawn(loss):
-    assert "<polyline" in drawn([(0.0, loss), (1.0, loss / 2), (2.0, 0.0)])
+    assert "<polyline" in draw([(0.0, loss), (1.0, loss / 2), (2.0, 0.0)])

@@ -10,7 +10,7 @@ from photinus.report.journal import StampedEvent, read
 from photinus.report.summary import summarise
 
 
-def told(*timeline) -> list[StampedEvent]:
+def stamped_events(*timeline) -> list[StampedEvent]:
     return [StampedEvent(at, at, event) for at, event in timeline]
 
 
@@ -21,7 +21,7 @@ def report(slot: int, phase: int, compute: float, wait: float) -> e.WorkerReport
     )  # fmt: skip
 
 
-def closed(examples: int, **metrics: float) -> e.RoundClosed:
+def round_closed(examples: int, **metrics: float) -> e.RoundClosed:
     return e.RoundClosed(
         phase=0, version=1, slots=(), examples=examples, progress=0.5, seconds=0.2, metrics=metrics
     )
@@ -45,8 +45,11 @@ def test_every_phase_and_metric_has_a_chart(sample):
 
 def test_a_measurement_lies_where_the_round_before_it_ended():
     measured = e.Evaluated(phase=0, name="validation", examples=5, metrics={"error": 0.25})
-    stamped = told(
-        (0, BEGAN), (1, closed(30, error=0.5)), (2, measured), (3, closed(60, error=0.4))
+    stamped = stamped_events(
+        (0, BEGAN),
+        (1, round_closed(30, error=0.5)),
+        (2, measured),
+        (3, round_closed(60, error=0.4)),
     )
     (chart,) = training_charts(summarise(stamped), stamped)
     assert chart.series[0].points == [(3.0, 0.5), (6.0, 0.4)]
@@ -54,18 +57,24 @@ def test_a_measurement_lies_where_the_round_before_it_ended():
 
 
 def test_the_speed_of_all_is_what_was_applied_between_rounds():
-    stamped = told((0, BEGAN), (2, closed(30)), (4, closed(40)))
+    stamped = stamped_events((0, BEGAN), (2, round_closed(30)), (4, round_closed(40)))
     chart = speed_charts(summarise(stamped), stamped)[0]
     assert chart.starts_at_zero
     assert [y for _, y in chart.series[0].points if math.isfinite(y)] == [15.0, 5.0]
-    resumed = told((0, BEGAN), (2, closed(90)), (50, BEGAN), (51, closed(80)), (53, closed(90)))
+    resumed = stamped_events(
+        (0, BEGAN),
+        (2, round_closed(90)),
+        (50, BEGAN),
+        (51, round_closed(80)),
+        (53, round_closed(90)),
+    )
     chart = speed_charts(summarise(resumed), resumed)[0]
     assert max(y for _, y in chart.series[0].points if math.isfinite(y)) <= 80
 
 
 def test_a_lane_has_a_gap_while_its_worker_is_lost():
     joined = e.WorkerJoined(slot=0, lease=1)
-    stamped = told(
+    stamped = stamped_events(
         (0, joined), (10, report(0, 0, 6.0, 2.0)), (20, report(0, 0, 8.0, 8.0)),
         (22, e.WorkerLost(slot=0, lease=1, reason="x")),
         (50, joined), (60, report(0, 0, 5.0, 0.0)), (80, report(0, 1, 1.0, 3.0)),
@@ -75,8 +84,8 @@ def test_a_lane_has_a_gap_while_its_worker_is_lost():
 
 
 def test_short_and_equal_spans_are_joined_by_their_mean():
-    stamped = told((0, e.WorkerJoined(slot=0, lease=1)))
-    stamped += told(*((n, report(0, n, n % 2, 1 - n % 2)) for n in range(1, 2001)))
+    stamped = stamped_events((0, e.WorkerJoined(slot=0, lease=1)))
+    stamped += stamped_events(*((n, report(0, n, n % 2, 1 - n % 2)) for n in range(1, 2001)))
     (lane,) = worker_lanes(summarise(stamped), stamped)
     assert len(lane.spans) <= 250
     assert lane.spans[0][0] == 0

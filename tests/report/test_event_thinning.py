@@ -3,17 +3,17 @@ from photinus.report.event_thinning import ThinnedEvents
 from photinus.report.summary import Summary
 
 
-def closed(version, **fields):
-    usual = {"phase": 0, "slots": (version % 2,), "examples": 8 * version, "progress": 0.5}
-    return RoundClosed(version=version, seconds=0.1, **usual | fields)
+def round_closed(version, **fields):
+    defaults = {"phase": 0, "slots": (version % 2,), "examples": 8 * version, "progress": 0.5}
+    return RoundClosed(version=version, seconds=0.1, **defaults | fields)
 
 
 def test_few_rounds_pass_as_they_are():
     written, at = [], iter(range(100))
     thinned = ThinnedEvents(written.append, every_seconds=1.0, now=lambda: next(at))
-    rounds = [closed(1), closed(2), closed(3)]
-    for one in rounds:
-        thinned.write(one)
+    rounds = [round_closed(1), round_closed(2), round_closed(3)]
+    for event in rounds:
+        thinned.write(event)
     assert written == rounds
 
 
@@ -21,7 +21,9 @@ def test_quick_rounds_are_joined_without_losing_a_byte():
     written = []
     thinned = ThinnedEvents(written.append, now=lambda: 0.0)
     for version in range(1, 101):
-        thinned.write(closed(version, bytes_up=10, bytes_down=3, metrics={"loss": float(version)}))
+        thinned.write(
+            round_closed(version, bytes_up=10, bytes_down=3, metrics={"loss": float(version)})
+        )
     thinned.write(PhaseEnded(phase=0, name="a", examples=800, seconds=1.0))
     assert [type(e).__name__ for e in written] == ["RoundClosed", "RoundClosed", "PhaseEnded"]
     last = written[1]
@@ -34,7 +36,9 @@ def test_quick_rounds_are_joined_without_losing_a_byte():
 def test_a_summary_of_joined_rounds_is_the_summary_of_all():
     plain, thin = Summary(), Summary()
     thinned = ThinnedEvents(lambda event: thin.add(0.0, event), now=lambda: 0.0)
-    events = [closed(v, bytes_up=7) for v in range(1, 20)] + [RunEnded(state="done", seconds=1.0)]
+    events = [round_closed(v, bytes_up=7) for v in range(1, 20)] + [
+        RunEnded(state="done", seconds=1.0)
+    ]
     for event in events:
         plain.add(0.0, event)
         thinned.write(event)
@@ -46,7 +50,7 @@ def test_a_metric_that_only_some_rounds_tell_is_not_thinned_out():
     written = []
     thinned = ThinnedEvents(written.append, now=lambda: 0.0)
     for metrics in ({}, {"loss": 1.0}, {"loss": 3.0, "error": 0.5}, {}):
-        thinned.write(closed(1, metrics=metrics))
+        thinned.write(round_closed(1, metrics=metrics))
     thinned.flush()
     thinned.flush()
     assert written[1].metrics == {"error": 0.5, "loss": 2.0}

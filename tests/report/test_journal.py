@@ -17,7 +17,7 @@ EVENTS = [
 ]
 
 
-class Hand:
+class Clock:
     def __init__(self, at: float) -> None:
         self.at = at
 
@@ -26,8 +26,8 @@ class Hand:
 
 
 def test_what_was_written_is_read_with_its_time(tmp_path):
-    now = Hand(50.0)
-    journal = Journal(tmp_path / "e", now=now, wall=Hand(1e9))
+    now = Clock(50.0)
+    journal = Journal(tmp_path / "e", now=now, wall=Clock(1e9))
     for event in EVENTS:
         now.at += 1.5
         journal.write(event)
@@ -52,15 +52,15 @@ def test_a_cut_last_line_is_left_out_at_any_length(tmp_path):
 
 def test_a_resumed_run_goes_on_in_the_same_file_and_time_never_falls(tmp_path):
     path = tmp_path / "e"
-    now = Hand(0.0)
-    first = Journal(path, now=now, wall=Hand(1000.0))
+    now = Clock(0.0)
+    first = Journal(path, now=now, wall=Clock(1000.0))
     now.at = 30.0
     first.write(EVENTS[0])
     first.close()
     with path.open("ab") as file:
         file.write(b'{"at": 31, "kind": "Warn')
     for wall, expected in ((1100.0, 100.0), (900.0, 100.0)):
-        journal = Journal(path, now=Hand(7.0), wall=Hand(wall))
+        journal = Journal(path, now=Clock(7.0), wall=Clock(wall))
         journal.write(Warned(text="again"))
         journal.close()
         assert read(path)[-1].at == expected

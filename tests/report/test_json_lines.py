@@ -27,14 +27,14 @@ def disk(monkeypatch):
     disk = type("Disk", (), {"room": None})()
     write = os.write
 
-    def written(descriptor, data):
+    def write_within_room(descriptor, data):
         if disk.room == 0:
             raise OSError(errno.ENOSPC, "No space left on device")
         count = write(descriptor, data[: disk.room])
         disk.room = None if disk.room is None else disk.room - count
         return count
 
-    monkeypatch.setattr(os, "write", written)
+    monkeypatch.setattr(os, "write", write_within_room)
     return disk
 
 
@@ -65,9 +65,9 @@ def test_lines_that_find_no_room_until_the_end_are_counted_as_lost(tmp_path, dis
     assert lines.lost == 9
     disk.room = None
     assert lines.lost == 9, "the file is closed"
-    again = Lines(tmp_path / "lines")
-    again.write({"a": 10})
-    again.close()
+    reopened = Lines(tmp_path / "lines")
+    reopened.write({"a": 10})
+    reopened.close()
     assert list(read_lines(tmp_path / "lines")) == [{"a": 0}, {"a": 10}]
 
 

@@ -11,34 +11,34 @@ from photinus.report import notebook, terminal
 from photinus.report.notebook import Cell, in_notebook
 
 
-class Shown:
+class Frontend:
     """What a notebook's frontend holds: the outputs of a cell."""
 
     def __init__(self):
         self.outputs = []
 
-    def display(self, made, display_id):
+    def display(self, html, display_id):
         assert display_id
         place = len(self.outputs)
-        self.outputs.append(made)
+        self.outputs.append(html)
 
-        def update(again):
-            self.outputs[place] = again
+        def update(new_html):
+            self.outputs[place] = new_html
 
         return types.SimpleNamespace(update=update)
 
 
 @pytest.fixture
-def shown(monkeypatch):
-    front = Shown()
+def frontend(monkeypatch):
+    notebook_frontend = Frontend()
     shell = types.SimpleNamespace(kernel=object())
-    fake = types.ModuleType("IPython")
-    fake.get_ipython = lambda: shell
-    fake.display = types.ModuleType("IPython.display")
-    fake.display.display, fake.display.HTML = front.display, str
-    monkeypatch.setitem(sys.modules, "IPython", fake)
-    monkeypatch.setitem(sys.modules, "IPython.display", fake.display)
-    return front
+    ipython = types.ModuleType("IPython")
+    ipython.get_ipython = lambda: shell
+    ipython.display = types.ModuleType("IPython.display")
+    ipython.display.display, ipython.display.HTML = notebook_frontend.display, str
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
+    return notebook_frontend
 
 
 def test_without_ipython_there_is_no_notebook(monkeypatch):
@@ -47,7 +47,7 @@ def test_without_ipython_there_is_no_notebook(monkeypatch):
     assert not terminal.is_watched()
 
 
-def test_a_run_is_one_output_that_is_replaced(shown):
+def test_a_run_is_one_output_that_is_replaced(frontend):
     assert in_notebook()
     view = terminal.Terminal(now=iter(range(100)).__next__)
     view.write(RunStarted(run="rings", term=1, engine="spark", workers=2))
@@ -62,26 +62,26 @@ def test_a_run_is_one_output_that_is_replaced(shown):
             )
         )  # fmt: skip
     view.close()
-    [page] = shown.outputs
+    [page] = frontend.outputs
     assert "100%" in page
     assert "0.5" in page
     assert "&lt;b&gt;the rate&lt;/b&gt;" in page, "what workers say is no markup"
 
 
-def test_a_run_in_another_thread_is_not_drawn(shown):
-    told = []
-    thread = threading.Thread(target=lambda: told.append(terminal.is_watched()))
+def test_a_run_in_another_thread_is_not_drawn(frontend):
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(terminal.is_watched()))
     thread.start()
     thread.join()
-    assert told == [False]
+    assert answers == [False]
     assert terminal.is_watched()
 
 
-def test_a_cell_keeps_the_newest_lines(shown):
-    cell = Cell(shown.display, str)
+def test_a_cell_keeps_the_newest_lines(frontend):
+    cell = Cell(frontend.display, str)
     for n in range(50):
         cell.console.print(f"line {n}")
     cell.update("view")
-    assert "line 49" in shown.outputs[0]
-    assert "line 3<" not in shown.outputs[0]
-    assert shown.outputs[0].count("line ") == notebook._MAX_LINES
+    assert "line 49" in frontend.outputs[0]
+    assert "line 3<" not in frontend.outputs[0]
+    assert frontend.outputs[0].count("line ") == notebook._MAX_LINES

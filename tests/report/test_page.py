@@ -42,11 +42,11 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, name, attributes):
         assert name in TAGS, name
-        given = dict(attributes)
-        assert not [a for a in given if a.startswith("on") or a in {"style", "href", "srcdoc"}]
-        self.sources += [given["src"]] if "src" in given else []
-        if given.get("http-equiv"):
-            self.policy = given["content"]
+        values = dict(attributes)
+        assert not [a for a in values if a.startswith("on") or a in {"style", "href", "srcdoc"}]
+        self.sources += [values["src"]] if "src" in values else []
+        if values.get("http-equiv"):
+            self.policy = values["content"]
         if name not in VOID:
             self.open.append(name)
 
@@ -61,7 +61,7 @@ class Reader(HTMLParser):
         self.text.append(data)
 
 
-def checked(page: str) -> Reader:
+def parse_checked(page: str) -> Reader:
     reader = Reader()
     reader.feed(page)
     reader.close()
@@ -75,7 +75,7 @@ def page(sample) -> str:
 
 
 def test_the_page_is_well_formed_and_loads_nothing(page):
-    reader = checked(page)
+    reader = parse_checked(page)
     assert all(source.startswith("data:image/png;base64,") for source in reader.sources)
     assert len(reader.sources) == 1
     assert not re.search(r"https?://|url\(|@import", page)
@@ -85,7 +85,7 @@ def test_the_page_is_well_formed_and_loads_nothing(page):
 
 
 def test_it_says_what_a_reader_wants_to_know(page):
-    text = " ".join(checked(page).text)
+    text = " ".join(parse_checked(page).text)
     for words in (
         "mnist-dbn", "done", "1.14%", "test error, 95 %: 0.95% to 1.37%", "22,500", "rbm 784-500",
         "reconstruction", "fine-tuning", "validation", "100 filters of 28 × 28", "996",
@@ -118,7 +118,7 @@ def test_hostile_strings_stay_text(tmp_path):
     ):
         journal.write(event)
     page = render(path, evaluate=h)
-    reader = checked(page)
+    reader = parse_checked(page)
     assert reader.sources == []
     assert "alert(1)" in "".join(reader.text)
     assert "<script" not in page
@@ -132,7 +132,7 @@ def test_an_unfinished_run_and_an_empty_journal_have_a_page_too(tmp_path, timeli
     for n, (_, event) in enumerate(timeline):
         journal.write(event)
         if n % 100 == 0:
-            checked(render(path))
+            parse_checked(render(path))
     with pytest.raises(DataError, match="cannot be read"):
         render(tmp_path / "none")
 
@@ -151,7 +151,7 @@ def test_numbers_that_are_not_finite_do_not_stop_the_page(tmp_path):
         )  # fmt: skip
     journal.write(e.Evaluated(phase=0, name="test", examples=1, metrics={"error": nan}))
     journal.write(e.RunEnded(state="failed", seconds=inf, reason="not finite"))
-    checked(render(path))
+    parse_checked(render(path))
 
 
 @pytest.mark.parametrize("rows", [[], [[1]], [[1, 2]], [[1, -1], [0, 1]], [[0, 0], [0, 0]], 5])
@@ -183,8 +183,8 @@ def test_a_long_list_of_events_is_cut_with_a_note(tmp_path):
 
 
 def test_text_is_escaped_in_content_and_attributes():
-    made = tag("p", "<&>", Markup("<b>x</b>"), None, title='"<', data_x=0.5)
-    assert made == '<p title="&quot;&lt;" data-x="0.5">&lt;&amp;&gt;<b>x</b></p>'
+    html = tag("p", "<&>", Markup("<b>x</b>"), None, title='"<', data_x=0.5)
+    assert html == '<p title="&quot;&lt;" data-x="0.5">&lt;&amp;&gt;<b>x</b></p>'
     assert tag("td", json.dumps({"a": "'"})) == "<td>{&quot;a&quot;: &quot;&#x27;&quot;}</td>"
 
 

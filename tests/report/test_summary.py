@@ -7,16 +7,23 @@ from photinus.report.journal import read
 from photinus.report.summary import Summary, summarise
 
 
-def closed(examples: int, **fields) -> e.RoundClosed:
-    given = {"phase": 0, "version": 1, "slots": (0,), "progress": 0.5, "seconds": 0.1, **fields}
-    return e.RoundClosed(examples=examples, **given)
+def round_closed(examples: int, **fields) -> e.RoundClosed:
+    round_fields = {
+        "phase": 0,
+        "version": 1,
+        "slots": (0,),
+        "progress": 0.5,
+        "seconds": 0.1,
+        **fields,
+    }
+    return e.RoundClosed(examples=examples, **round_fields)
 
 
-def began(budget: int = 1000) -> e.PhaseStarted:
+def phase_started(budget: int = 1000) -> e.PhaseStarted:
     return e.PhaseStarted(phase=0, name="p", budget=budget, parameters=3, strategy="s")
 
 
-def told(*timeline) -> Summary:
+def summary_of(*timeline) -> Summary:
     summary = Summary()
     for at, event in timeline:
         summary.add(at, event)
@@ -39,17 +46,17 @@ def test_the_sample_adds_up(sample):
 
 
 def test_speed_and_time_left_follow_from_what_was_applied():
-    summary = told((10.0, began()), (12.0, closed(400)))
+    summary = summary_of((10.0, phase_started()), (12.0, round_closed(400)))
     assert summary.phase.examples_per_second == 200
     assert summary.phase.seconds_left == 3.0
-    assert told((10.0, began())).phase.seconds_left is None
+    assert summary_of((10.0, phase_started())).phase.seconds_left is None
 
 
 def test_a_resumed_phase_keeps_its_count_but_not_its_speed():
-    summary = told(
-        (0.0, began()), (10.0, closed(500)),
+    summary = summary_of(
+        (0.0, phase_started()), (10.0, round_closed(500)),
         (100.0, e.RunStarted(run="r", term=2, engine="local", workers=1, resumed_from="00004")),
-        (101.0, began()), (102.0, closed(400)), (103.0, closed(600)),
+        (101.0, phase_started()), (102.0, round_closed(400)), (103.0, round_closed(600)),
     )  # fmt: skip
     assert summary.phase.examples == 600
     assert summary.phase.began == 101.0
@@ -58,8 +65,8 @@ def test_a_resumed_phase_keeps_its_count_but_not_its_speed():
 
 
 def test_events_without_their_beginning_are_no_error():
-    summary = told(
-        (1.0, closed(5)),
+    summary = summary_of(
+        (1.0, round_closed(5)),
         (2.0, e.WorkerLost(slot=3, lease=1, reason="x")),
         (3.0, e.PhaseEnded(phase=7, name="p", examples=1, seconds=1.0)),
         (4.0, e.Log(slot=0, level="info", text="t")),

@@ -42,16 +42,16 @@ def test_a_file_gets_plain_lines_and_no_escape_codes(timeline):
 
 
 def test_progress_takes_a_line_about_every_so_many_seconds(timeline):
-    few = Scene(is_screen=False).play(timeline).splitlines()
-    shown = [line for line in few if "left" in line and "epoch" in line]
-    assert len(shown) == 12
+    lines = Scene(is_screen=False).play(timeline).splitlines()
+    progress_lines = [line for line in lines if "left" in line and "epoch" in line]
+    assert len(progress_lines) == 12
     assert re.fullmatch(
         "  0:13  rbm 784-500   25%  ·  epoch 3.8 of 15  ·  reconstruction 0.02[0-9]+  ·  "
         "22,500 examples/s  ·  round 6[0-9][0-9] ms  ·  189 MB  ·  30.0 s left",
-        shown[0],
+        progress_lines[0],
     )
-    many = Scene(is_screen=False, every_seconds=1.0).play(timeline).splitlines()
-    assert len(many) > len(few) + 60
+    frequent_lines = Scene(is_screen=False, every_seconds=1.0).play(timeline).splitlines()
+    assert len(frequent_lines) > len(lines) + 60
 
 
 def test_a_screen_shows_phase_loss_and_each_worker(timeline):
@@ -98,9 +98,9 @@ def test_names_from_workers_neither_steer_the_screen_nor_are_read_as_markup(is_s
 def test_many_workers_leave_room_for_the_lost_ones():
     scene = Scene(is_screen=True)
     joined = [(0.0, e.WorkerJoined(slot=n, lease=1, host=f"h{n}")) for n in range(40)]
-    begun = (0.0, e.PhaseStarted(phase=0, name="p", budget=1, parameters=1, strategy="s"))
+    started = (0.0, e.PhaseStarted(phase=0, name="p", budget=1, parameters=1, strategy="s"))
     lost = (1.0, e.WorkerLost(slot=39, lease=1, reason="gone"))
-    text = scene.play([begun, *joined, lost])
+    text = scene.play([started, *joined, lost])
     last = text[text.rindex("rounds of") :]
     assert "lost: gone" in last
     assert "and 24 more" in last

@@ -11,7 +11,7 @@ from photinus.core.errors import UsageError
 from photinus.report.weight_images import data_uri, mosaic, pack, png, unpack
 
 
-def decoded(data: bytes) -> np.ndarray:
+def decode_png(data: bytes) -> np.ndarray:
     """A reader of grey PNGs, written from the standard, apart from the writer."""
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     at, chunks = 8, {}
@@ -32,9 +32,9 @@ def decoded(data: bytes) -> np.ndarray:
 
 def test_a_picture_comes_back_from_its_png():
     pixels = np.random.default_rng(0).integers(0, 256, (5, 9)).astype(np.uint8)
-    assert np.array_equal(decoded(png(pixels)), pixels)
+    assert np.array_equal(decode_png(png(pixels)), pixels)
     uri = data_uri(pixels)
-    assert np.array_equal(decoded(base64.b64decode(uri.partition(",")[2])), pixels)
+    assert np.array_equal(decode_png(base64.b64decode(uri.partition(",")[2])), pixels)
 
 
 def test_filters_are_scaled_each_by_itself_with_zero_in_the_middle():

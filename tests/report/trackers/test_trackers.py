@@ -93,7 +93,7 @@ class Stopping(SimulatedEngine):
         return super().run(assignment)
 
 
-def lived(callback, folder):
+def train_and_resume(callback, folder):
     """Trains, is stopped, and continues: two lives of one run."""
     rows = data()
     test = TestRows(rows.features, rows.labels)
@@ -118,7 +118,7 @@ def runs_of(client):
 
 
 def test_mlflow_has_one_run_of_eight_workers_through_a_stop_and_a_resume(mlruns, tmp_path):
-    outcome = lived(MLflowCallback, tmp_path / "run")
+    outcome = train_and_resume(MLflowCallback, tmp_path / "run")
     client = mlruns()
     [run] = runs_of(client)
     assert run.info.status == "FINISHED"
@@ -126,20 +126,20 @@ def test_mlflow_has_one_run_of_eight_workers_through_a_stop_and_a_resume(mlruns,
     assert run.data.metrics["test/error"] == pytest.approx(outcome.metrics["error"])
     steps = [m.step for m in client.get_metric_history(run.info.run_id, "loss")]
     assert steps[-1] == 40
-    kept = {file.path for file in client.list_artifacts(run.info.run_id)}
-    assert {"report.html", "model"} <= kept
+    artifacts = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert {"report.html", "model"} <= artifacts
 
 
 def test_tensorboard_has_one_folder_and_metrics_by_step(tmp_path):
     pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    outcome = lived(TensorBoardCallback, tmp_path / "run")
+    outcome = train_and_resume(TensorBoardCallback, tmp_path / "run")
     assert [path.name for path in (tmp_path / "run").rglob("*tensorboard")] == ["tensorboard"]
-    found = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
-    assert found.Scalars("loss")[-1].step == 40
-    said = found.Scalars("test/error")[-1].value
-    assert said == pytest.approx(outcome.metrics["error"], abs=1e-6)
+    accumulator = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert accumulator.Scalars("loss")[-1].step == 40
+    error = accumulator.Scalars("test/error")[-1].value
+    assert error == pytest.approx(outcome.metrics["error"], abs=1e-6)
 
 
 def test_trackio_has_one_run(tmp_path, monkeypatch):
@@ -149,7 +149,7 @@ def test_trackio_has_one_run(tmp_path, monkeypatch):
 
     monkeypatch.setattr(utils, "TRACKIO_DIR", tmp_path / "kept", raising=False)
     monkeypatch.setattr("trackio.sqlite_storage.TRACKIO_DIR", tmp_path / "kept", raising=False)
-    lived(TrackioCallback, tmp_path / "run")
+    train_and_resume(TrackioCallback, tmp_path / "run")
     [name] = SQLiteStorage.get_runs("photinus")
     logs = SQLiteStorage.get_logs("photinus", name)
     assert max(log["step"] for log in logs if "loss" in log) == 40
@@ -170,8 +170,8 @@ def test_a_tracker_that_fails_ends_no_training_and_is_told_of_once(tmp_path, cap
     pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
     outcome = train(job(), data(), folder=tmp_path / "run", callbacks=[Broken()])
     assert outcome.vector.size
-    [said] = [record.message for record in caplog.records if "tracker" in record.message]
-    assert said == (
+    [message] = [record.message for record in caplog.records if "tracker" in record.message]
+    assert message == (
         "the tracker tensorboard has failed; got No space left on device; "
         "training continues without it"
     )
@@ -189,7 +189,7 @@ def test_an_event_waits_for_no_tracker(tmp_path):
     assert base.Point(1, {}).step == 1
 
 
-class Noting(base.Tracker):
+class RecordingTracker(base.Tracker):
     """Notes what it is sent."""
 
     name = "noting"
@@ -215,7 +215,7 @@ class Noting(base.Tracker):
 
 
 def test_a_run_that_fails_before_it_begins_leaves_nothing_in_a_tracker(tmp_path, caplog):
-    tracker = Noting()
+    tracker = RecordingTracker()
     (tmp_path / "events.jsonl").touch()
     tracker.open(tmp_path)
     tracker.close()
@@ -225,19 +225,19 @@ def test_a_run_that_fails_before_it_begins_leaves_nothing_in_a_tracker(tmp_path,
 BEGUN = RunStarted(run="a run", term=1, engine="simulate", workers=1)
 
 
-def closed(version):
+def round_closed(version):
     sizes = {"seconds": 0.0, "bytes_up": 1}
     return RoundClosed(phase=0, version=version, slots=(0,), examples=8, progress=0.0, **sizes)
 
 
 def test_rounds_are_sent_together_and_none_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(base, "_SEND_SECONDS", 3600.0)
-    tracker = Noting()
+    tracker = RecordingTracker()
     (tmp_path / "events.jsonl").touch()
     tracker.open(tmp_path)
     tracker(BEGUN)
     for version in range(1, 501):
-        tracker(closed(version))
+        tracker(round_closed(version))
     tracker.close()
     assert len(tracker.sent) <= 2  # the second: what was held back for a point of its own
     points = [point for points in tracker.sent for point in points]
@@ -247,11 +247,11 @@ def test_rounds_are_sent_together_and_none_is_left_out(tmp_path, monkeypatch):
 
 def test_a_checkpoint_is_sent_at_once_with_the_rounds_before_it(tmp_path, monkeypatch):
     monkeypatch.setattr(base, "_SEND_SECONDS", 3600.0)
-    tracker = Noting()
+    tracker = RecordingTracker()
     (tmp_path / "events.jsonl").touch()
     tracker.open(tmp_path)
     tracker(BEGUN)
-    tracker(closed(1))
+    tracker(round_closed(1))
     tracker(CheckpointSaved(name="first", phase=0, version=1, seconds=0.0))
     assert tracker.has_kept.wait(120)
     tracker.close()
@@ -269,7 +269,7 @@ def test_one_run_of_eight_workers_through_five_kills_a_driver_kill_and_a_resume(
     mlruns = request.getfixturevalue("mlruns") if kind == "mlflow" else None
     for life in ("first", "second"):
         environment = {**os.environ, "TRACKIO_DIR": str(tmp_path / "kept")}
-        said = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", LIFE, kind, str(tmp_path / "run"), life],
             env=environment,
             cwd=tmp_path,
@@ -277,14 +277,16 @@ def test_one_run_of_eight_workers_through_five_kills_a_driver_kill_and_a_resume(
             text=True,
             timeout=280,
         )
-        assert said.returncode == {"first": -signal.SIGKILL, "second": 0}[life], said.stderr[-3000:]
+        assert process.returncode == {"first": -signal.SIGKILL, "second": 0}[life], process.stderr[
+            -3000:
+        ]
     if kind == "mlflow":
         [run] = runs_of(mlruns())
         assert run.info.status == "FINISHED"
         workers = [name for name in run.data.metrics if name.endswith("examples_per_second")]
         assert len(workers) == WORKERS
-        kept = [file.path for file in mlruns().list_artifacts(run.info.run_id)]
-        assert "checkpoints" in kept
+        artifacts = [file.path for file in mlruns().list_artifacts(run.info.run_id)]
+        assert "checkpoints" in artifacts
     elif kind == "tensorboard":
         assert len(list(tmp_path.rglob("events.out.*"))) == 2
         assert len({file.parent for file in tmp_path.rglob("events.out.*")}) == 1
