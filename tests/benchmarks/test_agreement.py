@@ -24,8 +24,10 @@ def test_the_orderings_hold_with_their_margins(module, name):
     outcomes = experiment.outcomes(experiment.short_names(), module("trial").SHORT)
     claims = [claim for claim in experiment.claims if claim.is_short]
     assert claims
-    wrong = [c.says for c in claims if not c.holds(*(outcomes[trial] for trial in c.of))]
-    assert not wrong, {trial: outcomes[trial] for c in claims if c.says in wrong for trial in c.of}
+    violated = [c.says for c in claims if not c.holds(*(outcomes[trial] for trial in c.of))]
+    assert not violated, {
+        trial: outcomes[trial] for c in claims if c.says in violated for trial in c.of
+    }
 
 
 def test_a_claim_names_trials_that_there_are(module):

@@ -15,11 +15,11 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def test_the_bytes_of_both_workers_are_within_15_percent_of_the_simulators(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     module = importlib.import_module("alexnet")
-    got = module.measured("lenet", 2, 4, 4, LocalEngine())
-    told = module.simulated("lenet", 2, 4, 4, 0.01)
-    assert (got.rounds, told.rounds) == (2, 2)
-    assert got.mega_bytes == pytest.approx(told.mega_bytes, rel=0.15)
+    measured = module.measured("lenet", 2, 4, 4, LocalEngine())
+    simulated = module.simulated("lenet", 2, 4, 4, 0.01)
+    assert (measured.rounds, simulated.rounds) == (2, 2)
+    assert measured.mega_bytes == pytest.approx(simulated.mega_bytes, rel=0.15)
     # two workers send and get 60,850 numbers in each round
-    assert told.mega_bytes == pytest.approx(2 * 2 * 2 * 60_850 * 4 / 1e6, rel=0.05)
-    alone = module.simulated("lenet", 4, 4, 4, 0.01)
-    assert alone.mega_bytes == pytest.approx(told.mega_bytes / 2, rel=0.05)
+    assert simulated.mega_bytes == pytest.approx(2 * 2 * 2 * 60_850 * 4 / 1e6, rel=0.05)
+    simulated_alone = module.simulated("lenet", 4, 4, 4, 0.01)
+    assert simulated_alone.mega_bytes == pytest.approx(simulated.mega_bytes / 2, rel=0.05)

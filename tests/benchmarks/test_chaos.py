@@ -43,8 +43,8 @@ def test_who_is_hunted_is_the_executor_of_the_lease_that_was_planned(chaos, tmp_
     monkeypatch.setattr(chaos.os, "kill", lambda *hit: killed.append(hit))
 
     class Timer:
-        def __init__(self, seconds, do, what):
-            timers.append((seconds, lambda: do(*what)))
+        def __init__(self, seconds, function, arguments):
+            timers.append((seconds, lambda: function(*arguments)))
 
         def start(self):
             pass
@@ -54,8 +54,8 @@ def test_who_is_hunted_is_the_executor_of_the_lease_that_was_planned(chaos, tmp_
     hunter = chaos.Hunter(kills, tmp_path / "diary")
     for slot, pid in ((1, 3), (0, 4), (1, 30)):
         hunter(slot, pid)
-    [(seconds, strike)] = timers
-    strike()
+    [(seconds, kill)] = timers
+    kill()
     assert seconds == 7.0
     assert killed == [(10, chaos.signal.SIGKILL)]
     [note] = map(json.loads, (tmp_path / "diary").read_text().splitlines())
@@ -73,9 +73,9 @@ def test_examples_are_counted_between_two_moments(chaos):
 def test_a_driver_that_is_killed_again_and_again_ends_with_the_same_bits():
     command = [sys.executable, str(BENCHMARKS / "driver_kills.py"), "local", "3", "1"]
     environment = os.environ | {"PYTHONPATH": str(BENCHMARKS.parent / "src")}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert (told["kills"], told["resumes"], told["refused checkpoints"]) == (3, 3, 0)
-    assert told["chains to the same bits"] == told["chains"]
-    assert told["ledgers without an offence"] == told["chains"]
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert process.returncode == 0, process.stderr
+    summary = json.loads(process.stdout.splitlines()[-1])
+    assert (summary["kills"], summary["resumes"], summary["refused checkpoints"]) == (3, 3, 0)
+    assert summary["chains to the same bits"] == summary["chains"]
+    assert summary["ledgers without an offence"] == summary["chains"]

@@ -15,10 +15,10 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 @pytest.mark.slow
 def test_the_small_case_runs_without_links_of_a_rate_and_loses_no_lease():
     command = [sys.executable, str(BENCHMARKS / "large_models.py"), "--small"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    told = json.loads(said.splitlines()[-1])
-    assert (told["leases lost"], len(told["worker GB"])) == (0, 2)
-    assert len(told["rounds s"]) == 2
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    summary = json.loads(output.splitlines()[-1])
+    assert (summary["leases lost"], len(summary["worker GB"])) == (0, 2)
+    assert len(summary["rounds s"]) == 2
 
 
 def test_its_model_is_one(monkeypatch):

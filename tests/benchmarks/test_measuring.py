@@ -32,12 +32,12 @@ def test_a_rate_is_of_the_time_in_which_all_were_under_way(module):
 def test_cpu_time_counts_what_a_child_did(module):
     cpu_seconds = module("scaling").cpu_seconds
     code = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
-    before = cpu_seconds()
+    started = cpu_seconds()
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
         child.stdout.readline()
-        assert cpu_seconds() - before >= 0.25
+        assert cpu_seconds() - started >= 0.25
         child.communicate(b"\n")
 
 
@@ -50,10 +50,10 @@ def test_the_interval_holds_the_median_and_narrows_with_more_turns(module):
 
 def test_a_picture_stands_alone_with_a_name_and_a_curve_for_each_series(module):
     series = [Series("one & all", [(0, 1.0), (1, 2.0)]), Series("other", [(0, 2.0), (1, 0.5)])]
-    drawn = module("pictures").curves(
+    svg = module("pictures").curves(
         Chart(title="Loss", subtitle="of two", x_label="steps", series=series)
     )
-    root = ET.fromstring(drawn)
+    root = ET.fromstring(svg)
     assert root.tag == f"{SVG}svg"
     assert {"Loss: of two", "one & all", "other"} <= {t.text for t in root.iter(f"{SVG}text")}
     assert len(list(root.iter(f"{SVG}polyline"))) == 2

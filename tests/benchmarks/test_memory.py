@@ -13,18 +13,18 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def measured(*arguments):
+def measure(*arguments):
     """Returns engine -> (peak in MB, ratio)."""
     command = [sys.executable, str(SCRIPT), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    rows = [line.split() for line in done.stdout.splitlines()]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    rows = [line.split() for line in process.stdout.splitlines()]
     return {row[0]: (float(row[1]), float(row[2])) for row in rows if row[0] in ("local", "spark")}
 
 
 @pytest.mark.processes
 @pytest.mark.slow
 def test_the_peak_of_a_small_run_is_that_of_its_worker():
-    peak, _ = measured("--small", "--engines", "local")["local"]
+    peak, _ = measure("--small", "--engines", "local")["local"]
     assert 100 < peak < 2000, "a Python with torch, in MB"
 
 
@@ -33,5 +33,5 @@ def test_the_peak_of_a_small_run_is_that_of_its_worker():
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("engine", ["local", "spark"])
 def test_a_worker_takes_at_most_a_third_more_than_its_rows_beside_300_mb(engine):
-    _, ratio = measured("--engines", engine)[engine]
+    _, ratio = measure("--engines", engine)[engine]
     assert ratio <= 1.3

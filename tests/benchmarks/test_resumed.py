@@ -22,5 +22,5 @@ def resumed(monkeypatch):
 @pytest.mark.parametrize("name", WAYS)
 def test_a_run_that_was_killed_twice_ends_with_an_equal_loss(resumed, name):
     assert set(resumed.WAYS) == set(WAYS)
-    plain, again = resumed.compared(name, 3)
-    assert statistics.mean(again) == pytest.approx(statistics.mean(plain), rel=0.02)
+    plain_losses, resumed_losses = resumed.compared(name, 3)
+    assert statistics.mean(resumed_losses) == pytest.approx(statistics.mean(plain_losses), rel=0.02)

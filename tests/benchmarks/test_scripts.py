@@ -41,13 +41,13 @@ def test_small_stands_for_the_scripts_own_words_and_others_come_after(machine, m
     monkeypatch.setattr(sys, "argv", ["script", "--keep", "--small"])
     machine.begin("--rows", "5")
     assert sys.argv == ["script", "--rows", "5", "--keep"]
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     machine.begin()  # as a child that the script starts
     assert capsys.readouterr().out == ""
     del os.environ["PHOTINUS_PROCESSOR_SAID"]  # by hand: monkeypatch would put it back
-    assert said.startswith("processor: ")
-    assert said.endswith("\n")
-    assert said.count("\n") == 1
+    assert output.startswith("processor: ")
+    assert output.endswith("\n")
+    assert output.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_script_runs_at_its_smallest_size(name, request, tmp_path):
     if name == "text_sentiment.py":
         command += ["--base", str(request.getfixturevalue("small_encoder"))]
     paths = os.pathsep.join([str(BENCHMARKS), str(BENCHMARKS.parent / "src")])
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         capture_output=True,
         text=True,
@@ -85,7 +85,7 @@ def test_a_script_runs_at_its_smallest_size(name, request, tmp_path):
         env=os.environ | {"PYTHONPATH": paths},
         start_new_session=True,
     )
-    if done.returncode == 3:
-        pytest.skip(done.stderr.strip().splitlines()[-1])
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert len(done.stdout.splitlines()) > 1, "it measured nothing"
+    if process.returncode == 3:
+        pytest.skip(process.stderr.strip().splitlines()[-1])
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert len(process.stdout.splitlines()) > 1, "it measured nothing"

@@ -22,11 +22,11 @@ pytestmark = [
 def test_the_driver_grows_by_a_third_of_a_table_at_most_with_checkpoints_and_a_lost_worker():
     size = ["--megabytes", "600", "--dims", "200", "--words", "200000", "--workers", "2"]
     command = [sys.executable, str(SCRIPT), *size, "--every", "5", "--ways", "sharded", "killed"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    told = re.findall(
-        r"driver (\S+) MB \((\S+) before\).* (\d+) checkpoints.*audit exact", done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    measurements = re.findall(
+        r"driver (\S+) MB \((\S+) before\).* (\d+) checkpoints.*audit exact", process.stdout
     )
-    assert len(told) == 2, done.stdout
-    for peak, before, saved in told:
+    assert len(measurements) == 2, process.stdout
+    for peak, before, checkpoints in measurements:
         assert float(peak) - float(before) < 200
-        assert int(saved) > 0
+        assert int(checkpoints) > 0

@@ -23,10 +23,10 @@ class Alive:
 @pytest.fixture
 def running(shares, tmp_path):
     """A job of 1,000 bytes each quarter of a second, from the tenth second on."""
-    said = tmp_path / "said"
+    output = tmp_path / "said"
     rounds = "".join(f"{10 + n / 4} {1_000 if n else 9_999}\n" for n in range(41))
-    said.write_text(f"4711\n{rounds}")
-    return shares.Running(Alive(), said)
+    output.write_text(f"4711\n{rounds}")
+    return shares.Running(Alive(), output)
 
 
 def test_the_rate_is_that_between_two_rounds_of_the_window(running):
@@ -47,11 +47,13 @@ def test_the_parts_of_two_and_three_jobs_are_one_two_and_one(shares):
 def test_how_far_a_share_is_off_is_told_by_its_largest_difference(
     shares, monkeypatch, capsys, tmp_path
 ):
-    asked = argparse.Namespace(seconds=1.0, given=0.8)
-    monkeypatch.setattr(shares, "measured", lambda kind, asked, *_: [1.02 * asked[0], asked[1] / 2])
-    assert shares.table("cpu_share", 2, asked, tmp_path) == pytest.approx(0.5)
-    monkeypatch.setattr(shares, "measured", lambda kind, asked, *_: asked)
-    assert shares.table("bandwidth", 3, asked, tmp_path) == 0.0
+    settings = argparse.Namespace(seconds=1.0, given=0.8)
+    monkeypatch.setattr(
+        shares, "measured", lambda kind, amounts, *_: [1.02 * amounts[0], amounts[1] / 2]
+    )
+    assert shares.table("cpu_share", 2, settings, tmp_path) == pytest.approx(0.5)
+    monkeypatch.setattr(shares, "measured", lambda kind, amounts, *_: amounts)
+    assert shares.table("bandwidth", 3, settings, tmp_path) == 0.0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" | ")[-1] for line in lines] == ["+2.0%", "-50.0%", *["+0.0%"] * 3]
     assert [line.split(" | ")[2] for line in lines[2:]] == ["1000 kB/s", "2000 kB/s", "1000 kB/s"]

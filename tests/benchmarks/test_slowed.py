@@ -21,14 +21,14 @@ def watch(slowed, monkeypatch):
     """Twenty seconds, 1,000 examples of each of four workers; the fast ones do 200 a second."""
     now = [0.0]
     monkeypatch.setattr(slowed, "monotonic", lambda: now[0])
-    seen = slowed.Watch(shares=None, first_slot=0)
-    seen(PhaseStarted(phase=0, name="all", budget=4000, parameters=1, strategy="all"))
+    slowed_watch = slowed.Watch(shares=None, first_slot=0)
+    slowed_watch(PhaseStarted(phase=0, name="all", budget=4000, parameters=1, strategy="all"))
     for second in range(1, 21):
         now[0] = float(second)
         round_ = RoundClosed(
             phase=0, version=second, slots=(0,), examples=200 * second, progress=0.0, seconds=1.0
         )
-        seen(round_)
+        slowed_watch(round_)
     for slot, speed in enumerate((200, 200, 200, 50)):
         report = WorkerReport(
             slot=slot,
@@ -38,8 +38,8 @@ def watch(slowed, monkeypatch):
             examples_per_second=1.0,
             compute_seconds=800 / speed,
         )
-        seen(report)
-    return seen
+        slowed_watch(report)
+    return slowed_watch
 
 
 def test_the_fast_wait_for_as_long_as_their_own_examples_do_not_take(watch):
