@@ -46,11 +46,11 @@ class All(nn.Module):
         mask,
         attention_mask,
     ):
-        given = dict(locals())
-        for name, (dtype, rest) in EXPECTED.items():
-            x = given[name]
+        inputs = dict(locals())
+        for name, (dtype, shape) in EXPECTED.items():
+            x = inputs[name]
             assert x.dtype == dtype, (name, x.dtype)
-            assert rest is None or list(x.shape[1:]) == rest, (name, x.shape)
+            assert shape is None or list(x.shape[1:]) == shape, (name, x.shape)
         assert tokens_mask.dtype == torch.bool
         assert tokens_mask.shape == tokens.shape
         assert torch.equal(tokens_mask, tokens > 0), "padding is zeros"

@@ -39,7 +39,7 @@ spark.stop()
 POINTS = np.eye(4, dtype=np.float32)[np.arange(48) % 4], np.arange(48) % 2
 
 
-def of_a_notebook(cells, engine):
+def notebook_job(cells, engine):
     """Two workers, twelve steps."""
     linear = {"in_features": 4, "out_features": 2}
     stage = ModuleStage(module="torch.nn:Linear", arguments=linear, epochs=2, batch_size=8)
@@ -65,8 +65,8 @@ def test_module_loss_and_encoder_of_a_notebook_train_and_score(cells, table, tmp
     model = clf.fit(table)
     assert model.evaluate(table).metrics["loss"] < 0.5
     assert model.transform(table).where("prediction = label").count() == 200
-    for unsaved, what in ((model, "a model"), (clf, "an estimator")):
-        with pytest.raises(UsageError, match=f"{what} to be saved names code that is sent by val"):
+    for unsaved, kind in ((model, "a model"), (clf, "an estimator")):
+        with pytest.raises(UsageError, match=f"{kind} to be saved names code that is sent by val"):
             unsaved.write().save(str(tmp_path / "saved"))
     assert not (tmp_path / "saved").exists()
 
@@ -90,29 +90,31 @@ def test_a_collate_of_a_notebook_makes_the_batches_of_training_and_scoring(cells
 
 
 def test_a_strategy_of_a_notebook_decides_when_the_workers_agree(cells, spark, tmp_path):
-    job, told = of_a_notebook(cells, "spark"), []
-    train(job, POINTS, folder=tmp_path / "run", engine=SparkEngine(spark), callbacks=[told.append])
-    assert sum(isinstance(event, RoundClosed) for event in told) == 4
+    job, events = notebook_job(cells, "spark"), []
+    train(
+        job, POINTS, folder=tmp_path / "run", engine=SparkEngine(spark), callbacks=[events.append]
+    )
+    assert sum(isinstance(event, RoundClosed) for event in events) == 4
 
 
 def test_the_local_engine_refuses_code_of_a_notebook_before_it_makes_a_folder(cells, tmp_path):
-    wrong = 'a job with engine="local" names code that is sent by value; got .*thrice'
-    with pytest.raises(UsageError, match=wrong):
-        train(of_a_notebook(cells, "local"), POINTS, folder=tmp_path / "run")
+    message = 'a job with engine="local" names code that is sent by value; got .*thrice'
+    with pytest.raises(UsageError, match=message):
+        train(notebook_job(cells, "local"), POINTS, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_cells_of_a_jupyter_notebook_train_and_score(notebook, executed):
-    said = executed(lambda v4: v4.new_notebook(cells=[*map(v4.new_code_cell, (notebook, FIT))]))
-    assert "right: 200" in said
+    output = executed(lambda v4: v4.new_notebook(cells=[*map(v4.new_code_cell, (notebook, FIT))]))
+    assert "right: 200" in output
 
 
 def test_code_that_uses_the_session_is_refused_before_a_run_begins(cells, spark):
     cells["session"] = spark
-    wrong = r"^asks_spark cannot be sent by value; got .*; use no Spark session, DataFrame, lock"
-    with pytest.raises(UsageError, match=wrong):
+    message = r"^asks_spark cannot be sent by value; got .*; use no Spark session, DataFrame, lock"
+    with pytest.raises(UsageError, match=message):
         check_sent(spark, {"__main__:asks_spark_12ab": cells["asks_spark"]})
 
 
@@ -129,8 +131,8 @@ def test_code_whose_helper_the_workers_lack_is_refused_before_a_run_begins(
         encoders={"x": by_value(cells["words"])},
         numWorkers=2,
     )
-    wrong = "got ModuleNotFoundError: No module named 'beside_the_notebook'; install the module"
-    with pytest.raises(NotReadyError, match=wrong):
+    message = "got ModuleNotFoundError: No module named 'beside_the_notebook'; install the module"
+    with pytest.raises(NotReadyError, match=message):
         clf.fit(table)
 
 

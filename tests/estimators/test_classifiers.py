@@ -84,8 +84,12 @@ def trained(digits):
 @pytest.fixture(scope="module")
 def points(spark):
     """Two classes that a line parts."""
-    drawn = np.random.default_rng(1).normal(size=(200, 2))
-    table = {"a": drawn[:, 0], "b": drawn[:, 1], "label": (drawn[:, 0] > 0).astype(int)}
+    coordinates = np.random.default_rng(1).normal(size=(200, 2))
+    table = {
+        "a": coordinates[:, 0],
+        "b": coordinates[:, 1],
+        "label": (coordinates[:, 0] > 0).astype(int),
+    }
     return spark.createDataFrame(pd.DataFrame(table)).repartition(2).cache()
 
 
@@ -99,8 +103,8 @@ def test_two_workers_learn_almost_what_one_learns(digits, trained):
     train, test = digits
     alone = DBNClassifier(**DIGITS | {"numWorkers": 1}).fit(train).evaluate(test)
     together = trained.evaluate(test)
-    most = max(row["count"] for row in test.groupBy("label").count().collect())
-    assert together.error < 0.2 < 1 - most / test.count()
+    largest_class = max(row["count"] for row in test.groupBy("label").count().collect())
+    assert together.error < 0.2 < 1 - largest_class / test.count()
     assert together.error < alone.error + 0.05
     assert together.interval[0] < together.error < together.interval[1]
 
@@ -131,10 +135,10 @@ def test_the_columns_agree_with_the_module(digits, trained):
 
 
 def test_bytes_and_arrays_are_scored_like_vectors(digits, trained):
-    due = trained.transform(digits[1]).select("prediction").collect()
+    expected = trained.transform(digits[1]).select("prediction").collect()
     for name in ("pixels", "list"):
         model = trained.copy({trained.featuresCol: name})
-        assert model.transform(digits[1]).select("prediction").collect() == due
+        assert model.transform(digits[1]).select("prediction").collect() == expected
 
 
 def test_a_column_without_a_name_is_left_out_and_no_row_runs_twice(digits, trained):
@@ -142,22 +146,22 @@ def test_a_column_without_a_name_is_left_out_and_no_row_runs_twice(digits, train
     assert model.transform(digits[1]).columns == [*digits[1].columns, "prediction"]
     plan = trained.transform(digits[1])._jdf.queryExecution().executedPlan().toString()
     assert plan.count("EvalPython") == 1
-    found = model.transform(digits[1]).select("prediction").collect()
-    assert found == trained.transform(digits[1]).select("prediction").collect()
+    rows = model.transform(digits[1]).select("prediction").collect()
+    assert rows == trained.transform(digits[1]).select("prediction").collect()
 
 
 def test_spark_before_arrow_udfs_scores_alike(digits, trained, monkeypatch):
     names = ("rawPrediction", "probability", "prediction")
-    due = trained.transform(digits[1]).select(*names).collect()
+    expected = trained.transform(digits[1]).select(*names).collect()
     monkeypatch.delattr("pyspark.sql.functions.arrow_udf", raising=False)
     for column in ("features", "pixels"):
         model = trained.copy({trained.featuresCol: column})
         model._score_functions = {}
-        assert model.transform(digits[1]).select(*names).collect() == due
-    few = trained.copy({trained.rawPredictionCol: "", trained.predictionCol: ""})
-    few._score_functions = {}
-    found = few.transform(digits[1]).select("probability").collect()
-    assert found == [(row.probability,) for row in due]
+        assert model.transform(digits[1]).select(*names).collect() == expected
+    probability_model = trained.copy({trained.rawPredictionCol: "", trained.predictionCol: ""})
+    probability_model._score_functions = {}
+    rows = probability_model.transform(digits[1]).select("probability").collect()
+    assert rows == [(row.probability,) for row in expected]
 
 
 def test_the_summary_tells_the_run(trained, capsys):
@@ -208,20 +212,22 @@ def test_without_num_workers_all_free_slots_train_but_no_more_than_a_batch_has_r
     spark, batch, workers
 ):
     rows = [([float(n % 7), float(n % 3)], n % 2) for n in range(80)]
-    told = []
+    events = []
     linear = {"in_features": 2, "out_features": 2}
     classifier = TorchClassifier(
-        module="torch.nn:Linear", moduleArgs=linear, batchSize=batch, callbacks=[told.append]
+        module="torch.nn:Linear", moduleArgs=linear, batchSize=batch, callbacks=[events.append]
     )
     classifier.fit(spark.createDataFrame(rows, "features array<double>, label int"))
-    assert {event.slot for event in told if isinstance(event, WorkerJoined)} == set(range(workers))
+    assert {event.slot for event in events if isinstance(event, WorkerJoined)} == set(
+        range(workers)
+    )
 
 
 def test_another_models_folder_is_refused(tmp_path, spark):
     path = str(tmp_path / "assembler")
     VectorAssembler(inputCols=["a"]).save(path)
-    wrong = r"holds no DBNClassificationModel; got .*; load it with the class that saved it"
-    with pytest.raises(CheckpointError, match=wrong):
+    message = r"holds no DBNClassificationModel; got .*; load it with the class that saved it"
+    with pytest.raises(CheckpointError, match=message):
         DBNClassificationModel.load(path)
     DBNClassifier(**DIGITS).save(str(tmp_path / "estimator"))
     with pytest.raises(CheckpointError, match=r"holds no TorchClassifier; got .*DBNClassifier"):
@@ -231,10 +237,10 @@ def test_another_models_folder_is_refused(tmp_path, spark):
 def test_a_fit_starts_from_a_saved_model(line, points, tmp_path):
     first, frame = line.stages[-1], line.stages[0].transform(points)
     first.save(str(tmp_path / "model"))
-    still = SMALL | {"maxSteps": 1, "learningRate": 1e-9, "start": str(tmp_path / "model")}
-    found = TorchClassifier(**still).fit(frame).network.tensors
+    settings = SMALL | {"maxSteps": 1, "learningRate": 1e-9, "start": str(tmp_path / "model")}
+    tensors = TorchClassifier(**settings).fit(frame).network.tensors
     for name, array in first.network.tensors.items():
-        np.testing.assert_allclose(found[name], array, rtol=1e-5)
+        np.testing.assert_allclose(tensors[name], array, rtol=1e-5)
 
 
 def test_a_module_in_a_pipeline_is_loaded_by_a_fresh_process(line, points, tmp_path):
@@ -243,9 +249,9 @@ def test_a_module_in_a_pipeline_is_loaded_by_a_fresh_process(line, points, tmp_p
     assert isinstance(
         PipelineModel.load(str(tmp_path / "line")).stages[-1], TorchClassificationModel
     )
-    fresh = [sys.executable, "-c", LOAD, str(tmp_path / "line")]
-    said = subprocess.run(fresh, capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[1.0, 0.0]"
+    command = [sys.executable, "-c", LOAD, str(tmp_path / "line")]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[1.0, 0.0]"
 
 
 def test_what_another_user_saved_calls_no_code_of_its_own(line, points, tmp_path, monkeypatch):
@@ -255,16 +261,16 @@ def test_what_another_user_saved_calls_no_code_of_its_own(line, points, tmp_path
     TorchClassifier(**SMALL).save(str(tmp_path / "estimator"))
     line.write().overwrite().save(str(tmp_path / "line"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another user"))
-    places = {
-        "model": lambda path, **how: TorchClassificationModel.load(path, **how),
-        "estimator": lambda path, **how: TorchClassifier.load(path, **how),
+    loaders = {
+        "model": lambda path, **options: TorchClassificationModel.load(path, **options),
+        "estimator": lambda path, **options: TorchClassifier.load(path, **options),
         "line": lambda path: PipelineModel.load(path),
     }
-    for name, load in places.items():
+    for name, load in loaders.items():
         with pytest.raises(UsageError, match=r"names code, and no run of yours .*torch.nn:Linear"):
             load(str(tmp_path / name))
-    assert places["model"](str(tmp_path / "model"), trust_code=True).evaluate(frame).error < 0.1
-    loaded = places["estimator"](str(tmp_path / "estimator"), trust_code=True)
+    assert loaders["model"](str(tmp_path / "model"), trust_code=True).evaluate(frame).error < 0.1
+    loaded = loaders["estimator"](str(tmp_path / "estimator"), trust_code=True)
     assert loaded.getModule() == "torch.nn:Linear"
     monkeypatch.setenv("PHOTINUS_TRUST_CODE", "1")
     assert PipelineModel.load(str(tmp_path / "line")).stages[-1].numClasses == 2
@@ -274,10 +280,10 @@ def test_a_saved_model_that_names_a_command_runs_none(line, spark, tmp_path, mon
     file, path = tmp_path / "was_run", str(tmp_path / "model")
     line.stages[-1].save(path)
     [part] = (tmp_path / "model" / "metadata").glob("part-*")
-    head = json.loads(part.read_text())
-    named = {"module": "subprocess:getoutput", "arguments": {"cmd": f"touch {file}"}}
-    head["network"]["settings"] |= named
-    part.write_text(json.dumps(head) + "\n")
+    metadata = json.loads(part.read_text())
+    settings = {"module": "subprocess:getoutput", "arguments": {"cmd": f"touch {file}"}}
+    metadata["network"]["settings"] |= settings
+    part.write_text(json.dumps(metadata) + "\n")
     (part.parent / f".{part.name}.crc").unlink()
     with pytest.raises(UsageError, match="names code, and no run of yours"):
         TorchClassificationModel.load(path)
@@ -291,9 +297,14 @@ def test_a_cross_validator_is_fitted_and_saved(points, tmp_path):
     frame = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(points)
     clf = TorchClassifier(**SMALL, runDir=str(tmp_path / "runs"))
     grid = ParamGridBuilder().addGrid(clf.learningRate, [0.1]).build()
-    judge = MulticlassClassificationEvaluator(metricName="accuracy")
+    evaluator = MulticlassClassificationEvaluator(metricName="accuracy")
     validator = CrossValidator(
-        estimator=clf, estimatorParamMaps=grid, evaluator=judge, numFolds=2, parallelism=2, seed=3
+        estimator=clf,
+        estimatorParamMaps=grid,
+        evaluator=evaluator,
+        numFolds=2,
+        parallelism=2,
+        seed=3,
     )
     chosen = validator.fit(frame)
     assert chosen.avgMetrics[0] > 0.9
@@ -301,8 +312,10 @@ def test_a_cross_validator_is_fitted_and_saved(points, tmp_path):
     assert (chosen.bestModel.summary.folder / "report.html").exists()
     assert len(list((tmp_path / "runs").iterdir())) == 3
     chosen.write().overwrite().save(str(tmp_path / "chosen"))
-    again = type(chosen).load(str(tmp_path / "chosen"))
-    assert judge.evaluate(again.transform(frame)) == judge.evaluate(chosen.transform(frame))
+    loaded = type(chosen).load(str(tmp_path / "chosen"))
+    assert evaluator.evaluate(loaded.transform(frame)) == evaluator.evaluate(
+        chosen.transform(frame)
+    )
 
 
 @pytest.mark.parametrize(
@@ -386,10 +399,10 @@ def test_bytes_without_scale_are_told_to_set_it(nothing_left, digits):
 @pytest.mark.parametrize("device", ["stand-in", ["cpu", "stand-in"]], ids=["all", "one"])
 def test_a_fit_on_the_stand_in_device_scores_as_the_processors(nothing_left, points, line, device):
     frame = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(points)
-    apart = TorchClassifier(**SMALL, device=device, activationMemory="offload").fit(frame)
+    model = TorchClassifier(**SMALL, device=device, activationMemory="offload").fit(frame)
     columns = ["a", "b", "rawPrediction"]
-    found = apart.transform(frame).select(columns).orderBy("a").collect()
-    assert found == line.transform(points).select(columns).orderBy("a").collect()
+    rows = model.transform(frame).select(columns).orderBy("a").collect()
+    assert rows == line.transform(points).select(columns).orderBy("a").collect()
 
 
 def test_a_row_of_another_size_ends_the_query_with_a_sentence(spark, trained):
@@ -402,16 +415,16 @@ def test_a_row_of_another_size_ends_the_query_with_a_sentence(spark, trained):
 
 def test_a_row_that_is_not_finite_ends_scoring_as_it_ends_measuring(spark, line):
     rows = [(1.0, 2.0, 1), (1.0, float("nan"), 0)]
-    wrong = spark.createDataFrame(rows, "a double, b double, label int")
-    told = "column features: nan at 1, expected finite numbers; mend the row, or leave it out"
+    frame = spark.createDataFrame(rows, "a double, b double, label int")
+    message = "column features: nan at 1, expected finite numbers; mend the row, or leave it out"
     assembler = line.stages[0].copy().setHandleInvalid("keep")
-    assembled = assembler.transform(wrong)
-    for ask in (
+    assembled = assembler.transform(frame)
+    for score in (
         lambda: line.stages[1].transform(assembled).collect(),
         lambda: line.stages[1].evaluate(assembled),
     ):
-        with pytest.raises(Exception, match=told):
-            ask()
+        with pytest.raises(Exception, match=message):
+            score()
 
 
 def test_a_layers_features_are_a_column(spark):
@@ -431,11 +444,11 @@ def test_a_layers_features_are_a_column(spark):
     trained = TorchClassificationModel(network)
     rows = np.random.default_rng(0).integers(0, 256, (6, 3072)).astype(np.uint8)
     frame = spark.createDataFrame([(row.tobytes(),) for row in rows], ["features"])
-    found = trained.withLayer(trained.transform(frame), "local4", "hidden").toPandas()
+    scored = trained.withLayer(trained.transform(frame), "local4", "hidden").toPandas()
     exact = replace(stage, precision="float32").build((), 3)
     exact.load(model.parameters.trained, model.parameters.floats, model.parameters.integers)
     close = {"rtol": 1e-4, "atol": 1e-5}
-    np.testing.assert_allclose(np.stack(found.hidden), exact.outputs(rows, "local4"), **close)
-    assert found.prediction.tolist() == exact.outputs(rows).argmax(1).tolist()
+    np.testing.assert_allclose(np.stack(scored.hidden), exact.outputs(rows, "local4"), **close)
+    assert scored.prediction.tolist() == exact.outputs(rows).argmax(1).tolist()
     with pytest.raises(UsageError, match="unknown layer; got 'local5'; did you mean 'local"):
         trained.withLayer(frame, "local5", "hidden")

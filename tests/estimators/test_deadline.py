@@ -9,13 +9,13 @@ from photinus.core.events import PhaseEnded, RunStarted, Warned
 pytestmark = pytest.mark.spark
 
 
-def fitted(frame, estimator):
+def fit_and_record(frame, estimator):
     events = []
     estimator.callbacks = (events.append,)
     estimator.fit(frame)
     (started,) = (e for e in events if isinstance(e, RunStarted))
-    warned = [e.text for e in events if isinstance(e, Warned)]
-    return started.workers, [e for e in events if isinstance(e, PhaseEnded)], warned
+    warnings = [e.text for e in events if isinstance(e, Warned)]
+    return started.workers, [e for e in events if isinstance(e, PhaseEnded)], warnings
 
 
 def linear(**params):
@@ -24,13 +24,13 @@ def linear(**params):
 
 
 def test_a_short_training_takes_one_task_and_reads_the_plan_once(counted, nothing_left):
-    frame, ran = counted
-    workers, (phase,), warned = fitted(frame, linear(epochs=2.0, deadlineSeconds=600.0))
+    frame, read_counts = counted
+    workers, (phase,), warnings = fit_and_record(frame, linear(epochs=2.0, deadlineSeconds=600.0))
     assert workers == 1
     assert phase.examples == 2 * 90
-    assert not any("after its deadline" in text for text in warned)
+    assert not any("after its deadline" in text for text in warnings)
     once = dict.fromkeys(range(3), 1)
-    assert ran() in (once, once | {0: 2}), "partition 0 may hold the first row"
+    assert read_counts() in (once, once | {0: 2}), "partition 0 may hold the first row"
 
 
 def test_a_belief_network_is_tried_layer_by_layer(counted):
@@ -38,7 +38,7 @@ def test_a_belief_network_is_tried_layer_by_layer(counted):
     estimator = DBNClassifier(
         hiddenSizes=[4, 3], precision="float32", numWorkers=2, numClasses=2, deadlineSeconds=600.0
     )
-    workers, phases, _ = fitted(frame, estimator)
+    workers, phases, _ = fit_and_record(frame, estimator)
     assert workers == 1
     assert len(phases) >= 3
 

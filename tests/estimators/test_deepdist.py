@@ -35,7 +35,7 @@ class Line:
         self.version += 1
 
 
-def dies(partition):
+def inject_fault(partition):
     """Faults of first attempts: killed, killed some time after its work, failed in two ways."""
     from pyspark import TaskContext
 
@@ -62,7 +62,7 @@ def test_every_update_counts_once_and_gives_the_numbers_of_the_original(
     def gradient(model, rows):
         rows = list(rows)
         partition = rows[0][0] * PARTITIONS // ROWS
-        dies(partition)
+        inject_fault(partition)
         return {
             "g": model.gradient([row for _, row in rows]),
             "from": model.version,
@@ -77,16 +77,16 @@ def test_every_update_counts_once_and_gives_the_numbers_of_the_original(
         order.append((update["partition"], update["from"]))
 
     with DeepDist(model, folder=tmp_path) as dd:
-        counted = dd.train(rdd, gradient, descent, epochs=3)
+        summary = dd.train(rdd, gradient, descent, epochs=3)
         assert dd.model is model
-    assert counted.updates == model.version == 3 * PARTITIONS
+    assert summary.updates == model.version == 3 * PARTITIONS
     assert sorted(partition for partition, _ in order) == sorted(3 * [*range(PARTITIONS)])
     assert audit(tmp_path / "ledger.jsonl").is_exact
     # the original's own arithmetic, in the order in which the updates came
-    twin, old = Line(), Line()
+    twin, stale = Line(), Line()
     for partition, version in order:
-        old.w = points[version]
-        twin.descend(old.gradient(np.array_split(DATA, PARTITIONS)[partition]))
+        stale.w = points[version]
+        twin.descend(stale.gradient(np.array_split(DATA, PARTITIONS)[partition]))
     assert np.array_equal(twin.w, model.w)
 
 
@@ -105,48 +105,48 @@ def test_a_worker_that_holds_the_model_gets_the_rows_that_moved_and_computes_wit
         from photinus.estimators import deepdist
 
         [row] = rows
-        [held] = deepdist._newest_by_call.values()
-        whole = model.table.tobytes() == held["attributes"]["table"].tobytes()
-        told = {"steps": model.steps, "sum": float(model.table.sum()), "whole": whole}
+        [state] = deepdist._newest_by_call.values()
+        whole = model.table.tobytes() == state["attributes"]["table"].tobytes()
+        report = {"steps": model.steps, "sum": float(model.table.sum()), "whole": whole}
         model.table += 1  # of this copy: no later partition sees it
-        moved = np.zeros_like(model.table)
-        moved[[row, 4000 + row]] = row + 1
-        return {**told, "moved": moved}
+        change = np.zeros_like(model.table)
+        change[[row, 4000 + row]] = row + 1
+        return {**report, "moved": change}
 
-    sums, told = [0.0], []
+    sums, reports = [0.0], []
 
     def descent(model, update):
         model.table += update.pop("moved")
         model.steps += 1
         sums.append(float(model.table.sum()))
-        told.append(update)
+        reports.append(update)
 
     model = Embeddings()
     with DeepDist(model) as dd:
-        counted = dd.train(rdd, gradient, descent, epochs=2)
+        summary = dd.train(rdd, gradient, descent, epochs=2)
     # two processes, of which each gets the whole table once; a row of 0 or that stayed never moves
-    assert counted.bytes_received < counted.updates * 1000
-    assert counted.bytes_sent < model.table.nbytes + counted.updates * 2000
+    assert summary.bytes_received < summary.updates * 1000
+    assert summary.bytes_sent < model.table.nbytes + summary.updates * 2000
     assert model.steps == 2 * PARTITIONS
-    assert all(update["whole"] and update["sum"] == sums[update["steps"]] for update in told)
+    assert all(update["whole"] and update["sum"] == sums[update["steps"]] for update in reports)
     assert model.table.sum() == 2 * 2 * 8 * sum(range(1, PARTITIONS + 1))
 
 
 def test_what_is_sent_shrinks_to_the_rows_that_moved_since():
     model = Embeddings()
-    rule = _ModelServer(model, lambda model, update: model.table.__setitem__(update, 1.5))
-    whole = rule.state(0)
+    server = _ModelServer(model, lambda model, update: model.table.__setitem__(update, 1.5))
+    first_state = server.state(0)
     model.table += 1.0
-    rule.take([[3]])
-    assert rule.state(0).nbytes > model.table.nbytes
-    rule.take([[4]])
-    rule.take([[9]])
-    held = unpacked(whole)
-    assert held["version"] == 1
-    held = unpacked(rule.state(2), unpacked(rule.state(0)))
-    assert held["attributes"]["table"].tobytes() == model.table.tobytes()
-    assert rule.state(2).nbytes < 1000
-    assert rule.state(4).nbytes < rule.state(2).nbytes
+    server.take([[3]])
+    assert server.state(0).nbytes > model.table.nbytes
+    server.take([[4]])
+    server.take([[9]])
+    state = unpacked(first_state)
+    assert state["version"] == 1
+    state = unpacked(server.state(2), unpacked(server.state(0)))
+    assert state["attributes"]["table"].tobytes() == model.table.tobytes()
+    assert server.state(2).nbytes < 1000
+    assert server.state(4).nbytes < server.state(2).nbytes
 
 
 @pytest.mark.spark
@@ -212,9 +212,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_wrong_is_one_sentence_and_nothing_is_left_running(spark, nothing_left, rdd, case):
     gradient, descent, kind, sentence = CASES[case]
-    with pytest.raises(kind, match=sentence) as told, DeepDist(Line()) as dd:
+    with pytest.raises(kind, match=sentence) as failure, DeepDist(Line()) as dd:
         dd.train(rdd, gradient, descent)
-    _, *trace = str(told.value).splitlines()
+    _, *trace = str(failure.value).splitlines()
     assert bool(trace) == (case == "a gradient that fails"), "the user's own traceback"
 
 
@@ -224,9 +224,9 @@ def test_a_module_that_workers_lack_is_named(spark, nothing_left, rdd, tmp_path,
     monkeypatch.syspath_prepend(str(tmp_path))
     module = importlib.import_module("only_in_the_driver")
     monkeypatch.setattr(sys, "path", sys.path[1:])
-    with DeepDist(Line()) as dd, pytest.raises(NotReadyError) as told:
+    with DeepDist(Line()) as dd, pytest.raises(NotReadyError) as caught:
         dd.train(rdd, module.gradient, breaks)
-    sentence = str(told.value)
+    sentence = str(caught.value)
     assert sentence.startswith("gradient cannot be loaded on a worker; got ModuleNotFoundError")
     assert "addPyFile" in sentence
 
@@ -237,11 +237,11 @@ def test_empty_and_endless_updates_are_counted_and_not_applied(rdd):
         first = next(rows)[0]
         return None if first == 0 else {"g": np.array([np.nan if first == 10 else 1.0])}
 
-    seen = []
+    updates = []
     with DeepDist(Line()) as dd:
-        counted = dd.train(rdd, gradient, lambda model, update: seen.append(update["g"][0]))
-    assert (counted.updates, counted.empty, counted.refused) == (4, 1, (1,))
-    assert seen == [1.0] * 4
+        summary = dd.train(rdd, gradient, lambda model, update: updates.append(update["g"][0]))
+    assert (summary.updates, summary.empty, summary.refused) == (4, 1, (1,))
+    assert updates == [1.0] * 4
 
 
 def test_the_server_lives_within_the_with():

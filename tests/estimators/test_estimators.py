@@ -44,15 +44,15 @@ from photinus.run.train import train
 
 pytestmark = pytest.mark.spark
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 QUICK = {"numWorkers": 2, "batchSize": 16, "learningRate": 0.1}
 LINEAR = {"module": "torch.nn:Linear", **QUICK}
 ROWS = 160
 
 
 @pytest.fixture(scope="module", autouse=True)
-def sent(spark):
-    path = HERE.parent / "run" / "own.py"
+def own_module(spark):
+    path = FOLDER.parent / "run" / "own.py"
     spark.sparkContext.addPyFile(str(path))
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(path.parent))
@@ -65,12 +65,12 @@ def table(spark):
     """Four features, a number that they tell, its class, and two labels."""
     x = np.random.default_rng(0).normal(size=(ROWS, 4)).round(3)
     number = x @ [1.0, -2.0, 0.5, 0.0]
-    both = np.stack([number > 0, x[:, 3] > 0], 1).astype(float)
+    two_labels = np.stack([number > 0, x[:, 3] > 0], 1).astype(float)
     table = {
         "features": list(x),
         "number": number,
         "label": (number > 0).astype(int),
-        "both": list(both),
+        "both": list(two_labels),
         "a": np.where(np.arange(ROWS) % 9 == 0, np.nan, x[:, 0]),
         "b": x[:, 1],
     }
@@ -92,36 +92,36 @@ def numbers(table):
 def test_a_regression_predicts_and_is_measured_as_scikit_learn_does(table, numbers, tmp_path):
     assert type(numbers) is TorchRegressionModel
     scored = numbers.transform(table).select("number", "prediction").toPandas()
-    found = numbers.evaluate(table)
-    assert found.metrics["r2"] == pytest.approx(r2_score(scored.number, scored.prediction))
-    assert found.metrics["mae"] == pytest.approx(
+    evaluation = numbers.evaluate(table)
+    assert evaluation.metrics["r2"] == pytest.approx(r2_score(scored.number, scored.prediction))
+    assert evaluation.metrics["mae"] == pytest.approx(
         mean_absolute_error(scored.number, scored.prediction)
     )
-    judge = RegressionEvaluator(labelCol="number", metricName="rmse")
-    assert found.metrics["rmse"] == pytest.approx(judge.evaluate(numbers.transform(table)))
-    assert found.metrics["r2"] > 0.99
-    assert str(found).startswith("rmse 0.")
+    evaluator = RegressionEvaluator(labelCol="number", metricName="rmse")
+    assert evaluation.metrics["rmse"] == pytest.approx(evaluator.evaluate(numbers.transform(table)))
+    assert evaluation.metrics["r2"] > 0.99
+    assert str(evaluation).startswith("rmse 0.")
     numbers.save(str(tmp_path / "model"))
-    again = TorchRegressionModel.load(str(tmp_path / "model"))
-    assert again.predict(np.ones(4)) == numbers.predict(np.ones(4)) == pytest.approx(-0.5, abs=0.1)
+    loaded = TorchRegressionModel.load(str(tmp_path / "model"))
+    assert loaded.predict(np.ones(4)) == numbers.predict(np.ones(4)) == pytest.approx(-0.5, abs=0.1)
 
 
 def test_the_params_of_an_estimator_are_those_of_its_model_and_of_the_saved_one(table, tmp_path):
     regressor = TorchRegressor(**linear(1), labelCol="number")
     model = regressor.fit(table)
     model.save(str(tmp_path / "model"))
-    for one in (model, TorchRegressionModel.load(str(tmp_path / "model"))):
-        assert one.uid == regressor.uid
-        assert one.transform(table, {regressor.predictionCol: "zz"}).columns[-1] == "zz"
-        assert one.getOrDefault(regressor.labelCol) == "number"
+    for trained in (model, TorchRegressionModel.load(str(tmp_path / "model"))):
+        assert trained.uid == regressor.uid
+        assert trained.transform(table, {regressor.predictionCol: "zz"}).columns[-1] == "zz"
+        assert trained.getOrDefault(regressor.labelCol) == "number"
 
 
 def test_a_model_is_a_function_of_sql(spark, table, numbers):
     numbers.registerFunction("estimated", spark)
     table.createOrReplaceTempView("estimated_rows")
-    said = spark.sql("SELECT estimated(features).prediction AS said, * FROM estimated_rows")
-    due = numbers.transform(said)
-    assert due.where(F.abs(F.col("said") - F.col("prediction")) > 1e-6).count() == 0
+    estimates = spark.sql("SELECT estimated(features).prediction AS said, * FROM estimated_rows")
+    scored = numbers.transform(estimates)
+    assert scored.where(F.abs(F.col("said") - F.col("prediction")) > 1e-6).count() == 0
 
 
 def test_an_onnx_file_scores_as_the_model_does(table, numbers, tmp_path):
@@ -138,43 +138,43 @@ def test_rows_with_several_labels_are_learnt_and_measured(table):
     model = clf.setMetrics(["f1"]).fit(table)
     assert type(model) is TorchMultiLabelModel
     scored = model.transform(table).toPandas()
-    said, true = np.stack(scored.prediction), np.stack(scored.both)
-    assert (said == true).mean() > 0.9
+    predictions, true = np.stack(scored.prediction), np.stack(scored.both)
+    assert (predictions == true).mean() > 0.9
     chances = np.stack([row.toArray() for row in scored.probability])
-    assert ((chances > 0.5) == said).all()
+    assert ((chances > 0.5) == predictions).all()
     assert model.evaluate(table).metrics["f1"] == pytest.approx(
-        f1_score(true, said, average="macro")
+        f1_score(true, predictions, average="macro")
     )
 
 
 def test_evaluate_tells_a_metric_of_ones_own_that_fit_was_given(table, caplog):
     regressor = TorchRegressor(**linear(1), labelCol="number", metrics=["own:near"])
     model = regressor.fit(table)
-    scored, found = model.transform(table).toPandas(), model.evaluate(table)
+    scored, evaluation = model.transform(table).toPandas(), model.evaluate(table)
     near = ((scored.prediction - scored.number).abs() < 0.5).mean()
-    assert found.metrics["own:near"] == pytest.approx(near)
+    assert evaluation.metrics["own:near"] == pytest.approx(near)
     assert "leaves metrics" not in caplog.text
 
 
 @pytest.mark.parametrize("loss", ["binary_cross_entropy", "own:labelled"])
 def test_each_label_of_several_is_counted_whatever_the_loss(table, loss):
     model = TorchClassifier(**linear(2), labelCol="both", loss=loss, epochs=2).fit(table)
-    scored, found = model.transform(table).toPandas(), model.evaluate(table)
-    said, true = np.stack(scored.prediction), np.stack(scored.both)
-    tables = multilabel_confusion_matrix(true, said)  # [L, 2, 2]
-    assert found.labels == [[t[1, 1], t[0, 1], t[1, 0], t[0, 0]] for t in tables]
-    assert "true positives" in str(found)
+    scored, evaluation = model.transform(table).toPandas(), model.evaluate(table)
+    predictions, true = np.stack(scored.prediction), np.stack(scored.both)
+    tables = multilabel_confusion_matrix(true, predictions)  # [L, 2, 2]
+    assert evaluation.labels == [[t[1, 1], t[0, 1], t[1, 0], t[0, 0]] for t in tables]
+    assert "true positives" in str(evaluation)
     with pytest.raises(UsageError, match="read labels, the counts of each label"):
-        _ = found.error
+        _ = evaluation.error
 
 
 def test_one_output_tells_two_classes_apart(table):
     clf = TorchClassifier(**linear(1), loss="binary_cross_entropy", epochs=5)
     model = clf.fit(table)
     scored = model.transform(table).withColumn("p", vector_to_array("probability")).toPandas()
-    found = model.evaluate(table)
-    assert found.confusion == confusion_matrix(scored.label, scored.prediction).tolist()
-    assert found.interval[0] <= found.error < found.interval[1]
+    evaluation = model.evaluate(table)
+    assert evaluation.confusion == confusion_matrix(scored.label, scored.prediction).tolist()
+    assert evaluation.interval[0] <= evaluation.error < evaluation.interval[1]
     np.testing.assert_allclose(np.stack(scored.p).sum(1), 1.0)
     assert ((np.stack(scored.p)[:, 1] > 0.5) == scored.prediction).all()
 
@@ -182,11 +182,11 @@ def test_one_output_tells_two_classes_apart(table):
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_a_classifier_under_a_loss_of_ones_own_has_its_error_and_confusion(table, outputs):
     model = TorchClassifier(**linear(outputs), loss="own:focal", epochs=5).fit(table)
-    scored, found = model.transform(table).toPandas(), model.evaluate(table)
-    assert found.confusion == confusion_matrix(scored.label, scored.prediction).tolist()
-    assert found.error == pytest.approx((scored.label != scored.prediction).mean())
-    assert found.interval[0] <= found.error < found.interval[1]
-    assert str(found).startswith("error ")
+    scored, evaluation = model.transform(table).toPandas(), model.evaluate(table)
+    assert evaluation.confusion == confusion_matrix(scored.label, scored.prediction).tolist()
+    assert evaluation.error == pytest.approx((scored.label != scored.prediction).mean())
+    assert evaluation.interval[0] <= evaluation.error < evaluation.interval[1]
+    assert str(evaluation).startswith("error ")
 
 
 def test_labels_that_are_smoothed_away_tell_no_classes_apart(table):
@@ -196,8 +196,8 @@ def test_labels_that_are_smoothed_away_tell_no_classes_apart(table):
 
 
 def test_a_memory_format_reaches_the_module_in_training(table):
-    how = {"reads": "own:images", "memoryFormat": "channels_last"}
-    model = TorchClassifier(module="own:LastChannels", **how, **QUICK).fit(table)
+    settings = {"reads": "own:images", "memoryFormat": "channels_last"}
+    model = TorchClassifier(module="own:LastChannels", **settings, **QUICK).fit(table)
     assert model.evaluate(table).examples == ROWS
 
 
@@ -229,8 +229,8 @@ def test_an_autoencoder_gives_its_codes_and_its_error(table):
         np.testing.assert_allclose(
             np.stack(coded.codes), module.encoder(rows), rtol=1e-4, atol=1e-6
         )
-        apart = torch.nn.functional.mse_loss(module(rows), rows)
-    assert coder.evaluate(table).metrics["loss"] == pytest.approx(float(apart), rel=1e-5)
+        loss = torch.nn.functional.mse_loss(module(rows), rows)
+    assert coder.evaluate(table).metrics["loss"] == pytest.approx(float(loss), rel=1e-5)
 
 
 def test_a_loss_of_ones_own_ranks(table):
@@ -240,7 +240,7 @@ def test_a_loss_of_ones_own_ranks(table):
 
 
 def test_a_model_of_ones_own_trains_and_scores(table):
-    mine = TorchEstimator(
+    estimator = TorchEstimator(
         module="own:Mean",
         moduleArgs={"width": 4},
         labelCol="number",
@@ -248,29 +248,29 @@ def test_a_model_of_ones_own_trains_and_scores(table):
         epochs=20,
         **QUICK,
     )
-    model = mine.fit(table)
+    model = estimator.fit(table)
     assert model.transform(table).corr("prediction", "number") > 0.99
 
 
 def test_rows_that_a_column_sets_aside_are_measured_on_and_not_trained_on(table, caplog):
     """They are of another line: whoever trains on them, or on others measures, is found out."""
-    away = F.col("number") + F.when(F.col("b") > 0, 100).otherwise(0)
-    marked = table.withColumn("number", away).withColumn("aside", F.col("b") > 0)
-    seen = []
+    shifted = F.col("number") + F.when(F.col("b") > 0, 100).otherwise(0)
+    marked = table.withColumn("number", shifted).withColumn("aside", F.col("b") > 0)
+    events = []
     regressor = TorchRegressor(
         **linear(1), labelCol="number", validationIndicatorCol="aside", patience=1, epochs=3
     )
-    regressor.callbacks = (seen.append,)
+    regressor.callbacks = (events.append,)
     model = regressor.fit(marked)
-    found = model.evaluate(marked.where("not aside")).metrics
-    assert found["rmse"] < 10
-    measured = [event for event in seen if isinstance(event, Evaluated)]
+    metrics = model.evaluate(marked.where("not aside")).metrics
+    assert metrics["rmse"] < 10
+    measured = [event for event in events if isinstance(event, Evaluated)]
     assert {event.examples for event in measured} == {marked.where("aside").count()}
     assert all(event.metrics["loss"] > 1000 for event in measured)
     model.setMetrics(["mae", "own:apart"])
     assert "mae" in model.evaluate(marked).metrics
-    said = "evaluate leaves metrics of your own out that fit was not given; got own:apart"
-    assert said in caplog.text
+    message = "evaluate leaves metrics of your own out that fit was not given; got own:apart"
+    assert message in caplog.text
 
 
 def test_a_layer_of_a_deep_belief_network_is_a_column(table):
@@ -278,19 +278,19 @@ def test_a_layer_of_a_deep_belief_network_is_a_column(table):
         hiddenSizes=[5], preTrainEpochs=1, fineTuneEpochs=1, precision="float32", numWorkers=2
     )
     model = dbn.fit(table.withColumn("features", F.transform("features", lambda x: x / 8 + 0.5)))
-    found = model.withLayer(table, "1", "hidden").toPandas()
-    rows = torch.tensor(np.stack(found.features), dtype=torch.float32)
+    scored = model.withLayer(table, "1", "hidden").toPandas()
+    rows = torch.tensor(np.stack(scored.features), dtype=torch.float32)
     np.testing.assert_allclose(
-        np.stack(found.hidden), model.module()[:2](rows).detach(), rtol=1e-4, atol=1e-6
+        np.stack(scored.hidden), model.module()[:2](rows).detach(), rtol=1e-4, atol=1e-6
     )
     with pytest.raises(UsageError, match="unknown layer; got '9'"):
         model.withLayer(table, "9", "hidden")
 
 
 def test_two_params_are_chosen_between_behind_stages_that_clean(table):
-    gaps = Imputer(inputCols=["a", "b"], outputCols=["a", "b"])
-    joined = VectorAssembler(inputCols=["a", "b"], outputCol="joined")
-    scaled = StandardScaler(inputCol="joined", outputCol="scaled")
+    imputer = Imputer(inputCols=["a", "b"], outputCols=["a", "b"])
+    assembler = VectorAssembler(inputCols=["a", "b"], outputCol="joined")
+    scaler = StandardScaler(inputCol="joined", outputCol="scaled")
     regressor = TorchRegressor(
         module="torch.nn:Linear",
         moduleArgs={"in_features": 2, "out_features": 1},
@@ -302,17 +302,17 @@ def test_two_params_are_chosen_between_behind_stages_that_clean(table):
     rate, batch = regressor.learningRate, regressor.batchSize
     grid = [{rate: 1e-5, batch: 160}, {rate: 0.2, batch: 16}]
     validator = CrossValidator(
-        estimator=Pipeline(stages=[gaps, joined, scaled, regressor]),
+        estimator=Pipeline(stages=[imputer, assembler, scaler, regressor]),
         estimatorParamMaps=grid,
         evaluator=RegressionEvaluator(labelCol="number"),
         numFolds=2,
         seed=1,
     )
-    chosen = validator.fit(table)
-    assert chosen.avgMetrics[1] < chosen.avgMetrics[0]
-    fitted = chosen.bestModel.stages[-1].network.settings
-    assert (fitted["batch_size"], fitted["lr"]["points"][1][1]) == (16, 0.2)
-    assert chosen.transform(table).corr("prediction", "number") > 0.9
+    validated = validator.fit(table)
+    assert validated.avgMetrics[1] < validated.avgMetrics[0]
+    settings = validated.bestModel.stages[-1].network.settings
+    assert (settings["batch_size"], settings["lr"]["points"][1][1]) == (16, 0.2)
+    assert validated.transform(table).corr("prediction", "number") > 0.9
 
 
 def test_what_a_fit_brings_to_the_driver_does_not_grow_with_the_rows(spark, table):
@@ -326,14 +326,14 @@ def test_what_a_fit_brings_to_the_driver_does_not_grow_with_the_rows(spark, tabl
         return sum(stages.apply(i).resultSize() for i in range(stages.size()))
 
     regressor = TorchRegressor(**linear(1), labelCol="number")
-    found = []
+    sizes = []
     for times in (1, 100):
         many = table.crossJoin(spark.range(times)).select("features", "number")
         before = result_bytes()
         regressor.copy({regressor.batchSize: 16 * times}).fit(many)
-        found.append(result_bytes() - before)
-    assert 20 * found[1] < 100 * ROWS * 5 * 8, found
-    assert found[1] < 2 * found[0], found
+        sizes.append(result_bytes() - before)
+    assert 20 * sizes[1] < 100 * ROWS * 5 * 8, sizes
+    assert sizes[1] < 2 * sizes[0], sizes
 
 
 def test_the_tutorials_recipe_trains_by_the_estimator_to_the_bits_of_its_job(spark, tmp_path):

@@ -31,15 +31,15 @@ QUICK = {"batchSize": 8, "epochs": 1, "numWorkers": 2, "learningRate": 0.01}
 
 
 @pytest.fixture(scope="module")
-def sent(spark):
+def session(spark):
     spark.sparkContext.addPyFile(str(Path(__file__).with_name("nets_of_inputs.py")))
     return spark
 
 
 def image(i, size=(4, 3)):
-    out = io.BytesIO()
-    Image.new("RGB", size, (i, 2 * i, 3 * i)).save(out, "PNG")
-    return out.getvalue()
+    file = io.BytesIO()
+    Image.new("RGB", size, (i, 2 * i, 3 * i)).save(file, "PNG")
+    return file.getvalue()
 
 
 def image_row(i):
@@ -65,15 +65,15 @@ VALUES = {
 
 
 @pytest.fixture(scope="module")
-def frame(sent):
+def frame(session):
     rows = [Row(**{name: value(i) for name, value in VALUES.items()}) for i in range(40)]
-    return sent.createDataFrame(rows).repartition(2).cache()
+    return session.createDataFrame(rows).repartition(2).cache()
 
 
-def trained(frame, module, arguments=None, **params):
+def train_classifier(frame, module, arguments=None, **params):
     settings = QUICK | params
-    made = TorchClassifier(module=f"{NETS}:{module}", moduleArgs=arguments or {}, **settings)
-    return made.fit(frame)
+    classifier = TorchClassifier(module=f"{NETS}:{module}", moduleArgs=arguments or {}, **settings)
+    return classifier.fit(frame)
 
 
 def test_a_column_of_each_kind_reaches_forward_in_training_and_scoring(frame):
@@ -82,44 +82,44 @@ def test_a_column_of_each_kind_reaches_forward_in_training_and_scoring(frame):
     inputs = {name: name for name in (*of_any_length, *names)}
     inputs |= {"vector": "sparse", "pair": ["whole", "number"]}
     encoders = {"png": "image", "text": f"{NETS}:letters"}
-    model = trained(frame, "All", inputs=inputs, encoders=encoders, weightCol="weight")
+    model = train_classifier(frame, "All", inputs=inputs, encoders=encoders, weightCol="weight")
     assert model.transform(frame).where("prediction >= 0").count() == 40
 
 
 def test_an_encoder_may_return_several_inputs(frame):
     encoders = {"t": f"{NETS}:worded"}
-    model = trained(frame, "Bag", {"others": 1}, inputs={"t": "text"}, encoders=encoders)
+    model = train_classifier(frame, "Bag", {"others": 1}, inputs={"t": "text"}, encoders=encoders)
     assert model.transform(frame).count() == 40
 
 
-def test_two_inputs_learn_what_neither_tells_alone_and_keep_it_when_saved(sent, tmp_path):
+def test_two_inputs_learn_what_neither_tells_alone_and_keep_it_when_saved(session, tmp_path):
     rng = np.random.default_rng(0)
     rows = []
     for i in range(600):
         tokens = rng.integers(0, 25, rng.integers(1, 12)) + 25 * (i % 2)
         rows.append(([int(t) for t in tokens], float(i // 2 % 2), (i % 2) & (i // 2 % 2)))
-    frame = sent.createDataFrame(rows, "ids array<int>, amount double, label int")
-    tuned = {"epochs": 15, "learningRate": 0.05, "batchSize": 32, "moduleArgs": {"others": 1}}
+    frame = session.createDataFrame(rows, "ids array<int>, amount double, label int")
+    settings = {"epochs": 15, "learningRate": 0.05, "batchSize": 32, "moduleArgs": {"others": 1}}
     inputs = {"tokens": "ids", "price": "amount"}
-    clf = TorchClassifier(module=f"{NETS}:Bag", inputs=inputs, numWorkers=2, **tuned)
+    clf = TorchClassifier(module=f"{NETS}:Bag", inputs=inputs, numWorkers=2, **settings)
     model = clf.fit(frame)
     assert model.evaluate(frame).error < 0.05, "either input alone leaves an error of a quarter"
-    said = [row.prediction for row in model.transform(frame).collect()]
+    predictions = [row.prediction for row in model.transform(frame).collect()]
     path = str(tmp_path / "model")
     model.write().save(path)
     loaded = TorchClassificationModel.load(path)
-    assert [row.prediction for row in loaded.transform(frame).collect()] == said
+    assert [row.prediction for row in loaded.transform(frame).collect()] == predictions
 
 
 @pytest.mark.timeout(900)  # 20 s on a quiet machine, 260 s on one with three times the work
-def test_an_lstm_on_ragged_sequences_is_as_good_as_a_plain_loop(sent):
+def test_an_lstm_on_ragged_sequences_is_as_good_as_a_plain_loop(session):
     from nets_of_inputs import Sequences
 
     rng = np.random.default_rng(0)
     rows = [rng.integers(1, 20, rng.integers(2, 13)) for _ in range(1600)]
     labels = [int(row[0] >= 10) for row in rows]
     pairs = [(row.tolist(), label) for row, label in zip(rows, labels, strict=True)]
-    frame = sent.createDataFrame(pairs, "ids array<int>, label int")
+    frame = session.createDataFrame(pairs, "ids array<int>, label int")
     train, test = frame.limit(1200), frame.offset(1200)
     clf = TorchClassifier(
         module=f"{NETS}:Sequences",
@@ -128,12 +128,12 @@ def test_an_lstm_on_ragged_sequences_is_as_good_as_a_plain_loop(sent):
         learningRate=0.01,
         numWorkers=2,
     )
-    ours = clf.fit(train).evaluate(test)
+    evaluation = clf.fit(train).evaluate(test)
     torch.manual_seed(0)
     net = Sequences()
     steps = 10 * -(-1200 // 32)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
-    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
 
     def batch(index):
         longest = max(len(rows[i]) for i in index)
@@ -147,12 +147,12 @@ def test_an_lstm_on_ragged_sequences_is_as_good_as_a_plain_loop(sent):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(*batch(order[start : start + 32])).backward()
             optimizer.step()
-            falling.step()
+            scheduler.step()
     outputs, expected = batch(range(1200, 1600))
-    plain = float((outputs.argmax(1) != expected).float().mean())
-    assert ours.examples == 400
-    assert plain < 0.1, "the task can be learnt"
-    assert ours.error <= plain + 0.01
+    plain_error = float((outputs.argmax(1) != expected).float().mean())
+    assert evaluation.examples == 400
+    assert plain_error < 0.1, "the task can be learnt"
+    assert evaluation.error <= plain_error + 0.01
 
 
 def test_weights_and_several_labels_reach_the_loss(frame, tmp_path):
@@ -171,59 +171,60 @@ def test_weights_and_several_labels_reach_the_loss(frame, tmp_path):
         ),
         workers=2,
     )
-    given = frame.withColumn("seen", (F.col("label") == 0).cast("int"))
+    labelled = frame.withColumn("seen", (F.col("label") == 0).cast("int"))
     wrong = F.when(F.col("label") == 0, 1.0).otherwise(100.0)
-    given = given.withColumn("first", wrong).withColumn("second", -wrong)
-    outcome = train(job, given, folder=tmp_path / "run")
+    labelled = labelled.withColumn("first", wrong).withColumn("second", -wrong)
+    outcome = train(job, labelled, folder=tmp_path / "run")
     tokens = torch.ones(1, 1, dtype=torch.int64)
-    said = outcome.model()(tokens=tokens, mask=tokens > 0).detach().numpy()
-    np.testing.assert_allclose(said, [[1.0, -1.0]], atol=0.2)
+    outputs = outcome.model()(tokens=tokens, mask=tokens > 0).detach().numpy()
+    np.testing.assert_allclose(outputs, [[1.0, -1.0]], atol=0.2)
 
 
 def test_two_towers_learn_from_an_items_number_and_its_share_in_two_columns(frame):
     item, share = F.col("whole") % 4, F.lit(math.log(1 / 4))
-    made = TorchEstimator(
+    estimator = TorchEstimator(
         module=f"{NETS}:Towers",
         inputs={"whole": "whole", "item": "item"},
         labelCol=["item", "log_share"],
         loss="in_batch",
         **QUICK | {"batchSize": 32, "epochs": 40, "learningRate": 0.05},
     )
-    module = made.fit(frame.withColumn("item", item).withColumn("log_share", share)).module()
+    module = estimator.fit(frame.withColumn("item", item).withColumn("log_share", share)).module()
     scores = module.users.weight @ module.items.weight.T  # [users, items]
     assert scores.argmax(1).tolist() == [user % 4 for user in range(40)]
 
 
-def test_a_language_model_learns_the_next_token_of_its_one_input(sent):
+def test_a_language_model_learns_the_next_token_of_its_one_input(session):
     import nets_of_inputs as nets
 
     rows = [([(start + n) % 8 for n in range(6)],) for start in range(64)]
-    frame = sent.createDataFrame(rows, "ids array<int>")
-    tuned = QUICK | {"epochs": 40, "learningRate": 0.1, "labelCol": ""}
-    made = TorchEstimator(
+    frame = session.createDataFrame(rows, "ids array<int>")
+    settings = QUICK | {"epochs": 40, "learningRate": 0.1, "labelCol": ""}
+    estimator = TorchEstimator(
         module=nets.NextToken,
         inputs={"tokens": "ids"},
         loss=nets.next_token,
         optimizer=torch.optim.Adam,
-        **tuned,
+        **settings,
     )
-    model = made.fit(frame)
-    assert made.getOptimizer() == "adam"
+    model = estimator.fit(frame)
+    assert estimator.getOptimizer() == "adam"
     assert model.evaluate(frame).metrics["loss"] < 0.05
     scores = np.array([row.prediction for row in model.transform(frame).collect()])
     ids = np.array([row[0] for row in rows])
-    said = scores.reshape(64, 6, 8)[:, :-1].argmax(2)  # outputs of several dimensions come flat
-    assert sorted(map(tuple, said)) == sorted(map(tuple, ids[:, 1:]))
+    # outputs of several dimensions come flat
+    predicted = scores.reshape(64, 6, 8)[:, :-1].argmax(2)
+    assert sorted(map(tuple, predicted)) == sorted(map(tuple, ids[:, 1:]))
 
 
 def test_without_labels_a_loss_of_ones_own_gets_all_inputs_by_name(frame):
     inputs = {"one": "number", "other": "other"}
     settings = QUICK | {"labelCol": "", "epochs": 30, "learningRate": 0.05, "inputs": inputs}
-    made = TorchEstimator(module=f"{NETS}:Apart", loss=f"{NETS}:apart", **settings)
+    trained = TorchEstimator(module=f"{NETS}:Apart", loss=f"{NETS}:apart", **settings)
     untrained = TorchEstimator(
         module=f"{NETS}:Apart", loss=f"{NETS}:apart", **settings | {"learningRate": 1e-9}
     )
-    first, last = (m.fit(frame).evaluate(frame).metrics["loss"] for m in (untrained, made))
+    first, last = (m.fit(frame).evaluate(frame).metrics["loss"] for m in (untrained, trained))
     assert last < first / 2
     with pytest.raises(
         UsageError, match="a loss of your own alone, and of no metric; got loss mse"
@@ -231,20 +232,20 @@ def test_without_labels_a_loss_of_ones_own_gets_all_inputs_by_name(frame):
         TorchEstimator(module=f"{NETS}:Apart", **settings).fit(frame)
 
 
-def test_labels_may_be_as_many_as_a_loss_of_ones_own_reads(sent):
+def test_labels_may_be_as_many_as_a_loss_of_ones_own_reads(session):
     rng = np.random.default_rng(0)
     rows = [(row.tolist(), (row * 3).astype(int).tolist()) for row in rng.random((200, 4))]
-    frame = sent.createDataFrame(rows, "x array<float>, y array<int>")
+    frame = session.createDataFrame(rows, "x array<float>, y array<int>")
     settings = QUICK | {"epochs": 60, "learningRate": 0.2, "featuresCol": "x", "labelCol": "y"}
     model = TorchEstimator(module=f"{NETS}:Spots", loss=f"{NETS}:by_spot", **settings).fit(frame)
     assert model.evaluate(frame).metrics["loss"] < 0.6, "chance is 1.1"
     assert len(model.transform(frame).first().prediction) == 12
 
 
-def test_a_module_of_two_heads_is_trained_by_a_loss_of_both(sent):
+def test_a_module_of_two_heads_is_trained_by_a_loss_of_both(session):
     rng = np.random.default_rng(0)
     rows = [(x.tolist(), [float(x.sum()), float(x[0] > 0.5)]) for x in rng.random((200, 4))]
-    frame = sent.createDataFrame(rows, "x array<float>, y array<float>")
+    frame = session.createDataFrame(rows, "x array<float>, y array<float>")
     settings = QUICK | {"epochs": 40, "learningRate": 0.1, "featuresCol": "x", "labelCol": "y"}
     model = TorchEstimator(module=f"{NETS}:Heads", loss=f"{NETS}:of_heads", **settings).fit(frame)
     assert model.evaluate(frame).metrics["loss"] < 0.6
@@ -252,8 +253,8 @@ def test_a_module_of_two_heads_is_trained_by_a_loss_of_both(sent):
     outputs = model.module()(torch.tensor([row.x]))
     expected = torch.cat([outputs["price"], outputs["kind"]], 1)[0].tolist()
     np.testing.assert_allclose(row.prediction, expected, rtol=1e-5)
-    said = "several outputs are for a loss of your own alone, .* got loss mse, dict"
-    with pytest.raises(UsageError, match=said):
+    message = "several outputs are for a loss of your own alone, .* got loss mse, dict"
+    with pytest.raises(UsageError, match=message):
         TorchEstimator(module=f"{NETS}:Heads", **settings).fit(frame)
     kinds = frame.withColumn("y", F.col("y")[1])
     clf = TorchClassifier(module=f"{NETS}:Heads", loss=f"{NETS}:of_heads", **settings)
@@ -264,18 +265,20 @@ def test_a_module_of_two_heads_is_trained_by_a_loss_of_both(sent):
         bare.fit(frame)
 
 
-def test_an_error_of_any_class_in_the_module_is_told_before_training(sent):
-    frame = sent.createDataFrame([([0.0] * 4, 1)], "features array<float>, label int")
-    said = r"nets_of_inputs:Puzzled does not take rows of shape \(4,\); got KeyError: 'no such key'"
-    with pytest.raises(UsageError, match=said):
+def test_an_error_of_any_class_in_the_module_is_told_before_training(session):
+    frame = session.createDataFrame([([0.0] * 4, 1)], "features array<float>, label int")
+    message = (
+        r"nets_of_inputs:Puzzled does not take rows of shape \(4,\); got KeyError: 'no such key'"
+    )
+    with pytest.raises(UsageError, match=message):
         TorchClassifier(module=f"{NETS}:Puzzled", **QUICK).fit(frame)
 
 
 def test_a_corrupt_image_is_named_by_its_row(frame):
     broken = F.when(F.col("whole") == 37, F.lit(b"no image")).otherwise(F.col("png"))
-    given = frame.withColumn("png", broken)
+    corrupted = frame.withColumn("png", broken)
     spec = InputSpec(columns={"x": "png"}, encoders={"x": "image"})
-    rows, columns = selected(given, [], inputs=spec)
+    rows, columns = selected(corrupted, [], inputs=spec)
     with pytest.raises(DataError, match=r"row \d+ column png: the image cannot be decoded"):
         first_rows(rows, columns, 40)
 
@@ -370,71 +373,75 @@ def test_what_does_not_fit_is_one_sentence_before_any_worker_starts(frame, param
 
 def test_a_row_of_another_length_than_the_first_is_refused_with_what_pads_it(frame):
     clf = TorchClassifier(module=f"{NETS}:Means", featuresCol="floats", **QUICK)
-    said = r"row \d+ column floats: length \d, expected \d; name it in inputs=.*'floats'.*padded"
-    with pytest.raises(DataError, match=said):
+    message = r"row \d+ column floats: length \d, expected \d; name it in inputs=.*'floats'.*padded"
+    with pytest.raises(DataError, match=message):
         clf.fit(frame)
 
 
 def test_a_label_that_is_no_class_is_named_by_its_row(frame):
-    given = frame.withColumn("label", F.when(F.col("whole") == 7, 9).otherwise(F.col("label")))
-    said = r"row \d+ column label: label 9 outside 0..1; give the module 10 outputs or more"
-    with pytest.raises(DataError, match=said):
-        trained(given, "Bag", inputs={"tokens": "tokens"})
+    mislabelled = frame.withColumn(
+        "label", F.when(F.col("whole") == 7, 9).otherwise(F.col("label"))
+    )
+    message = r"row \d+ column label: label 9 outside 0..1; give the module 10 outputs or more"
+    with pytest.raises(DataError, match=message):
+        train_classifier(mislabelled, "Bag", inputs={"tokens": "tokens"})
 
 
 def test_a_collate_of_ones_own_makes_the_batches_of_training_and_scoring(frame):
-    model = trained(frame, "Ends", inputs={"x": "floats"}, collate=f"{NETS}:ends")
+    model = train_classifier(frame, "Ends", inputs={"x": "floats"}, collate=f"{NETS}:ends")
     assert model.transform(frame).count() == 40
 
 
 def test_before_spark_4_1_inputs_are_scored_by_frames_of_pandas(frame, monkeypatch):
     inputs = {"tokens": "tokens", "price": "sparse"}
-    model = trained(frame, "Bag", {"others": 6}, inputs=inputs)
-    now = model.transform(frame).orderBy("whole").select("rawPrediction").collect()
+    model = train_classifier(frame, "Bag", {"others": 6}, inputs=inputs)
+    by_arrow = model.transform(frame).orderBy("whole").select("rawPrediction").collect()
     monkeypatch.delattr(F, "arrow_udf", raising=False)
     model._score_functions.clear()
-    before = model.transform(frame).orderBy("whole").select("rawPrediction").collect()
-    for one, two in zip(now, before, strict=True):
-        np.testing.assert_allclose(one[0].toArray(), two[0].toArray(), atol=1e-6)
+    by_pandas = model.transform(frame).orderBy("whole").select("rawPrediction").collect()
+    for arrow_row, pandas_row in zip(by_arrow, by_pandas, strict=True):
+        np.testing.assert_allclose(arrow_row[0].toArray(), pandas_row[0].toArray(), atol=1e-6)
 
 
 @pytest.mark.parametrize("has_arrow_udfs", [True, False])
-def test_a_model_of_inputs_is_a_function_of_sql(sent, frame, monkeypatch, has_arrow_udfs):
+def test_a_model_of_inputs_is_a_function_of_sql(session, frame, monkeypatch, has_arrow_udfs):
     if not has_arrow_udfs:
         monkeypatch.delattr(F, "arrow_udf", raising=False)
-    model = trained(frame, "Bag", inputs={"tokens": "tokens"})
-    model.registerFunction("rated", sent)
+    model = train_classifier(frame, "Bag", inputs={"tokens": "tokens"})
+    model.registerFunction("rated", session)
     model.transform(frame).createOrReplaceTempView("of_inputs")
-    one = "rated(tokens).prediction = prediction"
-    named = "rated(named_struct('tokens', tokens)).prediction = prediction"
-    assert sent.sql(f"SELECT * FROM of_inputs WHERE {one} AND {named}").count() == 40
+    by_column = "rated(tokens).prediction = prediction"
+    by_name = "rated(named_struct('tokens', tokens)).prediction = prediction"
+    assert session.sql(f"SELECT * FROM of_inputs WHERE {by_column} AND {by_name}").count() == 40
 
 
-def test_of_several_inputs_sql_needs_a_structure_and_onnx_is_refused(sent, frame, tmp_path):
+def test_of_several_inputs_sql_needs_a_structure_and_onnx_is_refused(session, frame, tmp_path):
     inputs = {"tokens": "tokens", "price": "number"}
-    model = trained(frame, "Bag", {"others": 1}, inputs=inputs)
-    model.registerFunction("rated_by_two", sent)
-    said = (
+    model = train_classifier(frame, "Bag", {"others": 1}, inputs=inputs)
+    model.registerFunction("rated_by_two", session)
+    message = (
         r"structure of tokens, price; .*named_struct\('tokens', tokens, 'price', number\) makes one"
     )
-    with pytest.raises(Exception, match=said):
+    with pytest.raises(Exception, match=message):
         frame.select(F.expr("rated_by_two(tokens)")).collect()
-    both = "rated_by_two(named_struct('tokens', tokens, 'price', number)).prediction"
-    assert model.transform(frame).where(f"{both} = prediction").count() == 40
+    call = "rated_by_two(named_struct('tokens', tokens, 'price', number)).prediction"
+    assert model.transform(frame).where(f"{call} = prediction").count() == 40
     with pytest.raises(UsageError, match="one array of features; got the inputs tokens, price;"):
         model.toOnnx(str(tmp_path / "model.onnx"))
 
 
 def test_a_layer_of_a_module_of_several_inputs_is_a_column(frame):
-    model = trained(frame, "Bag", {"others": 1}, inputs={"tokens": "tokens", "price": "number"})
+    model = train_classifier(
+        frame, "Bag", {"others": 1}, inputs={"tokens": "tokens", "price": "number"}
+    )
     row = model.withLayer(frame, "head", "outputs").first()
     assert len(row["outputs"]) == 2
 
 
-def test_an_rdd_of_arrays_rows_or_pairs_is_trained_on(sent):
+def test_an_rdd_of_arrays_rows_or_pairs_is_trained_on(session):
     rng = np.random.default_rng(0)
     pairs = [(x, int(x[0] > 0)) for x in rng.standard_normal((60, 3))]
-    rdd = sent.sparkContext.parallelize(pairs, 2)
+    rdd = session.sparkContext.parallelize(pairs, 2)
     clf = TorchClassifier(
         module="torch.nn:Linear", moduleArgs={"in_features": 3, "out_features": 2}, **QUICK
     )
@@ -444,6 +451,6 @@ def test_an_rdd_of_arrays_rows_or_pairs_is_trained_on(sent):
     assert as_frame(rows).columns == ["x", "y"]
     assert as_frame(rows.map(lambda row: row.asDict())).columns == ["x", "y"]
     with pytest.raises(DataError, match="an RDD of such rows cannot be read; got str"):
-        as_frame(sent.sparkContext.parallelize(["a"]))
+        as_frame(session.sparkContext.parallelize(["a"]))
     with pytest.raises(DataError, match="the RDD holds no rows"):
-        as_frame(sent.sparkContext.parallelize([], 1))
+        as_frame(session.sparkContext.parallelize([], 1))

@@ -29,25 +29,25 @@ ROWS = [
 EVERY_FIVE = averaging(every=Steps(5), outer=Sgd(), codec="fp32", merge="uniform")
 
 
-def made():
+def make_model():
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.1), nn.BatchNorm1d(8), nn.Linear(8, 1))
 
 
 def loader(rows):
-    def joined(batch):
+    def collate(batch):
         x = torch.tensor([row["x"] for row in batch])
         return x, torch.tensor([[row["y"]] for row in batch])
 
     generator = torch.Generator().manual_seed(3)
     return torch.utils.data.DataLoader(
-        rows, batch_size=8, shuffle=True, generator=generator, collate_fn=joined
+        rows, batch_size=8, shuffle=True, generator=generator, collate_fn=collate
     )
 
 
 def loop(rows, agreed_by=agree, epochs=3):
     """A plain PyTorch loop; with `agreed_by=None` as it was before."""
-    model = made()
+    model = make_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     agreed = agreed_by(model) if agreed_by else None
     for _ in range(epochs):
@@ -61,21 +61,21 @@ def loop(rows, agreed_by=agree, epochs=3):
     return model
 
 
-def same_bits(found, model):
-    theirs = {n: t for n, t in model.state_dict().items() if n in found}
-    assert found.keys() == theirs.keys()
-    return all(torch.equal(found[name], tensor) for name, tensor in theirs.items())
+def same_bits(tensors, model):
+    expected = {n: t for n, t in model.state_dict().items() if n in tensors}
+    assert tensors.keys() == expected.keys()
+    return all(torch.equal(tensors[name], tensor) for name, tensor in expected.items())
 
 
-def plain():
+def plain_loop():
     with limit_threads(1):
         return loop(ROWS, agreed_by=None)
 
 
 @pytest.mark.processes
 def test_one_worker_is_the_plain_loop_bit_for_bit():
-    found = launch(loop, workers=1, data=ROWS, engine="local", strategy=EVERY_FIVE)
-    assert same_bits(found, plain())
+    tensors = launch(loop, workers=1, data=ROWS, engine="local", strategy=EVERY_FIVE)
+    assert same_bits(tensors, plain_loop())
 
 
 def by_another_strategy(rows):
@@ -94,12 +94,12 @@ def by_another_strategy(rows):
 @pytest.mark.processes
 def test_all_start_from_the_parameters_of_worker_0_and_agree_names_a_strategy():
     events = []
-    found = launch(
+    tensors = launch(
         by_another_strategy, workers=2, data=ROWS, engine="local", callbacks=[events.append]
     )
     [started] = [e for e in events if type(e).__name__ == "PhaseStarted"]
     assert started.strategy == str(EVERY_FIVE)
-    assert sorted(found) == ["bias", "weight"]
+    assert sorted(tensors) == ["bias", "weight"]
 
 
 @pytest.mark.processes
@@ -109,9 +109,9 @@ def test_all_start_from_the_parameters_of_worker_0_and_agree_names_a_strategy():
     ids=lambda strategy: strategy.recipe,
 )
 def test_a_loop_learns_under_every_kind_of_strategy(strategy):
-    model = made()
+    model = make_model()
     model.load_state_dict(launch(loop, workers=2, data=ROWS, engine="local", strategy=strategy))
-    assert error_of(model) < 0.5 * error_of(made())
+    assert error_of(model) < 0.5 * error_of(make_model())
 
 
 def error_of(model):
@@ -122,18 +122,18 @@ def error_of(model):
 
 
 def fails(rows):
-    agreed = agree(made())
+    agreed = agree(make_model())
     agreed.step()
     raise OSError("the disk of this worker is full")
 
 
 def agrees_with_nobody(rows):
-    made()
+    make_model()
 
 
 def agrees_twice(rows):
-    agree(made())
-    agree(made())
+    agree(make_model())
+    agree(make_model())
 
 
 def has_another_model(rows):
@@ -178,9 +178,9 @@ def test_what_fails_on_a_worker_ends_the_launch_in_its_words(function, kind, say
     ],
 )
 def test_bad_input_is_refused_before_any_work(arguments, says):
-    usual = {"function": loop, "workers": 2, "data": ROWS, "engine": "local"}
+    defaults = {"function": loop, "workers": 2, "data": ROWS, "engine": "local"}
     with pytest.raises(PhotinusError) as refused:
-        launch(**usual | arguments)
+        launch(**defaults | arguments)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -189,10 +189,10 @@ def test_bad_input_is_refused_before_any_work(arguments, says):
 def test_a_share_of_the_processors_is_told_and_changes_no_bit():
     events = []
     capped = {"cpu_share": 0.5, "callbacks": [events.append]}
-    found = launch(loop, workers=1, data=ROWS, engine="local", strategy=EVERY_FIVE, **capped)
-    assert same_bits(found, plain())
-    told = [e.text for e in events if type(e).__name__ == "Warned"]
-    assert told == ["cpu_share=0.5: measured by each worker, which waits between its batches"]
+    tensors = launch(loop, workers=1, data=ROWS, engine="local", strategy=EVERY_FIVE, **capped)
+    assert same_bits(tensors, plain_loop())
+    warnings = [e.text for e in events if type(e).__name__ == "Warned"]
+    assert warnings == ["cpu_share=0.5: measured by each worker, which waits between its batches"]
 
 
 @pytest.mark.processes
@@ -203,7 +203,7 @@ def test_a_loop_without_the_memory_for_python_is_refused():
 
 def test_agree_outside_of_launch_is_refused_in_one_sentence():
     with pytest.raises(UsageError, match=r"outside of a function that photinus\.launch runs"):
-        agree(made())
+        agree(make_model())
 
 
 @pytest.fixture
@@ -217,11 +217,11 @@ def frame(spark):
     cloudpickle.unregister_pickle_by_value(module)
 
 
-def killed_once(folder):
+def loop_killed_once(folder):
     """The loop, in which worker 1 dies once, after some agreements."""
 
     def train(rows):
-        model = made()
+        model = make_model()
         optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
         agreed = agree(model)
         batches = [batch for _ in range(8) for batch in loader(rows)]
@@ -231,14 +231,14 @@ def killed_once(folder):
             ((model(x) - y) ** 2).mean().backward()
             optimizer.step()
             agreed.step()
-            if step == 17 and not os.path.exists(folder) and agreed_slot() == 1:
+            if step == 17 and not os.path.exists(folder) and own_slot() == 1:
                 os.mkdir(folder)
                 os.kill(os.getpid(), signal.SIGKILL)
 
     return train
 
 
-def agreed_slot():
+def own_slot():
     from pyspark import TaskContext
 
     return TaskContext.get().partitionId()
@@ -246,8 +246,8 @@ def agreed_slot():
 
 @pytest.mark.spark
 def test_one_worker_on_spark_is_the_plain_loop_bit_for_bit(frame):
-    found = launch(loop, workers=1, data=frame(1), strategy=EVERY_FIVE)
-    assert same_bits(found, plain())
+    tensors = launch(loop, workers=1, data=frame(1), strategy=EVERY_FIVE)
+    assert same_bits(tensors, plain_loop())
 
 
 def in_memory():
@@ -258,16 +258,18 @@ def in_memory():
 @pytest.mark.spark
 def test_without_rows_the_function_runs_on_every_worker(frame, spark):
     assert spark.sparkContext.defaultParallelism != 3
-    found = launch(in_memory, workers=3, spark=spark, strategy=EVERY_FIVE)
-    alone = plain().state_dict()  # all do the same, so their mean is what one does
-    assert all(torch.allclose(tensor, alone[name], rtol=1e-4) for name, tensor in found.items())
+    tensors = launch(in_memory, workers=3, spark=spark, strategy=EVERY_FIVE)
+    expected = plain_loop().state_dict()  # all do the same, so their mean is what one does
+    assert all(
+        torch.allclose(tensor, expected[name], rtol=1e-4) for name, tensor in tensors.items()
+    )
 
 
 @pytest.mark.spark
 def test_a_worker_that_is_killed_goes_on_from_what_was_agreed(frame, tmp_path):
     events = []
-    found = launch(
-        killed_once(str(tmp_path / "died")),
+    tensors = launch(
+        loop_killed_once(str(tmp_path / "died")),
         workers=2,
         data=frame(2),
         strategy=EVERY_FIVE,
@@ -277,5 +279,5 @@ def test_a_worker_that_is_killed_goes_on_from_what_was_agreed(frame, tmp_path):
     assert [e.lease for e in joined if e.slot == 1] == [1, 2]
     [ended] = [e for e in events if type(e).__name__ == "PhaseEnded"]
     assert ended.passes == {"0": 48.0, "1": 48.0}
-    model = made()
-    model.load_state_dict(found)
+    model = make_model()
+    model.load_state_dict(tensors)

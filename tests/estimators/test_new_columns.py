@@ -33,23 +33,23 @@ def table(spark):
 
 @pytest.mark.parametrize("column", ["Label", "label", "features"])
 def test_an_output_over_a_column_of_the_table_is_refused(model, table, column):
-    told = f"^column {column} exists already; drop it, or set predictionCol$"
-    with pytest.raises(UsageError, match=told):
+    message = f"^column {column} exists already; drop it, or set predictionCol$"
+    with pytest.raises(UsageError, match=message):
         model.transform(table, {model.predictionCol: column})
 
 
 def test_a_table_that_was_scored_is_scored_again_under_other_names_only(model, table):
     scored = model.transform(table)
-    told = "^column rawPrediction exists already; drop it, or set rawPredictionCol$"
-    with pytest.raises(UsageError, match=told):
+    message = "^column rawPrediction exists already; drop it, or set rawPredictionCol$"
+    with pytest.raises(UsageError, match=message):
         model.transform(scored)
     params = {model.rawPredictionCol: "", model.probabilityCol: "", model.predictionCol: "again"}
     assert model.transform(scored, params).where("again = prediction").count() == 1
 
 
 def test_two_outputs_of_one_name_are_refused(model, table):
-    told = "^probabilityCol and predictionCol name the same column; got x; set predictionCol to"
-    with pytest.raises(UsageError, match=told):
+    message = "^probabilityCol and predictionCol name the same column; got x; set predictionCol to"
+    with pytest.raises(UsageError, match=message):
         model.transform(table, {model.probabilityCol: "x", model.predictionCol: "x"})
 
 
@@ -64,16 +64,16 @@ def test_where_spark_tells_capitals_apart_so_do_new_columns(model, table):
 
 
 def test_a_layer_replaces_no_column(model, table):
-    told = "^column features exists already; drop it, or set outputCol$"
-    with pytest.raises(UsageError, match=told):
+    message = "^column features exists already; drop it, or set outputCol$"
+    with pytest.raises(UsageError, match=message):
         model.withLayer(table, "", "features")
 
 
 def test_vectors_replace_no_column(table):
     vectors = WordVectors(["sea", "sky"], np.eye(2, dtype=np.float32))
-    told = "^column text exists already; drop it, or set outputCol$"
+    message = "^column text exists already; drop it, or set outputCol$"
     words = Word2VecModel(vectors)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         words.transform(table, {words.outputCol: "text"})
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         words.withSynonyms(table, 1, column="text", outputCol="text", exact=True)

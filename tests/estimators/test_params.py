@@ -35,7 +35,7 @@ MODELS = {
     TorchEstimator: NUMBERS,
     TorchRegressor: NUMBERS,
 }
-OTHERS = {
+NON_DEFAULTS = {
     "featuresCol": "pixels",
     "labelCol": "digit",
     "predictionCol": "said",
@@ -118,40 +118,40 @@ def test_every_param_is_in_the_table_and_the_other_way_round(cls, rows):
     assert len(names) == len(set(names))
     assert sorted(p.name for p in cls().params) == sorted(names)
     assert list(inspect.signature(cls).parameters) == [*names, "callbacks", "verbose"]
-    assert set(names) <= set(OTHERS)
+    assert set(names) <= set(NON_DEFAULTS)
 
 
 @pytest.mark.parametrize(("cls", "rows"), ALL)
 def test_the_constructor_shows_the_defaults_that_hold(cls, rows):
     for row in rows:
-        shown = inspect.signature(cls).parameters[row.name].default
-        held = cls().getOrDefault(row.name) if cls().hasDefault(row.name) else None
-        if shown is None:
-            assert held in (None, {}), row.name
+        signature_default = inspect.signature(cls).parameters[row.name].default
+        param_default = cls().getOrDefault(row.name) if cls().hasDefault(row.name) else None
+        if signature_default is None:
+            assert param_default in (None, {}), row.name
         else:
-            assert row.convert(shown) == held, row.name
+            assert row.convert(signature_default) == param_default, row.name
 
 
 @pytest.mark.parametrize(("cls", "rows"), ALL)
 def test_a_param_that_is_left_out_or_none_is_not_set(cls, rows):
-    bare, given = cls(), cls(batchSize=7, learningRate=None)
+    bare, configured = cls(), cls(batchSize=7, learningRate=None)
     assert [p.name for p in bare.params if bare.isSet(p)] == []
-    assert [p.name for p in given.params if given.isSet(p)] == ["batchSize"]
+    assert [p.name for p in configured.params if configured.isSet(p)] == ["batchSize"]
     with pytest.raises(TypeError, match="takes 1 positional argument"):
         cls(7)
 
 
 @pytest.mark.parametrize(("cls", "rows"), ALL)
 def test_every_param_can_be_set_and_got_by_keyword_and_by_setter(cls, rows):
-    given = {row.name: OTHERS[row.name] for row in rows}
-    by_keyword, by_setter = cls(**given), cls()
+    values = {row.name: NON_DEFAULTS[row.name] for row in rows}
+    by_keyword, by_setter = cls(**values), cls()
     for row in rows:
-        end = row.name[0].upper() + row.name[1:]
-        assert getattr(by_setter, f"set{end}")(OTHERS[row.name]) is by_setter
-        got = getattr(by_setter, f"get{end}")()
-        assert got == getattr(by_keyword, f"get{end}")()
-        assert got == row.convert(OTHERS[row.name])
-        assert json.loads(json.dumps(got)) == got
+        suffix = row.name[0].upper() + row.name[1:]
+        assert getattr(by_setter, f"set{suffix}")(NON_DEFAULTS[row.name]) is by_setter
+        value = getattr(by_setter, f"get{suffix}")()
+        assert value == getattr(by_keyword, f"get{suffix}")()
+        assert value == row.convert(NON_DEFAULTS[row.name])
+        assert json.loads(json.dumps(value)) == value
         assert f"{row.name}: {row.meaning}" in by_setter.explainParams()
 
 
@@ -160,26 +160,30 @@ def test_every_setting_of_a_job_takes_the_params_value(cls, rows):
     kind = {"model": {"kind": "dbn" if cls is DBNClassifier else "module"}}
     if cls is not DBNClassifier:
         kind["model"] |= {"module": "torch.nn:Linear", "loss": MODELS[cls].loss}
-    usual = Job.from_dict(kind).to_dict()
+    default_job = Job.from_dict(kind).to_dict()
     for row in rows:
         if not row.job_path:
             continue
-        plain, needs = plain_job(rows, {row.name: row.convert(OTHERS[row.name])}), {}
+        plain, needs = plain_job(rows, {row.name: row.convert(NON_DEFAULTS[row.name])}), {}
         if row.name == "patience":  # without rows set aside a job takes none
             needs = {"validation": 0.2}
         plain |= needs
         plain["model"] = {**kind["model"], **plain.get("model", {})}
         job = Job.from_dict(plain).to_dict()
-        changed = [name for name in job if job[name] != (usual | needs).get(name)]
+        changed = [name for name in job if job[name] != (default_job | needs).get(name)]
         assert changed == [row.job_path.partition(".")[0]], row.name
 
 
 @pytest.mark.parametrize(("cls", "rows"), ALL)
 def test_the_defaults_are_those_of_a_job(cls, rows):
-    found = defaults(rows, MODELS[cls])
-    left = {row.name: found[row.name] for row in rows if row.job_path and row.name in found}
-    assert left.pop("numWorkers") == 0  # the free slots
-    plain = plain_job(rows, left)
+    all_defaults = defaults(rows, MODELS[cls])
+    job_defaults = {
+        row.name: all_defaults[row.name]
+        for row in rows
+        if row.job_path and row.name in all_defaults
+    }
+    assert job_defaults.pop("numWorkers") == 0  # the free slots
+    plain = plain_job(rows, job_defaults)
     if cls is DBNClassifier:
         plain["model"]["kind"] = "dbn"
     else:
@@ -220,9 +224,9 @@ def test_a_value_that_no_job_takes_is_told_of_its_param(estimator, said):
 
 
 def test_no_fewer_workers_than_none_can_be_asked_for():
-    said = "numWorkers must be at least 0; got -1; name how many tasks shall train, or 0 for"
+    message = "numWorkers must be at least 0; got -1; name how many tasks shall train, or 0 for"
     for make in (DBNClassifier, TorchClassifier, Item2Vec):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             make(numWorkers=-1)
 
 
@@ -256,6 +260,6 @@ def test_what_is_no_dataframe_of_spark_is_refused_in_one_sentence(rows):
 
 
 def test_a_model_that_tells_no_classes_apart_has_no_error_and_says_what_it_has():
-    found = Evaluation(metrics={"loss": 0.5}, examples=3)
+    evaluation = Evaluation(metrics={"loss": 0.5}, examples=3)
     with pytest.raises(UsageError, match="the metrics loss"):
-        _ = found.error
+        _ = evaluation.error

@@ -42,18 +42,22 @@ def is_one_sentence(error):
 def test_a_path_that_cannot_be_written_is_named_in_one_sentence(spark, make, tmp_path):
     (tmp_path / "file").touch()
     path = f"{tmp_path}/file/saved"
-    told = f"^{re.escape(path)} cannot be written; got Parent path is not a directory: .*; name an"
-    with pytest.raises(UsageError, match=told) as found:
+    message = (
+        f"^{re.escape(path)} cannot be written; got Parent path is not a directory: .*; name an"
+    )
+    with pytest.raises(UsageError, match=message) as caught:
         make().save(path)
-    assert is_one_sentence(found.value)
+    assert is_one_sentence(caught.value)
 
 
 @pytest.mark.parametrize("make", MAKERS, ids=IDS)
 def test_what_is_saved_already_is_not_written_over_unasked(spark, make, tmp_path):
     saved, path = make(), f"{tmp_path}/saved"
     saved.save(path)
-    told = rf"^{re.escape(path)} already exists; write\(\).overwrite\(\).save\(path\) replaces it$"
-    with pytest.raises(UsageError, match=told):
+    message = (
+        rf"^{re.escape(path)} already exists; write\(\).overwrite\(\).save\(path\) replaces it$"
+    )
+    with pytest.raises(UsageError, match=message):
         saved.save(path)
     saved.write().overwrite().save(path)
 
@@ -62,19 +66,19 @@ def test_what_is_saved_already_is_not_written_over_unasked(spark, make, tmp_path
 def test_a_damaged_model_is_named_in_one_sentence(spark, make, tmp_path):
     saved, path = make(), tmp_path / "saved"
     saved.save(str(path))
-    told = f"^{re.escape(str(path))} cannot be read; got .*; save it anew, or load a copy of it$"
+    message = f"^{re.escape(str(path))} cannot be read; got .*; save it anew, or load a copy of it$"
     for folder in ("data", "metadata"):
         copy = shutil.copytree(path, tmp_path / "copy")
         for part in (path / folder).glob("part-*"):
             with open(part, "r+b") as file:
                 file.truncate(100)
-        with pytest.raises(CheckpointError, match=told) as found:
+        with pytest.raises(CheckpointError, match=message) as caught:
             type(saved).load(str(path))
-        assert is_one_sentence(found.value)
+        assert is_one_sentence(caught.value)
         shutil.rmtree(path)
         copy.rename(path)
     shutil.rmtree(path / "data")
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=message):
         type(saved).load(str(path))
 
 

@@ -25,51 +25,51 @@ DBN = {
 }
 
 
-def kept_by(spark):
+def persisted_rdds(spark):
     """Returns the RDDs that Spark keeps now, by number; those of other tests may go meanwhile."""
     return set(spark.sparkContext._jsc.getPersistentRDDs())
 
 
-def each(times):
+def times_each(times):
     return dict.fromkeys(range(PARTITIONS), times)
 
 
 def test_the_module_says_the_classes_and_the_plan_runs_once_after_its_first_row(counted):
-    frame, ran = counted
+    frame, read_counts = counted
     TorchClassifier(**TORCH).fit(frame)
-    assert ran() == each(1) | {0: 2}, "partition 0 holds the first row"
+    assert read_counts() == times_each(1) | {0: 2}, "partition 0 holds the first row"
 
 
 def test_with_numclasses_a_deep_belief_network_runs_the_plan_once_after_its_first_row(counted):
-    frame, ran = counted
+    frame, read_counts = counted
     DBNClassifier(numClasses=2, **DBN).fit(frame)
-    assert ran() == each(1) | {0: 2}
+    assert read_counts() == times_each(1) | {0: 2}
 
 
 def test_without_it_the_labels_are_looked_at_and_the_plan_runs_once(counted, nothing_left, spark):
-    frame, ran = counted
-    before = kept_by(spark)
+    frame, read_counts = counted
+    before = persisted_rdds(spark)
     model = DBNClassifier(**DBN).fit(frame)
     assert model.numClasses == 2
-    assert ran() == each(1)
-    assert kept_by(spark) <= before, "its rows are given up again"
+    assert read_counts() == times_each(1)
+    assert persisted_rdds(spark) <= before, "its rows are given up again"
 
 
 def test_a_plan_that_moves_rows_behind_the_users_functions_runs_once(counted, nothing_left, spark):
-    frame, ran = counted
-    before = kept_by(spark)
+    frame, read_counts = counted
+    before = persisted_rdds(spark)
     TorchClassifier(**TORCH).fit(frame.repartition(4))
-    assert ran() == each(1)
-    assert kept_by(spark) <= before, "its rows are given up again"
+    assert read_counts() == times_each(1)
+    assert persisted_rdds(spark) <= before, "its rows are given up again"
 
 
 def test_an_indexers_column_says_how_many_classes_there_are(counted):
-    frame, ran = counted
+    frame, read_counts = counted
     text = frame.withColumn("text", frame.label.cast("string"))
     indexed = StringIndexer(inputCol="text", outputCol="index").fit(text).transform(text)
     assert classes_in(indexed, "index") == 2
     assert classes_in(frame, "label") is None
-    before = ran()
+    before = read_counts()
     model = DBNClassifier(labelCol="index", **DBN).fit(indexed)
     assert model.numClasses == 2
-    assert ran() - before == each(1) | {0: 2}
+    assert read_counts() - before == times_each(1) | {0: 2}

@@ -36,27 +36,27 @@ def double(features):
     return {"x2": 2 * rows, "sum": rows.sum(1)}
 
 
-def scored(columns, shape, batch=2):
-    made = list(scorer(lambda: double, FIELDS, batch, shape).func(iter(columns)))
-    return [len(part) for part in made], [row for part in made for row in part.to_pylist()]
+def score_columns(columns, shape, batch=2):
+    parts = list(scorer(lambda: double, FIELDS, batch, shape).func(iter(columns)))
+    return [len(part) for part in parts], [row for part in parts for row in part.to_pylist()]
 
 
 def test_arrays_come_back_as_lists_in_their_order_and_batches():
     rows = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]
     column = pa.array([[9.0, 9.0], *rows], pa.list_(pa.float32()))[1:]  # starts inside its buffer
-    sizes, found = scored([column[:3], column[3:], column[:0]], 2)
+    sizes, rows_scored = score_columns([column[:3], column[3:], column[:0]], 2)
     assert sizes == [2, 1, 1]
-    assert found == [{"x2": [2 * a, 2 * b], "sum": a + b} for a, b in rows]
+    assert rows_scored == [{"x2": [2 * a, 2 * b], "sum": a + b} for a, b in rows]
 
 
 def test_before_spark_4_1_it_is_refused_without_its_number(monkeypatch):
-    asked = []
+    makers = []
     monkeypatch.delattr(F, "arrow_udf")
     monkeypatch.setattr(
-        scoring, "predict_batch_udf", lambda make, **_: asked.append(make) or double
+        scoring, "predict_batch_udf", lambda make, **_: makers.append(make) or double
     )
     scorer(lambda: double, FIELDS, 2, 2, "pixels")
-    predict = asked[0]()
+    predict = makers[0]()
     assert predict(np.ones((1, 2), "f4"))["sum"] == 2
     with pytest.raises(DataError, match="column pixels: inf at 0, expected finite numbers; mend"):
         predict(np.array([[0, 0], [np.inf, 0]], "f4"))
@@ -64,8 +64,8 @@ def test_before_spark_4_1_it_is_refused_without_its_number(monkeypatch):
 
 def test_bytes_are_scored_like_arrays():
     column = pa.array([b"\x09\x09", b"\x01\xff", b"\x03\x04"], pa.binary())[1:]
-    due = pa.array([[1, 255], [3, 4]], pa.list_(pa.float32()))
-    assert scored([column], None) == scored([due], 2)
+    as_lists = pa.array([[1, 255], [3, 4]], pa.list_(pa.float32()))
+    assert score_columns([column], None) == score_columns([as_lists], 2)
 
 
 @pytest.mark.parametrize(
@@ -73,55 +73,55 @@ def test_bytes_are_scored_like_arrays():
 )
 def test_a_row_that_is_not_finite_is_refused_with_its_column(wrong, said):
     rows = [[[1.0, 2.0]] * 3, [[3.0, 4.0], [5.0, wrong]]]
-    columns = [pa.array(some, pa.list_(pa.float32())) for some in rows]
-    told = f"partition 0 row 4 column pixels: {said} at 1, expected finite numbers; mend the row"
+    columns = [pa.array(part, pa.list_(pa.float32())) for part in rows]
+    message = f"partition 0 row 4 column pixels: {said} at 1, expected finite numbers; mend the row"
     score = scorer(lambda: double, FIELDS, 2, 2, "pixels").func
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         list(score(iter(columns)))
 
 
 def test_a_row_of_another_size_is_one_sentence():
     column = pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32()))
     with pytest.raises(DataError, match="a row must hold 3 numbers; got 2 numbers a row, 0 nulls"):
-        scored([column], 3)
+        score_columns([column], 3)
     column = pa.array([[1.0], [2.0, 3.0, 4.0]], pa.list_(pa.float32()))  # two on average
     with pytest.raises(DataError, match="a row must hold 2 numbers; got 1 to 3 numbers a row"):
-        scored([column], 2)
+        score_columns([column], 2)
     with pytest.raises(DataError, match="a row must hold 2 numbers; got 1 to 2 numbers a row"):
-        scored([pa.array([b"a", b"bc"], pa.binary())], None)
+        score_columns([pa.array([b"a", b"bc"], pa.binary())], None)
 
 
 def test_ml_vectors_are_scored_like_arrays():
     fields = {"type": pa.array([1, 1], pa.int8()), "values": pa.array([[1.0, 2.0], [3.0, 4.0]])}
     column = pa.StructArray.from_arrays(list(fields.values()), list(fields))
-    due = pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float64()))
-    assert scored([column], 2) == scored([due], 2)
+    as_lists = pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float64()))
+    assert score_columns([column], 2) == score_columns([as_lists], 2)
 
 
 def test_the_network_is_made_once_in_a_worker():
-    made = []
+    calls = []
 
     def make():
-        made.append(1)
+        calls.append(1)
         return double
 
     score = scorer(make, FIELDS, 2, 1).func
     column = pa.array([[1.0]], pa.list_(pa.float32()))
     assert list(score(iter([column]))) == list(score(iter([column])))
-    assert made == [1]
+    assert calls == [1]
 
 
 def test_a_task_keeps_its_network_though_its_worker_forgets_it(monkeypatch):
-    made = []
+    calls = []
 
     def make():
-        made.append(1)
+        calls.append(1)
         return double
 
     monkeypatch.setattr(ModelCache, "get", lambda key: None)  # as after three other models
     column = pa.array([[1.0]], pa.list_(pa.float32()))
     assert len(list(scorer(make, FIELDS, 2, 1).func(iter([column] * 3)))) == 3
-    assert made == [1]
+    assert calls == [1]
 
 
 def test_a_partition_without_rows_makes_no_network():
@@ -144,10 +144,10 @@ class Slopes(nn.Module):
         with torch.enable_grad():
             x = x.clone().requires_grad_()
             u = torch.tanh(self.line(x))
-            made = torch.cat([u, *torch.autograd.grad(u.sum(), x, create_graph=True)], 1)
+            outputs = torch.cat([u, *torch.autograd.grad(u.sum(), x, create_graph=True)], 1)
             if self.is_within:
-                return made
-        return made.clone()
+                return outputs
+        return outputs.clone()
 
 
 @pytest.mark.parametrize("is_within", [True, False])
@@ -162,8 +162,8 @@ def test_a_module_that_differentiates_in_forward_is_scored_and_measured(is_withi
     expected = model.module(torch.from_numpy(x)).detach().numpy()
     np.testing.assert_allclose(raw, expected, rtol=1e-6)
     np.testing.assert_array_equal(model.outputs(x), expected)
-    found = model.measure(Batch(x, np.zeros((2, 3))))
-    assert found["loss"] == pytest.approx(2 * (expected**2).mean(), rel=1e-5)
+    metrics = model.measure(Batch(x, np.zeros((2, 3))))
+    assert metrics["loss"] == pytest.approx(2 * (expected**2).mean(), rel=1e-5)
 
 
 class Offset(nn.Module):
@@ -213,9 +213,9 @@ class Types(nn.Module):
 def test_outputs_of_half_types_become_float32_and_whole_numbers_float64(dtype, becomes, number):
     stage = ModuleStage(module=f"{__name__}:Types", arguments={"dtype": dtype}, loss="mse")
     outputs = network_of(stage, shape=(1,), classes=1, head=NUMBERS).outputs()
-    found = outputs(np.ones((2, 1), np.float32))
-    assert found.dtype == becomes
-    assert found.tolist() == [[number]] * 2
+    array = outputs(np.ones((2, 1), np.float32))
+    assert array.dtype == becomes
+    assert array.tolist() == [[number]] * 2
 
 
 class Twice(nn.Module):
@@ -243,16 +243,16 @@ def twice():
 def test_of_a_layer_that_runs_twice_the_last_output_counts_and_none_is_kept(twice, monkeypatch):
     copies = []
 
-    def noted(layer, out):
+    def record_output(layer, out):
         copy = output_of(layer, out)
         copies.append(weakref.ref(copy))
         return copy
 
-    monkeypatch.setattr("photinus.estimators.network.output_of", noted)
+    monkeypatch.setattr("photinus.estimators.network.output_of", record_output)
     outputs, slope = twice.outputs("line"), twice.module().line.weight.item()
     for x in (1, 2):
-        found = outputs(np.full((3, 1), x, np.float32))
-        np.testing.assert_allclose(found, np.full((3, 1), x * slope**2), rtol=1e-6)
+        layer_output = outputs(np.full((3, 1), x, np.float32))
+        np.testing.assert_allclose(layer_output, np.full((3, 1), x * slope**2), rtol=1e-6)
     assert [copy() for copy in copies] == [None] * 4
 
 
@@ -280,11 +280,11 @@ def mean(batch):
 
 def test_texts_of_mixed_length_are_scored_as_one_by_one_and_in_their_order():
     columns, spec = [ragged(700), ragged(3), ragged(0)], InputSpec(columns={"tokens": "ids"})
-    found = list(score_inputs(iter(columns), spec, 64, lambda: mean))
+    parts = list(score_inputs(iter(columns), spec, 64, lambda: mean))
     texts = [row["tokens"] for column in columns for row in column.to_pylist()]
-    assert np.concatenate([part["size"] for part in found]).tolist() == list(map(len, texts))
+    assert np.concatenate([part["size"] for part in parts]).tolist() == list(map(len, texts))
     plain = [np.mean(text) for text in texts]
-    np.testing.assert_allclose(np.concatenate([part["mean"] for part in found]), plain)
+    np.testing.assert_allclose(np.concatenate([part["mean"] for part in parts]), plain)
 
 
 @pytest.mark.parametrize("batch", [1, 8, 64, 512])

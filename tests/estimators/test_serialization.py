@@ -21,25 +21,25 @@ class Net:
         self.me = self
 
 
-def sent(model):
+def round_trip(model):
     """A model as a worker has it."""
     outline, tree = split_object(model)
     return rebuild_object(outline, unpacked(packed(tree)))
 
 
 def test_an_object_arrives_with_all_its_arrays_and_values():
-    net, twin = Net(), sent(Net())
+    net, twin = Net(), round_trip(Net())
     assert twin.steps == 0
     assert twin.words == {"a": 1}
     assert twin.me is twin
     assert np.array_equal(twin.bias, net.bias)
-    for mine, theirs in zip(net.layers, twin.layers, strict=True):
-        assert np.array_equal(mine.weights, theirs.weights)
-        assert mine.weights.dtype == theirs.weights.dtype
+    for layer, twin_layer in zip(net.layers, twin.layers, strict=True):
+        assert np.array_equal(layer.weights, twin_layer.weights)
+        assert layer.weights.dtype == twin_layer.weights.dtype
 
 
 def test_an_array_that_two_places_share_is_shared_where_it_arrives():
-    twin = sent(Net())
+    twin = round_trip(Net())
     assert twin.layers[0].weights is twin.first
     assert twin.again is twin.bias
 
@@ -100,13 +100,13 @@ class Own:
     "model", [{"w": np.arange(3.0), "n": 2, "words": ["a"]}, np.arange(3.0), [np.arange(3.0)]]
 )
 def test_dicts_lists_and_arrays_are_models_too(model):
-    twin = sent(model)
+    twin = round_trip(model)
     assert type(twin) is type(model)
     assert repr(sorted(map(str, twin))) == repr(sorted(map(str, model)))
 
 
 def test_an_object_that_pickles_itself_is_taken_as_it_wants():
-    twin = sent(Own())
+    twin = round_trip(Own())
     assert (twin.weights.tolist(), twin.count) == ([1, 1, 1], 7)
 
 

@@ -29,8 +29,8 @@ def table(spark):
             strict=True,
         )
     ]
-    named = spark.createDataFrame(rows, ["user", "item", "price", "label"])
-    return named.repartition(3).cache()
+    frame = spark.createDataFrame(rows, ["user", "item", "price", "label"])
+    return frame.repartition(3).cache()
 
 
 SETTINGS = {
@@ -42,42 +42,42 @@ SETTINGS = {
 }
 
 
-def trained(table, **params):
+def train_classifier(table, **params):
     return TorchClassifier(**{**SETTINGS, **params}).fit(table)
 
 
 def test_an_estimator_trains_scores_and_saves_a_module_with_sharded_tables(table, tmp_path):
-    model = trained(table)
+    model = train_classifier(table)
     error = model.evaluate(table).error
     assert error < 0.05
     scored = model.transform(table).select("label", "prediction", "user", "item", "price")
     wrong = scored.where("label != prediction").count()
     assert wrong / table.count() == pytest.approx(error)
     model.write().save(str(tmp_path / "saved"))
-    again = TorchClassificationModel.load(str(tmp_path / "saved"))
-    assert again.transform(table).where("label != prediction").count() == wrong
+    loaded = TorchClassificationModel.load(str(tmp_path / "saved"))
+    assert loaded.transform(table).where("label != prediction").count() == wrong
     rows, module = scored.limit(50).toPandas(), model.module()
     with torch.no_grad():
-        made = module(
+        predictions = module(
             torch.tensor(rows["user"]),
             torch.tensor(np.stack(rows["item"])),
             torch.tensor(rows["price"]).float(),
         ).argmax(1)
-    assert made.tolist() == rows["prediction"].astype(int).tolist()
+    assert predictions.tolist() == rows["prediction"].astype(int).tolist()
     assert all(parameter.requires_grad for parameter in module.parameters())
-    named = {name: tuple(held.shape) for name, held in module.state_dict().items()}
-    assert (named["users.weight"], named["items.weight"]) == ((60, 4), (40, 4))
+    shapes = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()}
+    assert (shapes["users.weight"], shapes["items.weight"]) == ((60, 4), (40, 4))
 
 
 def test_marked_rows_are_measured_while_no_worker_holds_the_tables(table):
-    marked, seen = table.withColumn("aside", F.col("price") > 0.8), []
+    marked, events = table.withColumn("aside", F.col("price") > 0.8), []
     classifier = TorchClassifier(
         **SETTINGS, validationIndicatorCol="aside", patience=20, strategy=averaging(codec="fp32")
     )
-    classifier.callbacks = (seen.append,)
+    classifier.callbacks = (events.append,)
     model = classifier.fit(marked)
     aside = marked.where("aside")
-    measured = [event for event in seen if isinstance(event, Evaluated)]
+    measured = [event for event in events if isinstance(event, Evaluated)]
     assert {event.examples for event in measured} == {aside.count()}
     best = [event.metrics["error"] for event in measured if event.extra.get("best")][-1]
     assert model.evaluate(aside).error == pytest.approx(best)
@@ -86,9 +86,9 @@ def test_marked_rows_are_measured_while_no_worker_holds_the_tables(table):
 
 def test_an_id_beyond_the_table_is_named_with_its_column(table):
     with pytest.raises(PhotinusError, match=r"users\.weight has rows 0 to 9, and no row"):
-        trained(table, moduleArgs={"users": 10}, epochs=1)
+        train_classifier(table, moduleArgs={"users": 10}, epochs=1)
 
 
 def test_a_strategy_that_needs_whole_tables_is_one_sentence(table):
     with pytest.raises(UsageError, match="agree on tables that lie among them by averaging"):
-        trained(table, strategy="all_reduce")
+        train_classifier(table, strategy="all_reduce")

@@ -51,26 +51,28 @@ def table(spark):
 
 
 def test_frozen_weights_reach_an_executor_once(table, whole, bare, tmp_path):
-    sent = []
+    history_sizes = []
 
-    def counted(frame, grant):
-        sent.extend(vector.size for vector in grant.history)
-        return plain(frame, grant)
+    def count_history(frame, grant):
+        history_sizes.extend(vector.size for vector in grant.history)
+        return original(frame, grant)
 
-    plain = membership.grant_to
+    original = membership.grant_to
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(membership, "grant_to", counted)
+        patch.setattr(membership, "grant_to", count_history)
         model = classifier(whole, bare).fit(table)
     frozen = {name: p.detach() for name, p in whole.named_parameters() if not p.requires_grad}
-    assert sent == [sum(p.numel() for p in frozen.values())], "one copy for two workers"
+    assert history_sizes == [sum(p.numel() for p in frozen.values())], "one copy for two workers"
     for name, p in model.module().named_parameters():
         if name in frozen:
             assert p.equal(frozen[name]), name
     assert model.evaluate(table).error < 0.1
     model.write().save(str(tmp_path / "model"))
     loaded = TorchClassificationModel.load(str(tmp_path / "model"), trust_code=True)
-    said, again = (m.transform(table).select("prediction").collect() for m in (model, loaded))
-    assert said == again
+    predictions, loaded_predictions = (
+        m.transform(table).select("prediction").collect() for m in (model, loaded)
+    )
+    assert predictions == loaded_predictions
 
 
 def test_a_constant_that_no_worker_would_get_is_named(table, whole, bare):
