@@ -32,14 +32,14 @@ class Small:
 
     def job(self, **fields):
         model = LogisticStage(features=6, classes=3, epochs=4, batch_size=8, dtype="float64")
-        usual = {
+        defaults = {
             "model": model,
             "data": Source(name="given"),
             "strategy": averaging(every=Steps(3), codec="fp32"),
             "workers": 3,
             "engine": "simulate",
         }
-        return Job(**usual | fields)
+        return Job(**defaults | fields)
 
 
 @pytest.fixture(scope="session")
@@ -51,11 +51,11 @@ def small():
 def events():
     """Returns the events in a run's journal, all or of one kind."""
 
-    def of(folder, kind=""):
+    def read_events(folder, kind=""):
         journalled = [stamped.event for stamped in read(folder / "events.jsonl")]
         return [e for e in journalled if not kind or type(e).__name__ == kind]
 
-    return of
+    return read_events
 
 
 class Breaking(SimulatedEngine):
@@ -68,12 +68,12 @@ class Breaking(SimulatedEngine):
     def run(self, assignment):
         emit = assignment.emit
 
-        def breaks(event):
+        def emit_then_break(event):
             emit(event)
             if isinstance(event, RoundClosed) and event.version == self.version:
                 raise KeyboardInterrupt
 
-        object.__setattr__(assignment, "emit", breaks)
+        object.__setattr__(assignment, "emit", emit_then_break)
         return super().run(assignment)
 
 

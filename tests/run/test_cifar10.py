@@ -15,7 +15,7 @@ from photinus.run.train import train
 from photinus.strategies.recipes import averaging
 
 
-def pictures(count):
+def make_images(count):
     """Smooth pictures in sixteen patches of colour, of which the class decides two."""
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 10, count).astype(np.uint8)
@@ -28,7 +28,7 @@ def pictures(count):
 
 def losses_per_round(folder, workers, dtype, steps, batch):
     """The loss of each of the first steps."""
-    images, labels = pictures(steps * batch)
+    images, labels = make_images(steps * batch)
     job = replace(preset("cifar10", workers), engine="simulate", is_shared=True)
     model = replace(
         job.model,
@@ -64,7 +64,7 @@ def test_the_loss_is_on_one_line_however_many_workers(tmp_path, dtype, close, st
 
 @pytest.fixture
 def folder(tmp_path):
-    images, labels = pictures(6 * 16)
+    images, labels = make_images(6 * 16)
     records = np.concatenate((labels[:, None], images), 1)
     assert records.shape[1] == RECORD_BYTES
     for part, name in zip(np.split(records, 6), (*FILES["train"], *FILES["test"]), strict=True):

@@ -52,10 +52,10 @@ def test_slow_links_cost_whoever_agrees_at_every_step_more(job, tmp_path):
 def test_a_strategy_that_fails_is_told_and_the_others_go_on(job, tmp_path, monkeypatch):
     reported = []
 
-    def broken(*_):
+    def raise_usage_error(*_):
         raise UsageError("this one cannot")
 
-    monkeypatch.setattr("photinus.run.job.StrategySpec.settled", broken)
+    monkeypatch.setattr("photinus.run.job.StrategySpec.settled", raise_usage_error)
     rows = compare(job, [averaging()], folder=tmp_path, told=reported.append)
     assert [row.failure for row in rows] == ["this one cannot"]
     assert reported == rows

@@ -18,24 +18,24 @@ from photinus.run.presets import preset
 
 
 @pytest.fixture
-def table(tmp_path):
+def write_table(tmp_path):
     """Writes columns as a Parquet file."""
 
-    def write(**columns):
+    def write_rows(**columns):
         path = tmp_path / "rows.parquet"
         pq.write_table(pa.table(columns), path)
         return str(path)
 
-    return write
+    return write_rows
 
 
-def source(path, **fields):
+def parquet_source(path, **fields):
     return Source(name="parquet", path=path, test=path, **fields)
 
 
-def test_columns_of_numbers_become_rows(table, small):
-    path = table(a=[1.0, 2.0], b=[3.0, 4.0], label=[0, 1])
-    columns = source(path, features=("a", "b"), classes=2)
+def test_columns_of_numbers_become_rows(write_table, small):
+    path = write_table(a=[1.0, 2.0], b=[3.0, 4.0], label=[0, 1])
+    columns = parquet_source(path, features=("a", "b"), classes=2)
     data = read_train(small.job(data=columns, engine="local"))
     assert data.features.tolist() == [[1.0, 3.0], [2.0, 4.0]]
     assert data.labels.tolist() == [0, 1]
@@ -43,33 +43,35 @@ def test_columns_of_numbers_become_rows(table, small):
     assert np.array_equal(test.features, data.features)
 
 
-def test_lists_are_rows_and_are_scaled_when_they_are_measured_on(table):
-    path = table(features=[[2.0, 4.0], [6.0, 8.0]], label=[0, 1])
-    assert read_test(source(path, scale=0.5)).features.tolist() == [[1.0, 2.0], [3.0, 4.0]]
-    assert len(read_test(source(f"file://{path}")).features) == 2
+def test_lists_are_rows_and_are_scaled_when_they_are_measured_on(write_table):
+    path = write_table(features=[[2.0, 4.0], [6.0, 8.0]], label=[0, 1])
+    assert read_test(parquet_source(path, scale=0.5)).features.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert len(read_test(parquet_source(f"file://{path}")).features) == 2
 
 
-def test_a_wrong_column_is_named_beside_those_there_are(table, small):
-    path = table(pixels=[[1.0]], label=[0])
+def test_a_wrong_column_is_named_beside_those_there_are(write_table, small):
+    path = write_table(pixels=[[1.0]], label=[0])
     with pytest.raises(UsageError, match="unknown column; got 'features'; known: label, pixels"):
-        read_train(small.job(data=source(path), engine="local"))
+        read_train(small.job(data=parquet_source(path), engine="local"))
 
 
-def test_a_label_out_of_range_is_named(table, small):
-    path = table(features=[[1.0], [2.0]], label=[0, 10])
+def test_a_label_out_of_range_is_named(write_table, small):
+    path = write_table(features=[[1.0], [2.0]], label=[0, 10])
     with pytest.raises(DataError, match="10"):
-        read_train(small.job(data=source(path, classes=10), engine="local"))
+        read_train(small.job(data=parquet_source(path, classes=10), engine="local"))
 
 
-def test_no_file_and_no_rows_are_told(table, small, tmp_path):
+def test_no_file_and_no_rows_are_told(write_table, small, tmp_path):
     with pytest.raises(DataError, match="there is no"):
-        read_train(small.job(data=source(str(tmp_path / "no")), engine="local"))
-    empty = table(features=pa.array([], pa.list_(pa.float32())), label=pa.array([], pa.int64()))
+        read_train(small.job(data=parquet_source(str(tmp_path / "no")), engine="local"))
+    empty = write_table(
+        features=pa.array([], pa.list_(pa.float32())), label=pa.array([], pa.int64())
+    )
     with pytest.raises(DataError, match="holds no rows"):
-        read_train(small.job(data=source(empty), engine="local"))
+        read_train(small.job(data=parquet_source(empty), engine="local"))
     (tmp_path / "junk.parquet").write_bytes(b"no table" * 9)
     with pytest.raises(DataError, match="cannot be read as Parquet; got"):
-        read_train(small.job(data=source(str(tmp_path / "junk.parquet")), engine="local"))
+        read_train(small.job(data=parquet_source(str(tmp_path / "junk.parquet")), engine="local"))
 
 
 def test_rows_that_were_handed_over_must_be_again(small):
@@ -137,16 +139,16 @@ def test_a_module_is_measured_on_rows_as_wide_as_it_was_trained_on():
         check_fit(model, TestRows(np.ones((2, 5)), np.zeros(2)), like=rows)
 
 
-def test_rows_to_measure_on_may_lie_at_an_address(table, small):
+def test_rows_to_measure_on_may_lie_at_an_address(write_table, small):
     fsspec = pytest.importorskip("fsspec")
-    path = table(a=[1.0, 2.0], b=[3.0, 4.0], label=[0, 1])
+    path = write_table(a=[1.0, 2.0], b=[3.0, 4.0], label=[0, 1])
     with open(path, "rb") as file:
         fsspec.filesystem("memory").pipe("/digits/test.parquet", file.read())
-    remote = source("memory://digits/test.parquet", features=("a", "b"))
-    local = source(path, features=("a", "b"))
+    remote = parquet_source("memory://digits/test.parquet", features=("a", "b"))
+    local = parquet_source(path, features=("a", "b"))
     assert np.array_equal(read_test(remote).features, read_test(local).features)
     with pytest.raises(DataError, match="there is no memory://digits/none"):
-        read_test(source("memory://digits/none", features=("a", "b")))
+        read_test(parquet_source("memory://digits/none", features=("a", "b")))
 
 
 @pytest.mark.spark

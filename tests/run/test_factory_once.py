@@ -39,13 +39,13 @@ def factory(tmp_path, monkeypatch):
     return home / "counted_factory.py", tmp_path / "calls"
 
 
-def stage(calls):
+def make_stage(calls):
     return ModuleStage(
         module="counted_factory:net", arguments={"calls": str(calls)}, batch_size=8, epochs=2
     )
 
 
-def rows():
+def make_rows():
     features = np.random.default_rng(0).random((64, 4), np.float32)
     return features, (features[:, 0] > 0.5).astype(np.int64)
 
@@ -57,9 +57,9 @@ def call_counts(file):
     return own_calls, sorted(calls.values())
 
 
-def job(calls, engine):
+def make_job(calls, engine):
     return Job(
-        model=stage(calls),
+        model=make_stage(calls),
         data=Source(name="given", features=("features",), label="label"),
         workers=WORKERS,
         strategy=averaging(every=Steps(2)),
@@ -70,18 +70,18 @@ def job(calls, engine):
 @pytest.mark.processes
 def test_a_factory_runs_once_in_each_local_worker_and_in_the_driver(factory, tmp_path):
     _, calls = factory
-    features, labels = rows()
+    features, labels = make_rows()
     data = ArrayData(features, labels, checks=RowChecks(classes=2))
     test = TestRows(features, labels)
-    train(job(calls, "local"), data, test=test, folder=tmp_path / "run", engine=LocalEngine())
+    train(make_job(calls, "local"), data, test=test, folder=tmp_path / "run", engine=LocalEngine())
     assert call_counts(calls) == (1, [1] * WORKERS)
 
 
 def test_a_saved_model_is_measured_with_one_call(factory, tmp_path):
     _, calls = factory
-    features, labels = rows()
+    features, labels = make_rows()
     folder = tmp_path / "run"
-    train(job(calls, "simulate"), ArrayData(features, labels), folder=folder)
+    train(make_job(calls, "simulate"), ArrayData(features, labels), folder=folder)
     calls.unlink()
     trained, _ = load_trained(folder / "model")
     measure(trained, TestRows(features, labels))
@@ -96,7 +96,7 @@ def test_a_factory_runs_once_in_each_task_and_in_the_driver_of_an_estimator(
 
     path, calls = factory
     spark.sparkContext.addPyFile(str(path))
-    features, labels = rows()
+    features, labels = make_rows()
     table = [(row.tolist(), int(label)) for row, label in zip(features, labels, strict=True)]
     frame = spark.createDataFrame(table, "features array<float>, label long").repartition(2)
     clf = TorchClassifier(

@@ -26,15 +26,15 @@ SOURCES = (
 
 
 @pytest.fixture
-def called(capsys):
+def run_command(capsys):
     """Runs a command; returns its exit code and what it said of an error."""
 
-    def call(*arguments):
+    def run_main(*arguments):
         with pytest.raises(SystemExit) as exited:
             main([str(argument) for argument in arguments])
         return exited.value.code, capsys.readouterr().err
 
-    return call
+    return run_main
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name + source.path)
@@ -48,7 +48,7 @@ def test_a_job_whose_rows_were_handed_over_is_saved_as_such(small, tmp_path, sou
 
 
 def test_a_job_without_data_that_was_stopped_goes_on_with_the_rows_handed_over_again(
-    small, tmp_path, breaking, called
+    small, tmp_path, breaking, run_command
 ):
     job, rows = replace(small.job(), data=Job().data), small.data()
     with pytest.raises(KeyboardInterrupt) as stopped:
@@ -56,20 +56,22 @@ def test_a_job_without_data_that_was_stopped_goes_on_with_the_rows_handed_over_a
     assert str(stopped.value).endswith(
         f"continue with: photinus.resume({str(tmp_path / 'run')!r}, data)"
     )
-    code, err = called("train", "--resume", tmp_path / "run")
+    code, err = run_command("train", "--resume", tmp_path / "run")
     assert (code, "hand them over again: photinus.resume(RUN, data)" in err) == (2, True)
     whole = train(job, rows, folder=tmp_path / "whole")
     assert np.array_equal(resume(tmp_path / "run", rows).vector, whole.vector)
 
 
-def test_a_model_whose_rows_were_handed_over_is_not_measured_on_others(small, tmp_path, called):
+def test_a_model_whose_rows_were_handed_over_is_not_measured_on_others(
+    small, tmp_path, run_command
+):
     job = small.job(data=Source())
     train(job, (small.features, small.labels), test=small.test, folder=tmp_path / "run")
-    code, err = called("evaluate", tmp_path / "run")
+    code, err = run_command("evaluate", tmp_path / "run")
     assert (code, "a program handed its rows over; hand rows over: --data PATH" in err) == (2, True)
     columns = {"features": list(small.features), "label": small.labels}
     pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
-    assert called("evaluate", tmp_path / "run", "--data", tmp_path / "rows.parquet")[0] == 0
+    assert run_command("evaluate", tmp_path / "run", "--data", tmp_path / "rows.parquet")[0] == 0
 
 
 def test_rows_that_the_job_itself_names_stay_named_in_a_comparison(small, tmp_path):

@@ -18,7 +18,7 @@ KILLED = SimulatedCluster(faults=Faults().kill(slot=1, step=30))
 
 
 @pytest.fixture
-def audited(tiny, tmp_path):
+def audit_of_run(tiny, tmp_path):
     """Trains with a worker that dies, and reads the ledger."""
 
     def train_and_audit(strategy, unapplied=0):
@@ -38,23 +38,25 @@ def audited(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_whose_worker_died_is_exact(audited, way):
-    report = audited(WAYS[way])
+def test_a_run_whose_worker_died_is_exact(audit_of_run, way):
+    report = audit_of_run(WAYS[way])
     assert report.offences == []
     assert report.acknowledged == report.applied > 0
     assert report.leases == 3
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_answer_to_a_push_that_was_not_applied_is_found(audited, way):
+def test_an_answer_to_a_push_that_was_not_applied_is_found(audit_of_run, way):
     """An answer is entered where it is given, so that it can tell more than what was applied."""
-    report = audited(WAYS[way], unapplied=30)
+    report = audit_of_run(WAYS[way], unapplied=30)
     assert report.acknowledged == report.applied + 1
     assert "acknowledged but never applied: term 1, phase 1" in report.offences[-1]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_seat_that_is_granted_behind_rows_that_nobody_did_is_found(audited, monkeypatch, way):
+def test_a_seat_that_is_granted_behind_rows_that_nobody_did_is_found(
+    audit_of_run, monkeypatch, way
+):
     grant = Leases.grant
 
     def skipping(self, seat, hello, now):
@@ -62,4 +64,4 @@ def test_a_seat_that_is_granted_behind_rows_that_nobody_did_is_found(audited, mo
         seat.position += 8 * (seat.lease > 1)
 
     monkeypatch.setattr(Leases, "grant", skipping)
-    assert "rows skipped" in " ".join(audited(WAYS[way]).offences)
+    assert "rows skipped" in " ".join(audit_of_run(WAYS[way]).offences)

@@ -39,13 +39,13 @@ def job(workers=8, module="normed", **fields):
     return Job(model=model, data=Source(name="given"), workers=workers, engine="simulate")
 
 
-def widened(normed_job):
+def model_and_warning(normed_job):
     draft, warning = with_rows_to_normalize(LazyModel(normed_job))
     return draft.job.model, warning
 
 
 def test_the_batch_and_the_usual_rate_grow_together():
-    model, warning = widened(job(8))
+    model, warning = model_and_warning(job(8))
     assert model.batch_size == 8 * LEAST_ROWS == 128
     before, after = job(8).model.rate(), model.rate()
     assert after.at(0.0) == before.at(0.0), "it warms up"
@@ -58,12 +58,12 @@ def test_the_batch_and_the_usual_rate_grow_together():
 
 
 def test_images_need_fewer_rows_since_each_has_many_positions():
-    model, warning = widened(job(16, "of_images"))
+    model, warning = model_and_warning(job(16, "of_images"))
     assert model.batch_size == 16 * LEAST_IMAGES == 64
     assert warning.startswith(
         "BatchNorm2d needs 4 rows of a step on each worker; got batch_size 32"
     )
-    both, warning = widened(job(16, "of_both"))
+    both, warning = model_and_warning(job(16, "of_both"))
     assert both.batch_size == 16 * LEAST_ROWS
     assert warning.startswith("BatchNorm1d needs 16 rows")
 
@@ -73,7 +73,7 @@ def test_images_need_fewer_rows_since_each_has_many_positions():
 )
 def test_a_rate_of_ones_own_stays_what_it_says(fields):
     original = job(8, **fields).model
-    model, warning = widened(job(8, **fields))
+    model, warning = model_and_warning(job(8, **fields))
     assert model.batch_size == 128
     assert (model.lr, model.lr_scale) == (original.lr, original.lr_scale)
     assert "learning rate" not in warning

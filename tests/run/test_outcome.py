@@ -18,7 +18,7 @@ from photinus.run.train import train
 
 
 @pytest.fixture
-def plane():
+def job_and_points():
     """Two classes of points, and a job for them."""
     points = np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)
     arguments = {"in_features": 2, "out_features": 2}
@@ -27,8 +27,8 @@ def plane():
     return job, points, (points[:, 0] > 0).astype(np.int64)
 
 
-def test_an_outcome_gives_the_trained_module_its_numbers_and_the_report(plane, tmp_path):
-    job, points, labels = plane
+def test_an_outcome_gives_the_trained_module_its_numbers_and_the_report(job_and_points, tmp_path):
+    job, points, labels = job_and_points
     outcome = train(job, (points, labels), test=(points, labels), folder=tmp_path / "run")
     net = outcome.model()
     assert type(net) is torch.nn.Linear
@@ -44,8 +44,8 @@ def test_an_outcome_gives_the_trained_module_its_numbers_and_the_report(plane, t
 
 
 @pytest.mark.parametrize("model", ["dbn", "logistic", "averaged"])
-def test_every_kind_of_model_comes_back_as_a_module(plane, model, tmp_path):
-    job, points, labels = plane
+def test_every_kind_of_model_comes_back_as_a_module(job_and_points, model, tmp_path):
+    job, points, labels = job_and_points
     kinds = {
         "dbn": DBN(inputs=2, hidden=(3,), classes=2, precision="mkl"),
         "logistic": LogisticStage(features=2, classes=2, epochs=20.0),
@@ -60,8 +60,8 @@ def test_every_kind_of_model_comes_back_as_a_module(plane, model, tmp_path):
     assert np.mean(predictions != labels) == pytest.approx(outcome.metrics["error"])
 
 
-def test_arrays_and_a_path_of_parquet_files_train_alike(plane, tmp_path):
-    job, points, labels = plane
+def test_arrays_and_a_path_of_parquet_files_train_alike(job_and_points, tmp_path):
+    job, points, labels = job_and_points
     pq.write_table(
         pa.table({"x": points[:, 0], "y": points[:, 1], "inside": labels}), tmp_path / "rows"
     )
@@ -75,8 +75,8 @@ def test_arrays_and_a_path_of_parquet_files_train_alike(plane, tmp_path):
 
 
 @pytest.mark.spark
-def test_a_dataframe_trains_by_its_columns(plane, spark, tmp_path):
-    job, points, labels = plane
+def test_a_dataframe_trains_by_its_columns(job_and_points, spark, tmp_path):
+    job, points, labels = job_and_points
     table = [(float(x), float(y), int(k)) for (x, y), k in zip(points, labels, strict=True)]
     frame = spark.createDataFrame(table, "x double, y double, inside int")
     source = replace(job.data, features=("x", "y"), label="inside")
@@ -85,8 +85,8 @@ def test_a_dataframe_trains_by_its_columns(plane, spark, tmp_path):
     assert outcome.metrics["error"] < 0.1
 
 
-def test_what_is_no_rows_is_refused_with_what_would_do(plane, tmp_path):
-    job, points, labels = plane
+def test_what_is_no_rows_is_refused_with_what_would_do(job_and_points, tmp_path):
+    job, points, labels = job_and_points
     with pytest.raises(UsageError, match="rows to train on must be a DataFrame of Spark, arrays"):
         train(job, [points, labels], folder=tmp_path / "run")
     with pytest.raises(UsageError, match="labels must be a NumPy array; got list"):

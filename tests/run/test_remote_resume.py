@@ -51,34 +51,34 @@ def test_a_run_is_resumed_on_another_machine_to_the_same_bits(
 
 
 @pytest.fixture
-def at_exit(monkeypatch):
+def end_process(monkeypatch):
     """Returns the folders of this machine, and what removes them as the process ends."""
     registered = []
     monkeypatch.setattr(remote_resume.atexit, "register", lambda *call: registered.append(call))
 
-    def end():
+    def run_exit_functions():
         for function, mirror in registered:
             function(mirror)
         return [mirror.local.parent.exists() for _, mirror in registered]
 
-    return end
+    return run_exit_functions
 
 
 def test_the_copy_of_this_machine_is_removed_at_exit_once_all_is_at_the_address(
-    small, address, at_exit
+    small, address, end_process
 ):
     train(small.job(), small.data(), folder=address)
     with pytest.raises(UsageError, match="is done"):
         resume(address, small.data())
-    assert at_exit() == [False, False]
+    assert end_process() == [False, False]
 
 
-def test_a_copy_of_what_did_not_reach_the_address_stays(small, address, at_exit, monkeypatch):
+def test_a_copy_of_what_did_not_reach_the_address_stays(small, address, end_process, monkeypatch):
     monkeypatch.setattr(remote_resume, "_AGAIN_SECONDS", ())
     monkeypatch.setattr(remote_resume.Mirror, "push", _push_refused)
     with pytest.raises(CheckpointError, match="it is full"):
         train(small.job(), small.data(), folder=address)
-    assert at_exit() == [True]
+    assert end_process() == [True]
 
 
 def _push_refused(mirror):

@@ -143,7 +143,7 @@ def test_the_trained_module_has_whole_tables_of_its_own(tmp_path):
 def test_a_saved_model_measures_the_same_and_starts_another_run(tmp_path):
     outcome = run(tmp_path / "run")
     saved, _ = load_trained(outcome.folder / "model")
-    metrics, _ = measure(saved, outcome_rows())
+    metrics, _ = measure(saved, rows_to_measure())
     assert metrics["error"] == pytest.approx(outcome.metrics["error"])
     still = replace(STAGE, epochs=0.01, lr=Schedule.constant(0.0))
     again = run(tmp_path / "again", model=still, start=str(outcome.folder / "model"))
@@ -151,7 +151,7 @@ def test_a_saved_model_measures_the_same_and_starts_another_run(tmp_path):
         np.testing.assert_allclose(tensor, outcome.state_dict()[name], atol=1e-6)
 
 
-def outcome_rows():
+def rows_to_measure():
     from photinus.run.data import TestRows
 
     return TestRows(*events(500, 1))
@@ -224,7 +224,7 @@ def test_a_layer_that_one_worker_alone_changes_moves_by_the_mean(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole_vector(tmp_path_factory):
     """The table of a run without a fault."""
     outcome = run(tmp_path_factory.mktemp("whole"), model=SHORT)
     return outcome.trained.model().parameters.trained
@@ -242,10 +242,10 @@ def whole(tmp_path_factory):
     ids=["within a round", "as a round ends", "thrice the same", "one after the other", "frozen"],
 )
 @pytest.mark.parametrize("seconds", [1e6, 0.4], ids=["from the start", "from a checkpoint"])
-def test_a_lost_owners_shard_is_restored_to_the_bit(faults, seconds, whole, tmp_path):
+def test_a_lost_owners_shard_is_restored_to_the_bit(faults, seconds, whole_vector, tmp_path):
     outcome = run(tmp_path / "run", model=SHORT, faults=faults, checkpoint_seconds=seconds)
     assert went_back(outcome) == 0
-    np.testing.assert_array_equal(outcome.trained.model().parameters.trained, whole)
+    np.testing.assert_array_equal(outcome.trained.model().parameters.trained, whole_vector)
     report = audit(outcome.folder / "ledger.jsonl")
     assert report.is_exact, report.offences
 
@@ -386,14 +386,14 @@ def test_the_audit_is_exact_where_an_owner_is_lost_while_others_are_done(tmp_pat
 
 
 def test_a_shard_is_restored_in_pages_and_its_next_backup_is_filled_over_rounds(
-    whole, tmp_path, monkeypatch
+    whole_vector, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("photinus.strategies.shard_backups.PAGE_NUMBERS", 11)
     monkeypatch.setattr("photinus.protocol.row_meeting.BACKLOG_NUMBERS", 22)
     faults = Faults().kill(slot=1, step=40).kill(slot=0, step=200)
     outcome = run(tmp_path / "run", model=SHORT, faults=faults)
     assert went_back(outcome) == 0
-    np.testing.assert_array_equal(outcome.trained.model().parameters.trained, whole)
+    np.testing.assert_array_equal(outcome.trained.model().parameters.trained, whole_vector)
 
 
 @pytest.mark.parametrize(
@@ -445,11 +445,11 @@ def test_processes_end_with_the_bits_of_the_simulator(tmp_path):
 
 @pytest.mark.processes
 @pytest.mark.fault
-def test_a_process_that_is_killed_is_restored_to_the_bit(whole, tmp_path):
+def test_a_process_that_is_killed_is_restored_to_the_bit(whole_vector, tmp_path):
     faults = Faults().kill(slot=1, step=40).kill(1, 30, lease=2)
     outcome = run(tmp_path / "run", model=SHORT, real=faults)
     assert went_back(outcome) == 0
-    np.testing.assert_array_equal(outcome.trained.model().parameters.trained, whole)
+    np.testing.assert_array_equal(outcome.trained.model().parameters.trained, whole_vector)
 
 
 def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():

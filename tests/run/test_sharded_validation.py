@@ -35,7 +35,7 @@ def evaluations(outcome):
     return [event for event in map(json.loads, lines) if event.get("name") == "validation"]
 
 
-def measured_whole(outcome):
+def measure_whole_tables(outcome):
     """The oracle: what one process measures on the same rows with the whole tables."""
     rows = Rows.of(*events()).parted(VALIDATION)[1]
     batch = rows.batch(rows.order)
@@ -55,13 +55,13 @@ def test_the_point_that_is_measured_is_the_one_that_was_agreed_on(workers, modul
         len(Rows.of(*events()).parted(VALIDATION)[1])
     }
     best = [event for event in measured if event["extra"].get("best")][-1]["metrics"]
-    assert best == pytest.approx(measured_whole(outcome), rel=1e-5)
+    assert best == pytest.approx(measure_whole_tables(outcome), rel=1e-5)
 
 
 def test_in_fewer_bits_rows_are_measured_as_they_travel(tmp_path):
     outcome = run(tmp_path / "run", model=SHORT, validation=VALIDATION, patience=9)
     best = [event for event in evaluations(outcome) if event["extra"].get("best")][-1]["metrics"]
-    assert best["loss"] == pytest.approx(measured_whole(outcome)["loss"], rel=0.01)
+    assert best["loss"] == pytest.approx(measure_whole_tables(outcome)["loss"], rel=0.01)
 
 
 def test_patience_ends_a_run_over_tables_at_its_best_point(tmp_path):
@@ -71,7 +71,7 @@ def test_patience_ends_a_run_over_tables_at_its_best_point(tmp_path):
     measured = evaluations(outcome)
     assert 2 < len(measured) < 60
     assert [bool(event["extra"].get("best")) for event in measured[-3:]] == [True, False, False]
-    assert measured[-3]["metrics"] == pytest.approx(measured_whole(outcome), rel=1e-5)
+    assert measured[-3]["metrics"] == pytest.approx(measure_whole_tables(outcome), rel=1e-5)
     last = Store(tmp_path / "run/checkpoints").latest()
     assert last.files["shard-00000"]
 
@@ -82,7 +82,7 @@ def small_batches(monkeypatch):
     monkeypatch.setattr(worker_loop, "CHUNK_ROWS", 50)
 
 
-def run_that_reads(folder, faults=None, cut_at=None):
+def run_with_reads(folder, faults=None, cut_at=None):
     """Returns the outcome of a run that measures, and when rows were read, in virtual seconds.
 
     Args:
@@ -107,7 +107,7 @@ def run_that_reads(folder, faults=None, cut_at=None):
 
 
 def test_a_worker_that_is_lost_while_rows_are_read_changes_no_bit(small_batches, tmp_path):
-    first, read_times = run_that_reads(tmp_path / "first")
+    first, read_times = run_with_reads(tmp_path / "first")
     metrics = [event["metrics"] for event in evaluations(first)]
     assert len(metrics) == 2
     first_read = min(read_times)
@@ -117,7 +117,7 @@ def test_a_worker_that_is_lost_while_rows_are_read_changes_no_bit(small_batches,
         faults = Faults().kill(
             part % 3, at_seconds=first_read + (last_read - first_read) * (part - 1) / 6
         )
-        outcome, _ = run_that_reads(tmp_path / f"{part}", faults)
+        outcome, _ = run_with_reads(tmp_path / f"{part}", faults)
         assert went_back(outcome) == 0
         vectors = [
             run_outcome.trained.model().parameters.trained for run_outcome in (first, outcome)
@@ -129,8 +129,8 @@ def test_a_worker_that_is_lost_while_rows_are_read_changes_no_bit(small_batches,
 
 
 def test_rows_that_are_lost_on_their_way_are_asked_for_again(small_batches, tmp_path):
-    first, read_times = run_that_reads(tmp_path / "first")
-    lossy, lossy_reads = run_that_reads(tmp_path / "lossy", Faults().lose(0.05).double(0.05))
+    first, read_times = run_with_reads(tmp_path / "first")
+    lossy, lossy_reads = run_with_reads(tmp_path / "lossy", Faults().lose(0.05).double(0.05))
     assert len(lossy_reads) > len(read_times)
     vectors = [run_outcome.trained.model().parameters.trained for run_outcome in (first, lossy)]
     np.testing.assert_array_equal(*vectors)
@@ -158,8 +158,8 @@ def test_no_measurement_waits_for_a_worker_that_has_left(monkeypatch, tmp_path):
 
 
 def test_a_link_that_is_cut_while_rows_are_read_ends_the_measurement_alone(tmp_path):
-    first, read_times = run_that_reads(tmp_path / "first")
-    cut, _ = run_that_reads(tmp_path / "cut", cut_at=min(read_times) + 0.01)
+    first, read_times = run_with_reads(tmp_path / "first")
+    cut, _ = run_with_reads(tmp_path / "cut", cut_at=min(read_times) + 0.01)
     vectors = [run_outcome.trained.model().parameters.trained for run_outcome in (first, cut)]
     np.testing.assert_array_equal(*vectors)
     assert len(evaluations(cut)) == 1 < len(evaluations(first))

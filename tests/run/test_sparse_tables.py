@@ -28,8 +28,8 @@ LAYOUT = Layout.of([("words", (90, 4), TRAINED), ("out", (4,), TRAINED)], sparse
 
 def job(strategy, **fields):
     model = ModuleStage(module="net_of_words:Net", batch_size=8, **fields.pop("model", {}))
-    usual = {"model": model, "data": Source(name="given"), "workers": 2, "engine": "simulate"}
-    return Job(strategy=strategy, **usual | fields)
+    defaults = {"model": model, "data": Source(name="given"), "workers": 2, "engine": "simulate"}
+    return Job(strategy=strategy, **defaults | fields)
 
 
 @pytest.mark.parametrize(

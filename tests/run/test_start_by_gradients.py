@@ -23,8 +23,8 @@ def test_the_usual_rate_is_as_low_as_a_cosine_where_workers_begin_to_train_alone
         arguments = {"in_features": 4, "out_features": 2}
         sizes = {"epochs": 2.0, "batch_size": 4}  # 400 steps, of which 300 are by gradients
         model = ModuleStage(module="torch.nn:Linear", arguments=arguments, lr=lr, **sizes)
-        how = {"strategy": averaging(gradients_until=until), "data": Source(name="given")}
-        job = Job(model=model, workers=workers, engine="simulate", **how)
+        fields = {"strategy": averaging(gradients_until=until), "data": Source(name="given")}
+        job = Job(model=model, workers=workers, engine="simulate", **fields)
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         return train(job, rows, folder=folder, verbose=False).vector
 

@@ -94,7 +94,7 @@ def test_the_adapter_is_loaded_by_peft_as_it_is(outcome, small_encoder, sentence
     result, _ = outcome
     base_model = AutoModelForSequenceClassification.from_pretrained(small_encoder, num_labels=2)
     peft_model = PeftModel.from_pretrained(base_model, result.folder / "adapter").eval()
-    batch = padded(small_encoder, sentences[0][256:])
+    batch = padded_batch(small_encoder, sentences[0][256:])
     with torch.no_grad():
         assert torch.equal(result.model()(**batch), TextClassifier(peft_model)(**batch))
     assert json.loads((result.folder / "adapter" / "adapter_config.json").read_text())["r"] == 2
@@ -124,7 +124,7 @@ def test_a_worker_killed_in_the_middle_loses_no_sentence_and_no_adapter(
     assert (result.folder / "adapter" / "adapter_model.safetensors").exists()
 
 
-def padded(base, texts):
+def padded_batch(base, texts):
     ids = [torch.from_numpy(row).long() for row in Tokenizer(str(base))(texts)]
     masks = [torch.ones_like(row) for row in ids]
     padded_rows = (torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) for rows in (ids, masks))
@@ -134,7 +134,7 @@ def padded(base, texts):
 def test_a_saved_text_classifier_is_loaded_again(outcome, small_encoder, sentences):
     result, _ = outcome
     loaded, _ = load_trained(result.folder / "model")
-    batch = padded(small_encoder, sentences[0][:8])
+    batch = padded_batch(small_encoder, sentences[0][:8])
     with torch.no_grad():
         assert torch.equal(loaded.module()(**batch), result.model()(**batch))
 

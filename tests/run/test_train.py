@@ -455,10 +455,10 @@ def test_where_it_runs_may_change_at_a_resume(small, tmp_path, breaking):
 def test_a_second_signal_while_the_last_checkpoint_is_written_is_journaled_too(
     small, tmp_path, events, breaking, monkeypatch
 ):
-    def interrupted(self):
+    def raise_interrupt(self):
         raise KeyboardInterrupt("SIGTERM")
 
-    monkeypatch.setattr("photinus.run.train.Checkpoints.close", interrupted)
+    monkeypatch.setattr("photinus.run.train.Checkpoints.close", raise_interrupt)
     with pytest.raises(KeyboardInterrupt):
         train(small.job(), small.data(), folder=tmp_path / "run", engine=breaking(9))
     [ended] = events(tmp_path / "run", "RunEnded")

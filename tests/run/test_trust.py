@@ -122,13 +122,13 @@ def test_a_model_folder_runs_no_command(tmp_path, small, way, trust_code):
     file = tmp_path / "was_run"
     folder = model_folder(tmp_path / "net", **COMMANDS[way](file))
 
-    def use():
+    def load_and_measure():
         trained, _ = load_trained(folder, trust_code=trust_code)
         measure(trained, small.test)
         trained.settings.inner()
 
     with pytest.raises(UsageError):
-        use()
+        load_and_measure()
     assert not file.exists()
 
 

@@ -84,12 +84,12 @@ class Stopping(SimulatedEngine):
     def run(self, assignment):
         emit = assignment.emit
 
-        def breaks(event):
+        def emit_then_stop(event):
             emit(event)
             if isinstance(event, RoundClosed) and event.version == 10:
                 raise KeyboardInterrupt
 
-        object.__setattr__(assignment, "emit", breaks)
+        object.__setattr__(assignment, "emit", emit_then_stop)
         return super().run(assignment)
 
 
