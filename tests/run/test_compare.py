@@ -78,6 +78,15 @@ def test_a_comparison_that_was_stopped_twice_goes_on(job, tmp_path):
     assert row.failure == ""
 
 
+def test_a_folder_of_other_speeds_is_refused(job, tmp_path):
+    slow, asked = SimulatedCluster(latency_seconds=0.05), [all_reduce()]
+    [row] = compare(job, asked, folder=tmp_path, cluster=slow)
+    with pytest.raises(UsageError, match="holds a comparison at other speeds; name another"):
+        compare(job, asked, folder=tmp_path)
+    [again] = compare(job, asked, folder=tmp_path, cluster=slow)
+    assert again.wall_seconds == row.wall_seconds
+
+
 def test_speeds_are_for_the_simulator_only(small, tmp_path):
     with pytest.raises(UsageError, match="simulator only; got engine 'local'"):
         compare(small.job(engine="local"), folder=tmp_path, cluster=SimulatedCluster())

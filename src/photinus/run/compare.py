@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,7 @@ def compare(
 
     Raises:
         UsageError: a cluster is given and the engine is not the simulator, or the folder holds a
-            comparison of another job.
+            comparison of another job, or at other speeds.
         PhotinusError: the rows cannot be read; a strategy that fails has a line with its error.
     """
     if cluster is not None and job.engine != "simulate":
@@ -93,7 +93,7 @@ def compare(
         raise UsageError(wrong, got=got, do="name the engine simulate, or no speeds")
     candidates = list(strategies) or [recipe.build().without_start for recipe in RECIPES.values()]
     data, test = read_train(job), read_test(job.data)
-    _check_same(job, folder / "job.json")
+    _check_same(job, cluster or SimulatedCluster(), folder / "job.json")
     rows, previous = [], _read_compared(folder / "comparison.json")
     for number, strategy in enumerate(candidates):
         engine = SimulatedEngine(cluster) if job.engine == "simulate" else engine_of(job.engine)
@@ -108,13 +108,19 @@ def compare(
     return rows
 
 
-def _check_same(job: Job, file: Path) -> None:
-    """Notes which job is compared, and refuses another one in its folder."""
+def _check_same(job: Job, cluster: SimulatedCluster, file: Path) -> None:
+    """Notes which job is compared, on which machines, and refuses others in its folder."""
     plain = json.loads(json.dumps(job.to_dict()))
-    if file.is_file() and json.loads(file.read_text()) != plain:
-        wrong = f"{file.parent} holds a comparison of another job"
+    machines = {f.name: str(getattr(cluster, f.name)) for f in fields(cluster)}
+    earlier = json.loads(file.read_text()) if file.is_file() else {}
+    # a folder of before does not say: its speeds are not known to differ
+    earlier_machines = earlier.pop("simulated_cluster", machines)
+    if earlier and (earlier != plain or earlier_machines != machines):
+        what = "of another job" if earlier != plain else "at other speeds"
+        wrong = f"{file.parent} holds a comparison {what}"
         raise UsageError(wrong, do="name another folder")
-    file.write_text(json.dumps(plain, indent=1) + "\n")
+    noted = plain | {"simulated_cluster": machines}
+    file.write_text(json.dumps(noted, indent=1) + "\n")
 
 
 def _read_compared(file: Path) -> dict[str, Compared]:
