@@ -46,6 +46,12 @@ def test_what_cannot_be_compared_is_one_sentence(call, job, arguments, said):
     assert "fault of photinus" not in err
 
 
+def test_a_warning_of_a_training_stands_below_the_table(call, job):
+    _, out, _ = call("compare", job, "--strategy", "diloco")
+    assert "merge nova, int8: warning: " in out
+    assert "all steps average gradients, and none is of diloco; got " in out
+
+
 def test_when_no_strategy_could_train_the_comparison_failed(call, job, monkeypatch):
     def broken(*_):
         raise UsageError("this one cannot")

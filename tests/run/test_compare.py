@@ -12,7 +12,7 @@ from photinus.core.errors import UsageError
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.run.compare import compare
 from photinus.run.job import Source
-from photinus.strategies.recipes import RECIPES, all_reduce, averaging
+from photinus.strategies.recipes import RECIPES, all_reduce, averaging, diloco, post_local
 
 
 @pytest.fixture
@@ -76,6 +76,20 @@ def test_a_comparison_that_was_stopped_twice_goes_on(job, tmp_path):
         (tmp_path / name / "job.json").touch()
     [row] = compare(job, [averaging()], folder=tmp_path)
     assert row.failure == ""
+
+
+def test_a_strategy_whose_start_by_gradients_takes_all_steps_has_a_warning(job, tmp_path):
+    asked = [averaging(), diloco(), averaging(gradients_until=0), all_reduce(), post_local()]
+    rows = compare(job, asked, folder=tmp_path)
+    words = [" ".join(row.warnings) for row in rows]
+    assert "none is of averaging; set gradients_until=0" in words[0]
+    assert words[1].count("none is of diloco") == 1
+    assert not any("none is of" in text for text in words[2:])
+    page = (tmp_path / "comparison.html").read_text()
+    assert "warning: all steps average gradients, and none is of averaging" in page
+    assert [row.warnings for row in compare(job, asked, folder=tmp_path)] == [
+        row.warnings for row in rows
+    ]
 
 
 def test_a_folder_of_other_speeds_is_refused(job, tmp_path):

@@ -59,6 +59,8 @@ class Compared:
     failure: str = ""
     settings: str = ""
     """All settings of the strategy, as JSON: the texts `strategy` of two may be the same."""
+    warnings: tuple[str, ...] = ()
+    """Of its training."""
 
 
 def comparison_table(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
@@ -67,6 +69,11 @@ def comparison_table(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
     if all(math.isnan(row.wall_seconds) for row in rows):
         return [_COLUMN_NAMES, *((*line[:4], *line[5:]) for line in lines)]
     return [(*_COLUMN_NAMES[:3], "#virtual", "#wall", *_COLUMN_NAMES[4:]), *lines]
+
+
+def comparison_warnings(rows: Sequence[Compared]) -> list[str]:
+    """Returns the warnings of all strategies, each behind the strategy that it is of."""
+    return [f"{row.strategy}: warning: {text}" for row in rows for text in row.warnings]
 
 
 def _cells(row: Compared) -> tuple[str, ...]:
@@ -107,7 +114,7 @@ def comparison_page(rows: Sequence[Compared], title: str, target: Path) -> Path:
         if row.curve
     ]
     picture = chart(Chart(title="Training loss", x_label=unit, series=curves))
-    notes = [tag("p", note) for note in NOTES]
+    notes = [tag("p", note) for note in (*comparison_warnings(rows), *NOTES)]
     body = tag("body", tag("h1", title), tag("section", table(names, lines), *notes), picture)
     target.write_text("<!doctype html>\n" + tag("html", head, body, lang="en"), encoding="utf-8")
     return target

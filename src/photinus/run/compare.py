@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from photinus.core.errors import PhotinusError, UsageError
-from photinus.core.events import Event, PhaseEnded, PhaseStarted, RoundClosed
+from photinus.core.errors import PhotinusError, UsageError, message
+from photinus.core.events import Event, PhaseEnded, PhaseStarted, RoundClosed, Warned
 from photinus.engine.base import Engine
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
@@ -21,6 +21,7 @@ from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
 from photinus.run.train import engine_of, train_lazy
 from photinus.strategies.custom import CustomStrategy
+from photinus.strategies.phase_defaults import AUTO
 from photinus.strategies.recipes import RECIPES, to_plain
 from photinus.strategies.spec import StrategySpec
 
@@ -42,9 +43,15 @@ class _Tally:
     staleness: list[float] = field(default_factory=list)
     spread: float = math.nan
     curve: list[tuple[float, float]] = field(default_factory=list)
+    trained: list[str] = field(default_factory=list)
+    """The strategy of each phase, in words."""
+    warnings: list[str] = field(default_factory=list)
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, Warned) and event.text not in self.warnings:
+            self.warnings.append(event.text)
         if isinstance(event, PhaseStarted):
+            self.trained.append(event.strategy)
             stage = event.name.partition(", ")[0]  # both parts of a stage are one curve
             self.stage, self.curve = stage, self.curve if stage == self.stage else []
             if math.isnan(self.began_at):
@@ -126,12 +133,10 @@ def _check_same(job: Job, cluster: SimulatedCluster, file: Path) -> None:
 def _read_compared(file: Path) -> dict[str, Compared]:
     """Returns what an earlier call has compared, by strategy."""
     rows = json.loads(file.read_text()) if file.is_file() else []
-    compared = [
-        Compared(
-            **{**row, "passes": tuple(row["passes"]), "curve": tuple(map(tuple, row["curve"]))}
-        )
-        for row in rows
-    ]
+    for row in rows:
+        row |= {"passes": tuple(row["passes"]), "curve": tuple(map(tuple, row["curve"]))}
+        row["warnings"] = tuple(row.get("warnings", ()))
+    compared = [Compared(**row) for row in rows]
     return {row.settings: row for row in compared if not row.failure}
 
 
@@ -180,7 +185,20 @@ def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | Non
         passes=tally.passes,
         curve=tuple(tally.curve),
         settings=settings,
+        warnings=_warnings(tally, strategy),
     )
+
+
+def _warnings(tally: _Tally, strategy: StrategySpec | CustomStrategy) -> tuple[str, ...]:
+    """Returns a run's warnings, and one if its start by gradients took all of its steps."""
+    recipe, told = strategy.recipe, tuple(tally.warnings)
+    starts_by_itself = isinstance(strategy, StrategySpec) and strategy.gradients_until == AUTO
+    is_own = any(not text.startswith("all_reduce ") for text in tally.trained)
+    wrong = f"all steps average gradients, and none is of {recipe}"
+    # a run warns of it where its recipe is not the default one
+    if is_own or not starts_by_itself or any(wrong in text for text in told):
+        return told
+    return (*told, message(wrong, do=f"set gradients_until=0 to begin with {recipe}"))
 
 
 def _clock(engine: Engine) -> Callable[[], float]:
