@@ -30,7 +30,8 @@ def test_strategies_are_compared_in_one_table(call, job, tmp_path):
     [
         (("--strategy", "{"), "the strategy is no JSON"),
         (("--step-seconds", "quick"), "--step-seconds must be numbers; got 'quick'"),
-        (("--step-seconds", "0,-1"), "--step-seconds must be a number of at least 0"),
+        (("--step-seconds", "0,-1"), "at least 0, or several such; got 0,-1\n"),
+        (("--step-seconds", "1,2,3,4,5"), "for all workers, or one for each; got 5 numbers for "),
         (("--latency", "-1"), "--latency must be a number of at least 0; got -1.0"),
         (("--mbit", "inf"), "--mbit must be a number above 0; got inf"),
         (("--folder", "/proc/x"), "the folder /proc/x cannot be made; got "),

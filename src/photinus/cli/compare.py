@@ -148,9 +148,9 @@ def _create_folder(folder: Path) -> Path:
     return folder
 
 
-def _check_option(option: str, value: Any, limit: Limit) -> None:  # noqa: ANN401 - numbers
+def _check_option(option: str, value: Any, limit: Limit, got: str = "") -> None:  # noqa: ANN401
     if not limit.holds(value):
-        raise UsageError(f"{option} must be {limit.text}", got=value)
+        raise UsageError(f"{option} must be {limit.text}", got=got or value)
 
 
 def _simulated_cluster(
@@ -166,7 +166,7 @@ def _simulated_cluster(
             seconds = tuple(float(text) for text in step_seconds.split(","))
         except ValueError as error:
             raise UsageError("--step-seconds must be numbers", got=repr(step_seconds)) from error
-        _check_option("--step-seconds", seconds, Limit.each(at_least(0)))
+        _check_option("--step-seconds", seconds, Limit.each(at_least(0)), got=step_seconds)
         settings["step_seconds"] = seconds if len(seconds) > 1 else seconds[0]
     if latency is not None:
         _check_option("--latency", latency, at_least(0))

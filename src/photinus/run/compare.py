@@ -17,9 +17,10 @@ from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.report.comparison import Compared, comparison_page
 from photinus.run.data import TestRows, read_test, read_train
+from photinus.run.engines import engine_of
 from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
-from photinus.run.train import engine_of, train_lazy
+from photinus.run.train import train_lazy
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.phase_defaults import AUTO
 from photinus.strategies.recipes import RECIPES, to_plain
@@ -91,13 +92,16 @@ def compare(
         told: called after each run.
 
     Raises:
-        UsageError: a cluster is given and the engine is not the simulator, or the folder holds a
-            comparison of another job, or at other speeds.
+        UsageError: a cluster is given and the engine is not the simulator, or its speeds are not
+            one for each worker, or the folder holds a comparison of another job, or at other
+            speeds.
         PhotinusError: the rows cannot be read; a strategy that fails has a line with its error.
     """
     if cluster is not None and job.engine != "simulate":
         wrong, got = "speeds are given to the simulator only", f"engine {job.engine!r}"
         raise UsageError(wrong, got=got, do="name the engine simulate, or no speeds")
+    if cluster is not None and job.deadline_seconds is None:  # by which fewer of them may train
+        cluster.check_workers(job.workers)
     candidates = list(strategies) or [recipe.build().without_start for recipe in RECIPES.values()]
     data, test = read_train(job), read_test(job.data)
     _check_same(job, cluster or SimulatedCluster(), folder / "job.json")

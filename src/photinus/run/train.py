@@ -61,6 +61,7 @@ from photinus.run.data import (
     to_train_rows,
 )
 from photinus.run.deadline import WorkerChoice, choose_workers, read_once
+from photinus.run.engines import checked_engine
 from photinus.run.evaluate import (
     LazyModel,
     TrainedModel,
@@ -358,21 +359,6 @@ def new_folder(name: str) -> Path:
     return Path("runs") / f"{checked_name(name, 'job')}-{stamp}-{secrets.token_hex(2)}"
 
 
-def engine_of(name: str) -> Engine:
-    """Returns the engine of that name."""
-    if name == "spark":
-        from photinus.engine.spark.engine import SparkEngine
-
-        return SparkEngine()
-    if name == "local":
-        from photinus.engine.local.engine import LocalEngine
-
-        return LocalEngine()
-    from photinus.engine.simulation.engine import SimulatedEngine
-
-    return SimulatedEngine()
-
-
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     """What is trained, over which rows, and where: looked at before a run folder is made."""
@@ -383,18 +369,10 @@ class _Prepared:
     plan: TrainingPlan
 
 
-def _checked_engine(job: Job, engine: Engine | None) -> Engine:
-    engine = engine or engine_of(job.engine)
-    if not isinstance(engine, Engine):
-        do = 'e.g. LocalEngine(); or name one in the job: engine="local"'
-        raise UsageError("engine must be an Engine", got=repr(engine), do=do)
-    return engine
-
-
 def _prepared(draft: LazyModel, arguments: _Given, *, is_new: bool = True) -> _Prepared:
     """Refuses a job whose module, loss, path, columns or rows are wrong, before it trains."""
     job, (data, test, engine) = draft.job, arguments
-    engine, plan = _checked_engine(job, engine), job.plan()
+    engine, plan = checked_engine(job, engine), job.plan()
     if engine.name == "local":
         check_importable(job.to_dict(), 'a job with engine="local"')
     stages = list({id(p.stage): p.stage for p in plan.phases}.values())
@@ -537,7 +515,7 @@ class _Run:
             snapshot: where it continues.
             given: what `_prepared` takes.
         """
-        engine = prepared.engine if prepared else _checked_engine(self.job, given[2])
+        engine = prepared.engine if prepared else checked_engine(self.job, given[2])
         self._emit_started(engine.name)
         if self.note:
             self.emit(Warned(text=self.note))

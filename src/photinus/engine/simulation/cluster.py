@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from photinus.core.errors import UsageError
 from photinus.core.settings import Limit, above, at_least, validate
 from photinus.engine.hooks import Hooks
 
@@ -44,6 +45,16 @@ class SimulatedCluster:
 
     def __post_init__(self) -> None:
         validate(self)
+
+    def check_workers(self, workers: int) -> None:
+        """Refuses speeds that are not those of so many workers.
+
+        Raises:
+            UsageError: there are more speeds than workers, or fewer.
+        """
+        if isinstance(self.step_seconds, tuple) and len(self.step_seconds) != workers:
+            wrong = "step seconds must be one number for all workers, or one for each"
+            raise UsageError(wrong, got=f"{len(self.step_seconds)} numbers for {workers} workers")
 
     def step(self, slot: int) -> float:
         """Returns the seconds that a step of this slot takes."""
