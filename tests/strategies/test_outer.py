@@ -19,6 +19,7 @@ from photinus.strategies.outer import (
     SlowMo,
     outer_from_dict,
 )
+from photinus.strategies.recipes import averaging
 
 
 class RowWiseAdam(torch.optim.Optimizer):
@@ -237,3 +238,24 @@ def test_an_outer_optimizer_of_ones_own_may_keep_nothing():
     half = Half()
     assert half.init(np.ones(2)) == ()
     assert half.gain is None
+
+
+def test_a_recipe_refuses_an_outer_optimizer_that_a_job_has_no_name_for():
+    class Half(Sgd):  # a worker would have read it as the sgd that it names
+        def update(self, vector, delta, state):
+            return vector - delta / 2, state
+
+    with pytest.raises(UsageError, match=r"such as Nesterov\(\), or a Descent of a "):
+        averaging(outer=Half())
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (lambda held, delta: held[:2], r"in the same shape; got shape \(2,\) for \(3,\)"),
+        (lambda held, delta: None, "in the same shape; got None"),
+    ],
+)
+def test_a_descent_that_does_not_return_the_new_parameters_is_refused(function, said):
+    with pytest.raises(UsageError, match=said):
+        Descent(function).update(np.ones(3), np.ones(3), ())

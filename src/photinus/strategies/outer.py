@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from photinus.core.errors import UsageError
 from photinus.core.factories import resolve_user_code
 from photinus.core.parameters import Vector
 from photinus.core.settings import (
@@ -349,8 +350,17 @@ class Descent(OuterOptimizer):
         validate(self)
 
     def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
-        """θ ← function(θ, Δ)."""
-        return np.asarray(self.function(vector, delta), vector.dtype), state
+        """θ ← function(θ, Δ).
+
+        Raises:
+            UsageError: the function does not return the new parameters.
+        """
+        new = self.function(vector, delta)
+        if np.shape(new) != vector.shape:
+            wrong = "the function of Descent must return the new parameters, in the same shape"
+            got = "None" if new is None else f"shape {np.shape(new)} for {vector.shape}"
+            raise UsageError(wrong, got=got)
+        return np.asarray(new, vector.dtype), state
 
 
 def _scaled(factor: float, vector: Vector) -> Vector:

@@ -26,8 +26,10 @@ from photinus.strategies.fragments import fragments
 from photinus.strategies.immediate import STALENESS, Downpour, Elastic, ElasticOwner, Immediate
 from photinus.strategies.merge import MERGES
 from photinus.strategies.outer import (
+    OUTERS,
     Adagrad,
     DelayedNesterov,
+    Descent,
     OuterOptimizer,
     RowAdagrad,
     RowAdam,
@@ -118,7 +120,8 @@ class StrategySpec:
             Limit("a trigger, such as Steps(10)", lambda v: isinstance(v, Trigger))
         ),
         "outer": Limit(
-            "an outer optimizer, such as Nesterov()", lambda v: isinstance(v, OuterOptimizer)
+            "an outer optimizer, such as Nesterov(), or a Descent of a function of your own",
+            lambda v: type(v) in (*OUTERS.values(), Descent),  # others have no name in a job
         ),
         "payload": one_of("gradient", "delta", "elastic", "published", "parameters"),
         "owners": whole(1),
