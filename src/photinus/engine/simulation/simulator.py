@@ -391,31 +391,36 @@ class Simulation:
             if self._is_lost() or node.is_cut or {node.slot, target} in self._cut:
                 self.lost_among_workers += frame.kind == "publish"
                 continue
+            last_at = departure + self.cluster.latency_seconds
+            seconds = (HEAD_BYTES + frame.size_bytes) / node.up_rate
             for _ in range(self.faults.copies(self.messages)):
-                delay = departure + self.cluster.latency_seconds - self.now
-                self.at(delay, self._arrive_from_peer, address, frame)
+                delay = last_at - seconds - self.now
+                self.at(delay, self._arrive_from_peer, address, frame, last_at)
                 if other is not None:
                     other.incoming.append(frame)
 
-    def _arrive_from_peer(self, address: str, frame: Frame) -> None:
-        """Delivers a frame of another worker."""
+    def _arrive_from_peer(self, address: str, frame: Frame, last_at: float) -> None:
+        """Takes in a frame of another worker, from its first byte on.
+
+        Both links work at the same time: a frame takes as long as the slower one needs, not both.
+        """
         node = self._by_address.get(address)
         if node is None or node.is_dead:
             return
-        if node.is_cut:
-            node.incoming.remove(frame)
-            self.lost_among_workers += frame.kind == "publish"
-            return
-        if node.is_frozen:
-            return self.at(TICK_SECONDS, self._arrive_from_peer, address, frame)
         seconds = (HEAD_BYTES + frame.size_bytes) / self.down_rate
-        read_at = node.down.transmit(frame.slot, frame, seconds, self.now)
+        read_at = max(last_at, node.down.transmit(frame.slot, frame, seconds, self.now))
         self.at(read_at - self.now, self._receive_from_peer, node, frame)
 
     def _receive_from_peer(self, node: _Node, frame: Frame) -> None:
+        """Delivers a frame of another worker."""
+        if node.is_frozen and not (node.is_dead or node.is_cut):
+            return self.at(TICK_SECONDS, self._receive_from_peer, node, frame)
         node.incoming.remove(frame)
         if node.is_dead:
-            return
+            return None
+        if node.is_cut:
+            self.lost_among_workers += frame.kind == "publish"
+            return None
         self._post(node, node.session.peers.hear_worker(frame))
         if isinstance(node.request, RowsRequest):
             self._resume_reader(node)
