@@ -265,3 +265,17 @@ def test_one_worker_is_one_and_a_simulated_run_says_which_time_is_virtual(tmp_pa
     assert all("1 worker, engine" in page for page in pages)
     assert ["virtual time" in page for page in pages] == [True, False]
     assert all(SETTINGS["transport"] in page and SETTINGS["priority"] not in page for page in pages)
+
+
+def test_a_worker_that_has_not_told_about_itself_has_no_speed_and_no_bytes(tmp_path):
+    journal = Journal(tmp_path / "events.jsonl")
+    journal.write(e.RunStarted(run="r", term=1, workers=2, engine="local", job={}))
+    for slot in (0, 1):
+        journal.write(e.WorkerJoined(slot=slot, lease=1, attempt="a", examples=7))
+    journal.write(
+        e.WorkerReport(slot=1, phase=0, steps=2, examples=4, examples_per_second=3.0, bytes_sent=5)
+    )
+    journal.close()
+    page = render(tmp_path / "events.jsonl")
+    cells = re.findall(r'data-name="(?:examples/s|waits|sent|received)">([^<]*)<', page)
+    assert cells == ["–", "–", "–", "–", "3", "0%", "5 B", "0 B"]

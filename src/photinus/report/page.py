@@ -301,15 +301,19 @@ def _workers(summary: Summary) -> Markup | None:
 
 
 def _worker_row(w: WorkerState) -> tuple[str, ...]:
+    measured = (
+        count_text(w.examples_per_second),
+        f"{w.wait_share:.0%}",
+        bytes_text(w.bytes_sent),
+        bytes_text(w.bytes_received),
+    )
+    has_reported = w.steps > 0 or w.bytes_sent > 0  # a simulated worker never has
     return (
         str(w.slot),
         w.host,
         count_text(w.rows),
         f"{w.passes:.2f}",
-        count_text(w.examples_per_second),
-        f"{w.wait_share:.0%}",
-        bytes_text(w.bytes_sent),
-        bytes_text(w.bytes_received),
+        *(measured if has_reported else ("–",) * len(measured)),
         str(w.losses),
         w.reason,
     )
