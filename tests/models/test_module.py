@@ -681,3 +681,11 @@ def test_the_label_that_cross_entropy_ignores_is_no_class_of_another_loss(loss):
         return
     with pytest.raises(DataError, match=r"label -100 outside 0\.\.2 in its example 1"):
         model.learn(batch, 0)
+
+
+def test_two_learning_rates_are_refused_and_one_of_the_settings_outlives_a_start_by_gradients():
+    linear = {"module": "torch.nn:Linear", "optimizer": "sgd", "settings": {"lr": 0.9}}
+    with pytest.raises(UsageError, match=r"two learning rates are set; got lr, and settings with"):
+        ModuleStage(**linear, lr=0.1)
+    stage = ModuleStage(**linear)
+    assert stage.agreed_until(0.5).rate() == stage.rate() == Schedule.constant(0.9)

@@ -157,3 +157,9 @@ def test_a_recipe_that_is_compressed_is_the_recipe_with_that_codec():
 def test_what_is_no_strategy_cannot_be_compressed(other):
     with pytest.raises(UsageError, match="compress wraps a recipe"):
         compress(other, "int8")
+
+
+@pytest.mark.parametrize("strategy", [all_reduce(), Averaging()])
+def test_error_feedback_that_is_neither_true_nor_false_is_refused(strategy):
+    with pytest.raises(UsageError, match=r"True or False, or left out; got 'no'"):
+        compress(strategy, "int8", error_feedback="no")

@@ -114,3 +114,8 @@ def test_what_does_not_go_together_is_refused():
         elastic(outer=Sgd())
     with pytest.raises(UsageError, match="alpha of elastic must be a number"):
         elastic(alpha=1.5)
+
+
+def test_a_spring_without_strength_is_refused_by_the_name_of_its_recipe():
+    with pytest.raises(UsageError, match=r"^alpha of elastic must be a number from 0\.001"):
+        elastic(alpha=0.0)

@@ -213,6 +213,9 @@ class ModuleStage(Stage):
             raise unknown_name("loss", self.loss, LOSSES)
         check_metrics(self.metrics)
         check_optimizer_named(self.optimizer)
+        if self.lr is not None and "lr" in self.settings:
+            got = f"lr, and settings with lr={self.settings['lr']}"
+            raise UsageError("two learning rates are set", got=got, do="leave one of them out")
         if self.activation_memory == AUTO and self.activation_bytes is None:
             wrong = 'activation_memory="auto" needs a budget'
             raise UsageError(wrong, got="none", do="set activation_bytes")
@@ -241,7 +244,8 @@ class ModuleStage(Stage):
 
     def agreed_until(self, share: float) -> ModuleStage:
         """Returns the stage with a rate for workers that agree on every step until then."""
-        return replace(self, lr=self._configured_rate().until(share))
+        settings = {name: value for name, value in self.settings.items() if name != "lr"}
+        return replace(self, lr=self._configured_rate().until(share), settings=settings)
 
     def _configured_rate(self) -> Schedule:
         lr: Schedule | None = as_schedule(self.lr)

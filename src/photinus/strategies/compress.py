@@ -73,6 +73,9 @@ def compress(
         raise UsageError(wrong, got=type(strategy).__name__, do=do)
     if codec == "fp32":
         return strategy
+    if error_feedback not in (True, False, None):
+        wrong = "error_feedback of compress must be True or False, or left out"
+        raise UsageError(wrong, got=repr(error_feedback))
     if error_feedback is None:
         error_feedback = codec_of(codec).has_feedback
     return ErrorFeedback(strategy, codec) if error_feedback else Encoded(strategy, codec)

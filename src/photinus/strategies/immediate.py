@@ -303,7 +303,7 @@ class ElasticOwner(Policy):
     LIMITS = {"alpha": between(0.001, 1), "codec": one_of(*CODECS)}  # noqa: RUF012
 
     def __post_init__(self) -> None:
-        validate(self)
+        validate(self, of="elastic")
 
     def init(self, point: Message) -> ServerState:
         """The centre is where all start."""

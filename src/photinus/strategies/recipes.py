@@ -404,7 +404,7 @@ def elastic(
 
     Args:
         every: when a worker pushes: so many steps, seconds, examples or epochs after its last push.
-        alpha: strength of the spring, times the number of workers K; 0 to 1.
+        alpha: strength of the spring, times the number of workers K; 0.001 to 1.
         codec_down: the numbers in which the pull travels back; None: "fp32".
         gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.

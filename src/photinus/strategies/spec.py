@@ -131,6 +131,7 @@ class StrategySpec:
         "merge": one_of(*MERGES, READS),
         "codec": one_of(*CODECS),
         "codec_down": Limit.optional(one_of(*CODECS)),
+        "error_feedback": Limit.optional(Limit("True or False", lambda v: isinstance(v, bool))),
         "quorum": QUORUM,
         "grace_seconds": at_least(0),
         "gain": one_of("safe", "unsafe"),
