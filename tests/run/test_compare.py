@@ -92,6 +92,16 @@ def test_a_strategy_whose_start_by_gradients_takes_all_steps_has_a_warning(job, 
     ]
 
 
+def test_a_strategy_that_was_trained_otherwise_than_asked_says_how(job, tmp_path):
+    asked = [averaging(gradients_until=0), averaging(every=Steps(7), gradients_until=0)]
+    rows = compare(job, asked, folder=tmp_path)
+    [(shorter,), (same,)] = (row.trained for row in rows)
+    assert shorter == rows[0].strategy.replace("every 50 steps", "every 12 steps")
+    assert same == rows[1].strategy
+    page = (tmp_path / "comparison.html").read_text()
+    assert page.count("trained as") == page.count(f"trained as {shorter}") == 1
+
+
 def test_a_folder_of_other_speeds_is_refused(job, tmp_path):
     slow, asked = SimulatedCluster(latency_seconds=0.05), [all_reduce()]
     [row] = compare(job, asked, folder=tmp_path, cluster=slow)

@@ -62,7 +62,7 @@ def compare(
     In the simulator the seconds are virtual, those of the workers and links that you describe:
     --step-seconds 0.01,0.01,0.01,0.04 --mbit 100. If you give these options, the simulator is used.
     """
-    from photinus.report.comparison import NOTES, comparison_table, comparison_warnings
+    from photinus.report.comparison import NOTES, comparison_remarks, comparison_table
     from photinus.run.compare import compare as run_comparison
     from photinus.run.train import new_folder
     from photinus.strategies.recipes import RECIPES
@@ -108,7 +108,7 @@ def compare(
             for name, text, width in cells
         )
         click.echo("  ".join(padded_cells).rstrip())
-    click.echo("\n".join(("", *comparison_warnings(rows), *NOTES)))
+    click.echo("\n".join(("", *comparison_remarks(rows), *NOTES)))
     click.echo(f"\n{output_folder / 'comparison.html'}")
     if all(row.failure for row in rows):
         raise RunFailedError("no strategy could train this job", do="the table says why")

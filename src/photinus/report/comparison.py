@@ -59,6 +59,8 @@ class Compared:
     failure: str = ""
     settings: str = ""
     """All settings of the strategy, as JSON: the texts `strategy` of two may be the same."""
+    trained: tuple[str, ...] = ()
+    """What its phases did, in words: a short one has shorter rounds than were asked for."""
     warnings: tuple[str, ...] = ()
     """Of its training."""
 
@@ -71,9 +73,14 @@ def comparison_table(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
     return [(*_COLUMN_NAMES[:3], "#virtual", "#wall", *_COLUMN_NAMES[4:]), *lines]
 
 
-def comparison_warnings(rows: Sequence[Compared]) -> list[str]:
-    """Returns the warnings of all strategies, each behind the strategy that it is of."""
-    return [f"{row.strategy}: warning: {text}" for row in rows for text in row.warnings]
+def comparison_remarks(rows: Sequence[Compared]) -> list[str]:
+    """Returns how strategies were trained otherwise than asked, and the warnings of all."""
+    remarks: list[str] = []
+    for row in rows:
+        if row.trained not in ((), (row.strategy,)):
+            remarks.append(f"{row.strategy}: trained as {', then '.join(row.trained)}")
+        remarks += [f"{row.strategy}: warning: {text}" for text in row.warnings]
+    return remarks
 
 
 def _cells(row: Compared) -> tuple[str, ...]:
@@ -114,7 +121,7 @@ def comparison_page(rows: Sequence[Compared], title: str, target: Path) -> Path:
         if row.curve
     ]
     picture = chart(Chart(title="Training loss", x_label=unit, series=curves))
-    notes = [tag("p", note) for note in (*comparison_warnings(rows), *NOTES)]
+    notes = [tag("p", note) for note in (*comparison_remarks(rows), *NOTES)]
     body = tag("body", tag("h1", title), tag("section", table(names, lines), *notes), picture)
     target.write_text("<!doctype html>\n" + tag("html", head, body, lang="en"), encoding="utf-8")
     return target

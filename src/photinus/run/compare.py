@@ -139,7 +139,7 @@ def _read_compared(file: Path) -> dict[str, Compared]:
     rows = json.loads(file.read_text()) if file.is_file() else []
     for row in rows:
         row |= {"passes": tuple(row["passes"]), "curve": tuple(map(tuple, row["curve"]))}
-        row["warnings"] = tuple(row.get("warnings", ()))
+        row |= {name: tuple(row.get(name, ())) for name in ("trained", "warnings")}
     compared = [Compared(**row) for row in rows]
     return {row.settings: row for row in compared if not row.failure}
 
@@ -189,6 +189,7 @@ def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | Non
         passes=tally.passes,
         curve=tuple(tally.curve),
         settings=settings,
+        trained=tuple(dict.fromkeys(tally.trained)),
         warnings=_warnings(tally, strategy),
     )
 
