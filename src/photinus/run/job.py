@@ -590,6 +590,11 @@ class Job:
         if self.cpu_share is not None and self.engine != "simulate":
             is_here = self.engine == "local"
             texts += share_report_lines(self.cpu_share, self.workers, is_here=is_here)
+        has_free_rows = any(not strategy.is_deterministic for strategy in self._all_strategies)
+        if self.share == FASTEST and self.workers > 1 and not has_free_rows:
+            wrong = "share='fastest' is for recipes whose workers do not wait for each other"
+            then = "all rows are used equally often"
+            texts.append(message(wrong, then=then, do="use downpour or publish, or leave it out"))
         return texts
 
     def table_warnings(self, layout: Layout) -> list[str]:
