@@ -24,7 +24,7 @@ class SimulatedCluster:
     latency_seconds: float = 1e-3
     """Of a message, one way."""
     bytes_per_second: float = 1e9
-    """Of each worker's own link, and of each direction."""
+    """Of each worker's own link, and of each direction; the driver's link is never the limit."""
     resend_seconds: float = 0.5
     """How long until an unanswered frame is sent again; each time longer."""
     urgent: tuple[tuple[float, float, int], ...] = ()
