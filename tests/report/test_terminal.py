@@ -41,6 +41,15 @@ def test_a_file_gets_plain_lines_and_no_escape_codes(timeline):
     assert lines[-1] == "  2:08  done after 2 min 08 s"
 
 
+@pytest.mark.parametrize("engine", ["simulate", "local"])
+def test_the_seconds_of_a_simulated_phase_are_called_virtual(engine):
+    started = e.RunStarted(run="r", term=1, workers=1, engine=engine, job={})
+    ended = e.PhaseEnded(phase=0, name="p", examples=600, seconds=2.0, metrics={})
+    text = Scene(is_screen=False).play([(0.0, started), (0.1, ended)])
+    assert ("p: done in 2.0 s of virtual time" in text) == (engine == "simulate")
+    assert ("300 examples/s" in text) == (engine == "local")
+
+
 def test_progress_takes_a_line_about_every_so_many_seconds(timeline):
     lines = Scene(is_screen=False).play(timeline).splitlines()
     progress_lines = [line for line in lines if "left" in line and "epoch" in line]

@@ -22,7 +22,7 @@ def line_of(event: e.Event) -> str:
 def virtual_line_of(event: e.Event) -> str:
     """Returns an event of a simulated run in one line: a phase took virtual time.
 
-    The phase's speed is left out: the page has the one by the clock of this machine.
+    The phase's speed is left out: the other times shown are those of this machine's clock.
 
     Example:
         >>> ended = e.PhaseEnded(phase=0, name="rbm", examples=600, seconds=2.0, metrics={})

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from photinus.core import events as e
-from photinus.report.event_text import line_of, metrics_text
+from photinus.report.event_text import line_of, metrics_text, virtual_line_of
 from photinus.report.formatting import bytes_text, count_text, seconds_text
 from photinus.report.notebook import Cell, in_notebook
 from photinus.report.summary import PhaseState, Summary, WorkerState
@@ -108,7 +108,8 @@ class Terminal:
     def _show(self, at: float, event: e.Event) -> None:
         if isinstance(event, e.RunEnded):
             event = replace(event, reason="")  # the error informs the caller
-        line = line_of(event)
+        is_virtual = self._summary.engine == "simulate"
+        line = virtual_line_of(event) if is_virtual else line_of(event)
         if line:
             self._print(at, line, _STYLES.get(type(event), ""))
         if self._live:
