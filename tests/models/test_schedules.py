@@ -134,3 +134,11 @@ def test_the_usual_rate_of_a_larger_batch_rises_first_and_then_is_usual():
     low = grown.until(0.1)  # it ends before the rise does
     assert [round(low.at(p), 2) for p in (0.1, 0.2, 1.0)] == [0.25, 0.39, 0.0]
     assert from_dict(Schedule, to_dict(grown)) == grown
+
+
+@pytest.mark.parametrize("stage", [ModuleStage, FineTuning, Pretraining])
+def test_points_in_epochs_are_refused(stage):
+    """The rate would have stayed at nearly its first value."""
+    module = {"module": "torch.nn:Linear"} if stage is ModuleStage else {}
+    with pytest.raises(UsageError, match=r"goes by progress: .*; got a point at 30; divide epochs"):
+        stage(**module, epochs=60.0, lr=Schedule(((0, 0.1), (10, 0.1), (30, 0.01))))

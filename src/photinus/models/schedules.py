@@ -189,6 +189,16 @@ def keep_schedules(settings: object, *names: str) -> None:
     Args:
         settings: a frozen dataclass, in its `__post_init__`.
         names: of the fields.
+
+    Raises:
+        UsageError: a point lies behind the end of the training, where nothing reaches it.
     """
     for name in names:
-        object.__setattr__(settings, name, as_schedule(getattr(settings, name)))
+        value = as_schedule(getattr(settings, name))
+        object.__setattr__(settings, name, value)
+        last = value.points[-1][0] if isinstance(value, Schedule) else 0.0
+        if last > 1:
+            of = f"{name} of {type(settings).__name__}"
+            wrong = f"{of} goes by progress: 0 at the start, 1 at the end"
+            do = "divide epochs by their number"
+            raise UsageError(wrong, got=f"a point at {last:g}", do=do)
