@@ -2,6 +2,7 @@
 
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from photinus.models.logistic import LogisticStage
 from photinus.run.job import Job
 from photinus.run.train import resume, train
 from photinus.strategies.custom import CustomStrategy
+from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging
 from photinus.testing import check_strategy
 
@@ -78,6 +80,23 @@ def test_half_a_strategy_is_told_of_when_it_is_named(own):
     name = own("class Half:\n    def worker(self): ...\n", "Half")
     with pytest.raises(UsageError, match="got Half without owner"):
         CustomStrategy(name)
+
+
+def test_halves_that_step_differently_are_refused(own):
+    text = """
+        from photinus import Averaging, Nesterov, Rounds, Sgd
+
+        class Unlike:
+            worker, owner = Averaging, lambda self: Rounds(outer=Nesterov())
+
+        class Like:
+            worker, owner = Averaging, lambda self: Rounds(outer=Sgd())
+    """
+    name = own(textwrap.dedent(text), "Unlike")
+    said = r"have different outer optimizers; got Sgd\(lr=1.0\) and Nesterov\(.*; set outer of both"
+    with pytest.raises(UsageError, match=said):
+        CustomStrategy(name)
+    assert CustomStrategy(name.replace("Unlike", "Like")).owner().outer == Sgd()
 
 
 def test_one_that_cannot_be_called_is_told_with_its_reason(own):

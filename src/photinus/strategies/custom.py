@@ -9,6 +9,7 @@ from typing import Any
 from photinus.core.errors import UsageError, reason_of
 from photinus.core.factories import resolve_user_code
 from photinus.strategies.base import Policy, Strategy
+from photinus.strategies.outer import OUTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class CustomStrategy:
             shares are fixed in advance. `check_strategy` checks whether it keeps the contract.
 
     Raises:
-        UsageError: it cannot be imported or called, or has not both halves.
+        UsageError: it cannot be imported or called, has not both halves, or these have different
+            outer optimizers.
 
     Example:
         >>> str(CustomStrategy("photinus.strategies.recipes:averaging"))
@@ -64,4 +66,13 @@ def _build_strategy(name: str) -> Any:  # noqa: ANN401 - an object of the user's
     if missing:
         wrong, got = f"the strategy {name!r} needs worker() and owner()", type(strategy).__name__
         raise UsageError(wrong, got=f"{got} without {' and '.join(missing)}")
+    _check_outer(name, strategy)
     return strategy
+
+
+def _check_outer(name: str, strategy: Any) -> None:  # noqa: ANN401
+    """Refuses halves that step differently: the result would be that of neither."""
+    worker, owner = (getattr(half, "outer", None) for half in (strategy.worker(), strategy.owner()))
+    if {type(worker), type(owner)} <= set(OUTERS.values()) and worker != owner:
+        wrong = f"the two halves of the strategy {name!r} have different outer optimizers"
+        raise UsageError(wrong, got=f"{worker} and {owner}", do="set outer of both")
