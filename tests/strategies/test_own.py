@@ -82,6 +82,19 @@ def test_half_a_strategy_is_told_of_when_it_is_named(own):
         CustomStrategy(name)
 
 
+@pytest.mark.parametrize(
+    ("worker", "owner", "said"),
+    [
+        ("object", "Rounds", r"worker\(\) of .* returns something without site; got object"),
+        ("Averaging", "int", r"owner\(\) of .* without init; got int; add init"),
+    ],
+)
+def test_a_half_without_one_of_its_functions_is_refused_when_it_is_named(own, worker, owner, said):
+    lines = f"from photinus import *\nclass Odd:\n    worker, owner = {worker}, {owner}\n"
+    with pytest.raises(UsageError, match=said):
+        CustomStrategy(own(lines, "Odd"))
+
+
 def test_halves_that_step_differently_are_refused(own):
     text = """
         from photinus import Averaging, Nesterov, Rounds, Sgd

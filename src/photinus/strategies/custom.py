@@ -11,6 +11,12 @@ from photinus.core.factories import resolve_user_code
 from photinus.strategies.base import Policy, Strategy
 from photinus.strategies.outer import OUTERS
 
+_NEEDED = {
+    "worker": ("site", "init", "due", "offer", "accept"),
+    "owner": ("init", "receive", "close", "agreed"),
+}
+"""What each half must have; `check_strategy` checks what they do."""
+
 
 @dataclass(frozen=True, slots=True)
 class CustomStrategy:
@@ -66,13 +72,18 @@ def _build_strategy(name: str) -> Any:  # noqa: ANN401 - an object of the user's
     if missing:
         wrong, got = f"the strategy {name!r} needs worker() and owner()", type(strategy).__name__
         raise UsageError(wrong, got=f"{got} without {' and '.join(missing)}")
-    _check_outer(name, strategy)
+    halves = {"worker": strategy.worker(), "owner": strategy.owner()}
+    for half, names in _NEEDED.items():
+        if absent := [needed for needed in names if not hasattr(halves[half], needed)]:
+            wrong = f"{half}() of the strategy {name!r} returns something without {absent[0]}"
+            raise UsageError(wrong, got=type(halves[half]).__name__, do=f"add {absent[0]}")
+    _check_outer(name, halves)
     return strategy
 
 
-def _check_outer(name: str, strategy: Any) -> None:  # noqa: ANN401
+def _check_outer(name: str, halves: dict[str, Any]) -> None:
     """Refuses halves that step differently: the result would be that of neither."""
-    worker, owner = (getattr(half, "outer", None) for half in (strategy.worker(), strategy.owner()))
+    worker, owner = (getattr(half, "outer", None) for half in halves.values())
     if {type(worker), type(owner)} <= set(OUTERS.values()) and worker != owner:
         wrong = f"the two halves of the strategy {name!r} have different outer optimizers"
         raise UsageError(wrong, got=f"{worker} and {owner}", do="set outer of both")
