@@ -143,6 +143,23 @@ def test_questions_of_which_none_is_covered_are_refused(vectors, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            "cat\tbook\t5\ncar\ttrain\t5\n",
+            "ratings of all pairs with vectors are equal: .* got 5 fo",
+        ),
+        ("cat\tbook\t1\nbook\tcat\t5\n", "cosines of all pairs with vectors are equal: .* for eac"),
+        ("cat\tbook\t1\ncar\ttrain\tnan\n", "holds no pair; got 'car"),
+    ],
+)
+def test_pairs_without_a_correlation_are_refused(vectors, tmp_path, lines, said):
+    (tmp_path / "p.tsv").write_text(lines)
+    with pytest.raises(UsageError, match=said):
+        vectors.similarity(tmp_path / "p.tsv")
+
+
+@pytest.mark.parametrize(
     ("ask", "said"),
     [
         (lambda v: v.most_similar(["xyzzy"]), "the word has no vector; got 'xyzzy'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -314,7 +315,8 @@ class WordVectors:
             cutoff: only so many of the most frequent words are known.
 
         Raises:
-            UsageError: a line holds no pair, or fewer than two pairs have vectors.
+            UsageError: a line holds no pair, fewer than two pairs have vectors, or all of these
+                have one rating or one cosine.
         """
         rated = _read_pairs(pairs)
         ranked_words = list(enumerate(self.words[:cutoff]))
@@ -327,7 +329,13 @@ class WordVectors:
             raise UsageError(wrong, got=got, do="train on more text, or name another file")
         a, b = (np.array([pair[column] for pair in covered]) for column in (0, 1))
         cosines = (self._unit(a) * self._unit(b)).sum(axis=1)
-        ranks = [_ranks(cosines), _ranks(np.array([x for _, _, x in covered]))]
+        ratings = np.array([x for _, _, x in covered])
+        for name, values in (("ratings", ratings), ("cosines", cosines)):
+            if (values == values[0]).all():
+                wrong = f"the {name} of all pairs with vectors are equal: they have no correlation"
+                got = f"{values[0]:g} for each of {len(values)}"
+                raise UsageError(wrong, got=got, do="name a file with more pairs")
+        ranks = [_ranks(cosines), _ranks(ratings)]
         return Similarity(
             float(np.corrcoef(np.stack(ranks))[0, 1]),
             len(covered),
@@ -484,10 +492,9 @@ def _read_pairs(path: Path | str) -> list[tuple[str, str, float]]:
 
 def _is_number(text: str) -> bool:
     try:
-        float(text)
+        return math.isfinite(float(text))
     except ValueError:
         return False
-    return True
 
 
 def _ranks(values: Iterable[float] | Vector) -> Vector:
