@@ -167,6 +167,11 @@ def test_pairs_without_a_correlation_are_refused(vectors, tmp_path, lines, said)
         (lambda v: v.most_similar([]), "takes lists of words"),
         (lambda v: v.most_similar(13), "takes lists of words; got 13"),
         (lambda v: v.most_similar(["cat"], count=-1), "whole number of at least 1; got -1"),
+        (
+            lambda v: v.analogies(QUESTIONS, cutoff=-5),
+            "cutoff must be a whole number of at least 1",
+        ),
+        (lambda v: v.similarity(datapath("wordsim353.tsv"), cutoff=0), "of at least 1; got 0"),
         (lambda v: v.most_similar(["cat"], count=2.5), "whole number of at least 1; got 2.5"),
         (lambda v: v.most_similar([np.ones(3)]), "a vector of 4 finite numbers; got array([1., 1"),
         (lambda v: v.most_similar([np.full(4, np.nan)]), "a vector of 4 finite numbers; got array"),

@@ -211,8 +211,7 @@ class WordVectors:
         if is_single or not [*positive, *negative]:
             do = 'most_similar(["king", "woman"], ["man"])'
             raise UsageError("most_similar takes lists of words", got=repr(positive), do=do)
-        if not isinstance(count, int | np.integer) or count < 1:
-            raise UsageError("count must be a whole number of at least 1", got=repr(count))
+        _check_positive("count", count)
         query, query_rows = np.zeros(self.vectors.shape[1], np.float32), list[int]()
         for sign, items in ((1.0, positive), (-1.0, negative)):
             for item in items:
@@ -279,8 +278,9 @@ class WordVectors:
             cutoff: only so many of the most frequent words are known.
 
         Raises:
-            UsageError: no question is covered, or the file holds none.
+            UsageError: no question is covered, the file holds none, or `cutoff` is below 1.
         """
+        _check_positive("cutoff", cutoff)
         known: dict[str, int] = {}
         for row, word in enumerate(self.words[:cutoff]):
             known.setdefault(word.lower(), row)
@@ -315,9 +315,10 @@ class WordVectors:
             cutoff: only so many of the most frequent words are known.
 
         Raises:
-            UsageError: a line holds no pair, fewer than two pairs have vectors, or all of these
-                have one rating or one cosine.
+            UsageError: a line holds no pair, fewer than two pairs have vectors, all of these
+                have one rating or one cosine, or `cutoff` is below 1.
         """
+        _check_positive("cutoff", cutoff)
         rated = _read_pairs(pairs)
         ranked_words = list(enumerate(self.words[:cutoff]))
         known = {word.lower(): row for row, word in reversed(ranked_words)}
@@ -406,6 +407,11 @@ class WordVectors:
         except Exception as error:
             got = f"{type(error).__name__}: {error}"
             raise DataError(f"{source} holds no word vectors, or is cut", got=got) from error
+
+
+def _check_positive(name: str, value: Any) -> None:  # noqa: ANN401 - what a user may give
+    if not isinstance(value, int | np.integer) or value < 1:
+        raise UsageError(f"{name} must be a whole number of at least 1", got=repr(value))
 
 
 def _load_mapped(file: MappedFile) -> WordVectors:
