@@ -4,7 +4,9 @@ import sys
 
 import numpy as np
 import pytest
-from pyspark.ml.linalg import Vectors
+from pyspark.errors import PySparkException
+from pyspark.ml.linalg import Vectors, VectorUDT
+from pyspark.sql.types import StructField, StructType
 
 from photinus.core.errors import UsageError
 from photinus.embeddings.vectors import WordVectors
@@ -56,6 +58,43 @@ def test_vectors_may_be_asked_for_too(spark, vectors):
     found = Word2VecModel(vectors).withSynonyms(table, 2, column="point", exact=True).first()
     assert found.synonyms[0].word == "5"
     assert found.synonyms[0].similarity == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("kind", ["array<double>", "vector"])
+def test_a_vector_of_zeros_has_no_neighbours(spark, vectors, exact, kind):
+    points = [3.0 * vectors.vector("5").astype(float), np.zeros(12), None]
+    make, schema = (
+        (Vectors.dense, StructType([StructField("point", VectorUDT())]))
+        if kind == "vector"
+        else (np.ndarray.tolist, "point array<double>")
+    )
+    rows = [(None if point is None else make(point),) for point in points]
+    table = spark.createDataFrame(rows, schema).coalesce(1)
+    found = Word2VecModel(vectors).withSynonyms(table, 2, column="point", exact=exact).collect()
+    assert [row.synonyms is None for row in found] == [False, True, True]
+    assert found[0].synonyms[0].word == "5"
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_word_whose_vector_is_zeros_has_no_neighbours(spark, vectors, exact):
+    still = vectors.vectors.copy()
+    still[7] = 0
+    table = spark.createDataFrame([("7",), ("8",)], "word string").coalesce(1)
+    model = Word2VecModel(WordVectors(vectors.words, still))
+    found = model.withSynonyms(table, 3, exact=exact).collect()
+    assert [row.synonyms is None for row in found] == [True, False]
+
+
+@pytest.mark.parametrize("wrong", [[1.0, 2.0], [], [float("nan")] * 12, [None] * 12])
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_vector_of_another_length_ends_the_query_in_one_sentence(spark, vectors, wrong, exact):
+    table = spark.createDataFrame([(wrong,)], "point array<double>")
+    found = Word2VecModel(vectors).withSynonyms(table, 2, column="point", exact=exact)
+    said = "column point holds more than vectors of 12 finite numbers; ask with vectors of this"
+    with pytest.raises(PySparkException, match=said) as caught:
+        found.collect()
+    assert "Traceback" not in str(caught.value)
 
 
 def test_words_and_vectors_are_sent_to_a_session_once(spark, vectors, monkeypatch):

@@ -204,7 +204,7 @@ class WordVectors:
 
         Raises:
             UsageError: a word has no vector, one is neither a text nor a vector, `count` is below
-                1, or nothing is asked for.
+                1, nothing is asked for, or the sum is zero.
             NotReadyError: an index needs usearch, which is missing.
         """
         is_single = any(isinstance(x, str) or not np.iterable(x) for x in (positive, negative))
@@ -219,6 +219,9 @@ class WordVectors:
                 query += np.float32(sign) * vector / max(float(np.linalg.norm(vector)), 1e-12)
                 if isinstance(item, str) and item in self.index:
                     query_rows.append(self.index[item])
+        if not query.any():
+            wrong = "the vectors add up to zero, and nothing is near to that"
+            raise UsageError(wrong, got=repr((positive, negative))[:100], do="ask for other words")
         if approximate:
             return self._search_index(query, query_rows, count)
         cosines = self.vectors @ (query / max(float(np.linalg.norm(query)), 1e-12))  # [V]

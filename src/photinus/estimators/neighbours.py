@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 from pyspark.sql.pandas.functions import pandas_udf
 
+from photinus.core.errors import message
 from photinus.core.parameters import Vector
 from photinus.embeddings.neighbours import NeighbourIndex, exact
 from photinus.embeddings.words import row_finder
@@ -25,18 +26,38 @@ SearchData = tuple[Sequence[str], Vector, bytes | None]
 """Words, their vectors [V, D], and an index of these; without one the vectors have length 1."""
 
 
-def query_column(dataset: DataFrame, name: str) -> tuple[Column, bool]:
+def query_column(dataset: DataFrame, name: str, dims: int) -> tuple[Column, bool]:
     """Returns a column of texts, or of arrays of numbers; and whether it is of arrays.
+
+    Spark refuses an array that is no vector of so many finite numbers, where it reads its row.
+
+    Args:
+        dataset: rows.
+        name: of the column.
+        dims: D, numbers of a vector.
 
     Raises:
         UsageError: there is no such column, or it holds something else.
     """
     data_type = column_type(dataset, name)
     if isinstance(data_type, VectorUDT):
-        return vector_to_array(F.col(f"`{name}`"), "float32"), True
+        vector = F.col(f"`{name}`")
+        # Spark makes no array of a null
+        array = F.when(vector.isNotNull(), vector_to_array(vector, "float32"))
+        return _checked(array, name, dims), True
     if isinstance(data_type, T.ArrayType) and isinstance(data_type.elementType, T.FractionalType):
-        return F.col(f"`{name}`").cast("array<float>"), True
+        return _checked(F.col(f"`{name}`").cast("array<float>"), name, dims), True
     return id_of(dataset, name), False
+
+
+def _checked(vectors: Column, name: str, dims: int) -> Column:
+    """Returns the arrays of a column; Spark ends the query at a wrong one, in one sentence."""
+    wrong = f"column {name} holds more than vectors of {dims} finite numbers"
+    infinity = F.lit(float("inf"))
+    is_finite = F.forall(vectors, lambda x: x.isNotNull() & ~F.isnan(x) & (F.abs(x) < infinity))
+    error = F.raise_error(message(wrong, do="ask with vectors of this model"))
+    is_right = vectors.isNull() | ((F.size(vectors) == dims) & is_finite)
+    return F.when(is_right, vectors).otherwise(error)
 
 
 def neighbours_udf(
@@ -68,6 +89,10 @@ def neighbours_udf(
                 own_rows = find_rows(queries)
                 is_known = own_rows >= 0
                 targets = data[1][own_rows[is_known]]
+            # a vector of zeros has no direction, so nothing is near to it
+            has_direction = targets.any(axis=1)
+            is_known[is_known] = has_direction
+            targets = targets[has_direction]
             yield _neighbour_columns(
                 words, is_known, _nearest_others(data[1], index, targets, own_rows[is_known], count)
             )

@@ -171,8 +171,9 @@ class VectorsModel(KeywordParams, Model, HasInputCol, HasOutputCol, MLWritable, 
     ) -> DataFrame:
         """Returns rows with the nearest words of each, in the tasks: an array of structs.
 
-        A struct holds the word and its `similarity`. Where the word of a row has no vector, the
-        array is null. Neighbours are approximate: a few of them may be missed.
+        A struct holds the word and its `similarity`. Where the word of a row has no vector, or the
+        vector is all zeros, the array is null. Neighbours are approximate: a few of them may be
+        missed.
 
         Args:
             dataset: rows with a column of words, of ids, or of vectors.
@@ -191,7 +192,7 @@ class VectorsModel(KeywordParams, Model, HasInputCol, HasOutputCol, MLWritable, 
             raise UsageError("num must be at least 1", got=num)
         check_new_columns(dataset, {"outputCol": outputCol})
         column = column or self.of
-        query, is_vector = query_column(dataset, column)
+        query, is_vector = query_column(dataset, column, self.vectors.vectors.shape[1])
         spark = dataset.sparkSession
         load_words, load_vectors = self._word_and_vector_loaders(spark, is_unit=exact)
         load_index = (
