@@ -427,6 +427,13 @@ def test_a_wrong_vocabulary_is_refused_when_it_is_set(given, said):
         Word2Vec(vocabulary=given)
 
 
+@pytest.mark.parametrize("given", [3, "3, 6", [3, "x"]])
+def test_subwords_that_are_no_list_of_whole_numbers_are_refused_when_they_are_set(given):
+    said = "subwords must be two lengths of n-grams; got .*; name the shortest and the longest"
+    with pytest.raises(UsageError, match=said):
+        Word2Vec(subwords=given)
+
+
 def test_a_vocabulary_that_the_text_lacks_is_named(sentences):
     with pytest.raises(DataError, match=r"fewer than two words occur 2 times.*and vocabulary"):
         Word2Vec(vocabulary=["left", "right"], **SMALL).fit(sentences)

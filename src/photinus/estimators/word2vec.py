@@ -63,6 +63,21 @@ def _stage_row(name: str, meaning: str, convert: Callable[[Any], Any], setting: 
 
 
 _to_int, _to_float = TypeConverters.toInt, TypeConverters.toFloat
+
+
+def _to_lengths(value: Any) -> list[int]:  # noqa: ANN401 - what a user may give
+    try:
+        lengths: list[int] = TypeConverters.toListInt(value)
+    except TypeError as error:
+        raise _wrong_lengths(value) from error
+    return lengths
+
+
+def _wrong_lengths(value: Any) -> UsageError:  # noqa: ANN401 - likewise
+    do = "name the shortest and the longest, as (3, 6)"
+    return UsageError("subwords must be two lengths of n-grams", got=repr(value), do=do)
+
+
 COUNTED_ROWS = (
     ParamRow(name="minCount", meaning="least occurrences of a word", convert=_to_int, default=5),
     ParamRow(
@@ -114,7 +129,7 @@ _SUBWORD_ROWS = (
     ParamRow(
         name="subwords",
         meaning="the shortest and the longest n-grams of a word, as (3, 6); empty: none",
-        convert=TypeConverters.toListInt,
+        convert=_to_lengths,
         default=[],
     ),
     ParamRow(
@@ -323,8 +338,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         if not lengths:
             return None
         if len(lengths) != 2:
-            do = "name the shortest and the longest, as (3, 6)"
-            raise UsageError("subwords must be two lengths of n-grams", got=lengths, do=do)
+            raise _wrong_lengths(lengths)
         shortest, longest = lengths
         return Ngrams(shortest, longest, self.getOrDefault("buckets"))
 
