@@ -129,6 +129,12 @@ def test_ids_of_another_type_are_told_how_to_become_texts(spark):
 
 
 def test_what_holds_no_baskets_is_one_sentence(spark):
+    said = "^these are no baskets; got list; hand over a DataFrame"
+    with pytest.raises(UsageError, match=said):
+        Item2Vec(numWorkers=1).fit([["a", "b"]])
+    numbers = spark.sparkContext.parallelize([5, 6], 1)
+    with pytest.raises(UsageError, match=r"^the RDD holds no baskets; got int; map it to lists of"):
+        Item2Vec(numWorkers=1).fit(numbers)
     with pytest.raises(UsageError, match="unknown column; got 'items'; known: id"):
         Item2Vec(numWorkers=1).fit(spark.range(3))
 

@@ -39,7 +39,12 @@ _SPACE = r"(?U)[\s\x1c-\x1f]+"
 """What Python's `split` takes for spaces."""
 
 
-def sentences_of(dataset: Any, column: str, workers: int) -> DataFrame:  # noqa: ANN401
+def sentences_of(
+    dataset: Any,  # noqa: ANN401 - what a user may give
+    column: str,
+    workers: int,
+    terms: tuple[str, str] = ("sentences", "words"),
+) -> DataFrame:
     """Returns sentences as one column of texts, `words array<string>`.
 
     Args:
@@ -47,6 +52,7 @@ def sentences_of(dataset: Any, column: str, workers: int) -> DataFrame:  # noqa:
             them, compressed or not: a line is a sentence.
         column: of a DataFrame: text, which is split at spaces, or arrays of texts or whole numbers.
         workers: so many tasks at the same time, where a session must be started.
+        terms: what sequences and their parts are called in an error.
 
     Raises:
         UsageError: there is no such column, or it holds something else.
@@ -57,13 +63,14 @@ def sentences_of(dataset: Any, column: str, workers: int) -> DataFrame:  # noqa:
         spark = spark_session(max(1, workers))
         first_rows: Any = run_query(spark, partial(dataset.take, 1))
         if first_rows and not isinstance(first_rows[0], (str, list, tuple, np.ndarray)):
-            do = "map it to texts, or to lists of words"
-            raise UsageError("the RDD holds no sentences", got=type(first_rows[0]).__name__, do=do)
+            do = f"map it to lists of {terms[1]}, or to texts with spaces between them"
+            got = type(first_rows[0]).__name__
+            raise UsageError(f"the RDD holds no {terms[0]}", got=got, do=do)
         lists = dataset.map(lambda s: (s.split() if isinstance(s, str) else [str(w) for w in s],))
         return spark.createDataFrame(lists, f"{_WORDS_COLUMN} array<string>")
     if not hasattr(dataset, "sparkSession"):
         do = "hand over a DataFrame, an RDD, or the path of text files"
-        raise UsageError("these are no sentences", got=type(dataset).__name__, do=do)
+        raise UsageError(f"these are no {terms[0]}", got=type(dataset).__name__, do=do)
     sentences: DataFrame = dataset.select(words_of(dataset, column).alias(_WORDS_COLUMN))
     return sentences
 

@@ -183,7 +183,8 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         if isinstance(dataset, (str, Path)) and is_dump(dataset):
             return self._fit_dump(str(dataset), params)
         if not hasattr(dataset, "sparkSession"):
-            dataset = sentences_of(dataset, "", self.getOrDefault("numWorkers"))
+            workers, (name, parts, _) = self.getOrDefault("numWorkers"), self._sequence_terms
+            dataset = sentences_of(dataset, "", workers, (f"{name}s", parts))
             self = self.copy({self.getParam("inputCol"): dataset.columns[0]})
         return super().fit(dataset, params)
 
