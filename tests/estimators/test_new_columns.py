@@ -77,3 +77,17 @@ def test_vectors_replace_no_column(table):
         words.transform(table, {words.outputCol: "text"})
     with pytest.raises(UsageError, match=message):
         words.withSynonyms(table, 1, column="text", outputCol="text", exact=True)
+
+
+@pytest.mark.parametrize("given", [[["sea"]], "texts/", np.eye(2)])
+def test_what_is_no_dataframe_is_not_transformed(model, given):
+    words = Word2VecModel(WordVectors(["sea", "sky"], np.eye(2, dtype=np.float32)))
+    said = f"this is no DataFrame of Spark's; got {type(given).__name__}; spark.createDataFrame"
+    for ask in (
+        lambda: model.transform(given),
+        lambda: model.withLayer(given, "", "layer"),
+        lambda: words.transform(given),
+        lambda: words.withSynonyms(given, 1, exact=True),
+    ):
+        with pytest.raises(UsageError, match=said):
+            ask()

@@ -257,8 +257,9 @@ class VectorsModel(KeywordParams, Model, HasInputCol, HasOutputCol, MLWritable, 
         return words_of(dataset, self.getOrDefault("inputCol"))
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
-        sequences, output_column = self._sequences(dataset), self.getOrDefault("outputCol")
+        output_column = self.getOrDefault("outputCol")
         check_new_columns(dataset, {"outputCol": output_column})
+        sequences = self._sequences(dataset)
         spark, trained_subwords = dataset.sparkSession, self.vectors.subwords
         load_words, load_vectors = self._word_and_vector_loaders(spark)
         load_subwords = self._send_once(spark, "subwords", lambda: send(spark, trained_subwords))
