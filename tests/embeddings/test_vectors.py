@@ -249,3 +249,12 @@ def test_a_text_file_with_more_or_fewer_numbers_in_a_line_is_refused(tmp_path, l
     path.write_text(f"2 2\nland 3 4 \n{line}\n")
     with pytest.raises(DataError, match=f"^a line of the file is not .* 2 numbers; got {line};"):
         WordVectors.load(path)
+
+
+@pytest.mark.parametrize("name", ["v.txt", "v.bin", "v.safetensors"])
+def test_a_file_that_cannot_be_written_is_one_sentence(vectors, tmp_path, name):
+    with pytest.raises(UsageError, match=f"{name} cannot be written; got No such file.*; name a"):
+        vectors.save(tmp_path / "none" / name)
+    (tmp_path / name).mkdir()
+    with pytest.raises(UsageError, match=f"{name} cannot be written; got Is a directory"):
+        vectors.save(tmp_path / name)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from photinus.checkpoint.mapped import MappedFile, ScratchFolder, is_mapped, write_arrays
-from photinus.core.errors import DataError, UsageError
+from photinus.core.errors import DataError, UsageError, reason_of
 from photinus.core.parameters import Vector
 from photinus.embeddings.neighbours import NeighbourIndex, build_index
 from photinus.embeddings.subwords import Ngrams, SubwordVectors
@@ -357,9 +357,16 @@ class WordVectors:
                 tensor "subwords".
 
         Raises:
-            UsageError: the ending is another, or a word holds a space.
+            UsageError: the ending is another, a word holds a space, or the file cannot be written.
         """
-        target = Path(path)
+        try:
+            self._write(Path(path))
+        except OSError as error:
+            do = "name a file in a folder that is there"
+            wrong = f"{path} cannot be written"
+            raise UsageError(wrong, got=reason_of(error), do=do) from error
+
+    def _write(self, target: Path) -> None:
         if target.suffix == ".safetensors":
             target.unlink(missing_ok=True)
             arrays = {"vectors": self.vectors}
