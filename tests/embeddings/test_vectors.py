@@ -258,3 +258,22 @@ def test_a_file_that_cannot_be_written_is_one_sentence(vectors, tmp_path, name):
     (tmp_path / name).mkdir()
     with pytest.raises(UsageError, match=f"{name} cannot be written; got Is a directory"):
         vectors.save(tmp_path / name)
+
+
+def test_a_text_file_without_a_header_is_read(vectors, theirs, tmp_path):
+    path = tmp_path / "glove.txt"
+    vectors.save(path)
+    path.write_text(path.read_text().partition("\n")[2])
+    read = WordVectors.load(path)
+    assert list(read.words) == list(vectors.words)
+    np.testing.assert_array_equal(read.vectors, vectors.vectors)
+    path.write_text(path.read_text()[:-40])
+    with pytest.raises(DataError, match="a line of the file is not one word and 4 numbers; got"):
+        WordVectors.load(path)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "sea\nland\n", "sea 1 x\n", "a text of words\n"])
+def test_a_text_file_that_holds_no_vectors_is_refused_by_name(tmp_path, text):
+    (tmp_path / "v.txt").write_text(text)
+    with pytest.raises(DataError, match=r"v\.txt holds no word vectors, or is cut; got"):
+        WordVectors.load(tmp_path / "v.txt")

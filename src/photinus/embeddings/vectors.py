@@ -398,7 +398,7 @@ class WordVectors:
 
     @staticmethod
     def load(path: Path | str) -> WordVectors:
-        """Reads what `save` wrote, or word2vec and gensim did; safetensors stay in their file.
+        """Reads what `save` wrote, or word2vec, gensim and GloVe; safetensors stay in their file.
 
         Raises:
             DataError: the file is cut or of another format.
@@ -457,8 +457,15 @@ def _parse_binary(data: bytes) -> WordVectors:
 
 
 def _parse_text(data: str) -> WordVectors:
-    header, *lines = data.removesuffix("\n").split("\n")  # words may hold other line breaks
-    count, dims = map(int, header.split())
+    lines = data.removesuffix("\n").split("\n")  # words may hold other line breaks
+    header = lines[0].split()
+    if len(header) == 2 and all(map(str.isdecimal, header)):
+        lines.pop(0)
+        count, dims = map(int, header)
+    else:  # GloVe's files have no header
+        count, dims = len(lines), len(header) - 1
+    if dims < 1:
+        raise ValueError("a line without numbers")  # the caller names the file
     if len(lines) != count:
         raise DataError("the file of vectors is cut", got=f"{len(lines)} of {count} lines")
     rows = [line.removesuffix(" ").split(" ") for line in lines]
