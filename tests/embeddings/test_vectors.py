@@ -277,3 +277,28 @@ def test_a_text_file_that_holds_no_vectors_is_refused_by_name(tmp_path, text):
     (tmp_path / "v.txt").write_text(text)
     with pytest.raises(DataError, match=r"v\.txt holds no word vectors, or is cut; got"):
         WordVectors.load(tmp_path / "v.txt")
+
+
+def test_text_that_is_called_binary_is_refused(vectors, tmp_path):
+    vectors.save(tmp_path / "v.txt")
+    (tmp_path / "v.txt").rename(tmp_path / "v.bin")
+    with pytest.raises(DataError, match=r"v\.bin holds no word vectors, or is cut; got "):
+        WordVectors.load(tmp_path / "v.bin")
+
+
+def test_a_binary_file_with_more_words_than_its_header_says_is_refused(vectors, tmp_path):
+    vectors.save(tmp_path / "v.bin")
+    data = (tmp_path / "v.bin").read_bytes()
+    _, line, rest = data.partition(b"\n")
+    (tmp_path / "v.bin").write_bytes(b"3 4" + line + rest)
+    with pytest.raises(DataError, match="is cut; got ValueError: more bytes than 3 words and vec"):
+        WordVectors.load(tmp_path / "v.bin")
+
+
+@pytest.mark.parametrize("name", ["v.txt", "v.bin"])
+def test_vectors_that_are_not_finite_are_refused(tmp_path, name):
+    WordVectors(["a", "b"], np.array([[1, 2], [np.nan, 3]], np.float32)).save(tmp_path / name)
+    with pytest.raises(
+        DataError, match=f"{name} holds .*; got ValueError: a number that is not fi"
+    ):
+        WordVectors.load(tmp_path / name)

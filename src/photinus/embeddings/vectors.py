@@ -453,7 +453,15 @@ def _parse_binary(data: bytes) -> WordVectors:
         words.append(rest[offset:end].lstrip(b"\n").decode())
         vectors[row] = np.frombuffer(rest, "<f4", dims, end + 1)
         offset = end + 1 + 4 * dims
-    return WordVectors(words, vectors)
+    if rest[offset:].strip():  # as where the file is text
+        raise ValueError(f"more bytes than {count} words and vectors")
+    return WordVectors(words, _finite(vectors))
+
+
+def _finite(vectors: Vector) -> Vector:
+    if not np.isfinite(vectors).all():
+        raise ValueError("a number that is not finite")
+    return vectors
 
 
 def _parse_text(data: str) -> WordVectors:
@@ -474,7 +482,7 @@ def _parse_text(data: str) -> WordVectors:
         expected = f"a line of the file is not one word and {dims} numbers"
         raise DataError(expected, got=" ".join(wrong)[:80], do="look at that line")
     vectors = np.array([row[1:] for row in rows], np.float32)  # [V, D]
-    return WordVectors([row[0] for row in rows], vectors)
+    return WordVectors([row[0] for row in rows], _finite(vectors))
 
 
 def _lines(path: Path | str) -> list[str]:
