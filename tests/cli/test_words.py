@@ -63,6 +63,15 @@ def test_questions_and_pairs_say_what_is_covered(call, vectors, tmp_path):
         (("words", "words.bin"), "nothing is asked"),
         (("words", "words.bin", "prince"), "the word has no vector; got 'prince'"),
         (("words", "words.bin", "king", "man", "queen", "--map", "m.png"), "got m.png; name a fi"),
+        (("words", "words.bin", "king", "-"), "there is no word after -; got king -; ask as"),
+        (
+            ("words", "words.bin", "king", "+", "-", "man"),
+            "there is no word after +; got king + - ",
+        ),
+        (
+            ("words", "words.bin", "king", "--cutoff", "9"),
+            "--cutoff is for --analogies and --pairs",
+        ),
         (("words", "none.bin", "king"), "there are no vectors; got none.bin"),
         (("train", "word2vec"), "photinus train word2vec FOLDER"),
         (("train", "mnist-dbn", "texts"), "only word2vec takes a folder"),

@@ -50,6 +50,9 @@ def words(  # noqa: PLR0913
     vectors = WordVectors.load(_file(Path(model)))
     if not (asked or analogies or pairs or picture):
         raise UsageError("nothing is asked", do=f"photinus words {model} king - man + woman")
+    if cutoff is not None and not (analogies or pairs):
+        do = "name --analogies or --pairs, or leave it out"
+        raise UsageError("--cutoff is for --analogies and --pairs", got=cutoff, do=do)
     if picture is not None:
         _draw(vectors, asked, picture)
     elif asked:
@@ -85,15 +88,22 @@ def _file(path: Path) -> Path:
 
 
 def _added_and_removed(terms: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
-    """Returns the words that are added, and those that are taken away."""
+    """Returns the words that are added, and those that are taken away.
+
+    Raises:
+        UsageError: after a sign there is no word.
+    """
     sides: tuple[list[Any], list[Any]] = ([], [])
-    side = 0
-    for text in " ".join(terms).split():
+    sign = ""
+    for text in [*" ".join(terms).split(), ""]:
+        if sign and text in ("+", "-", ""):
+            do = "ask as king - man + woman"
+            raise UsageError(f"there is no word after {sign}", got=" ".join(terms), do=do)
         if text in ("+", "-"):
-            side = int(text == "-")
-        else:
-            sides[side].append(text)
-            side = 0
+            sign = text
+        elif text:
+            sides[int(sign == "-")].append(text)
+            sign = ""
     return sides
 
 
