@@ -105,6 +105,8 @@ def assert_the_same_from_a_file(made, sentences, folder, monkeypatch):
     [
         ({"vectorSize": 0}, "^vectorSize must be a whole number of at least 8; got 0"),
         ({"learningRate": -1.0}, "^learningRate"),
+        ({"epochs": 0.0}, "^epochs must be a number above 0; got 0.0"),
+        ({"vocabulary": []}, "^vocabulary holds no words; leave it out to learn all words"),
         ({"subwords": [3]}, "subwords must be two lengths of n-grams"),
         ({"subwords": (5, 4)}, "subwords must be two lengths, the shorter first; got 5, 4"),
         ({"table": "split"}, 'table must be "whole" or "sharded"'),

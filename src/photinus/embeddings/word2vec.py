@@ -87,7 +87,7 @@ class Word2VecStage(Stage):
         "sample": at_least(0),
         "lr": Limit.optional(above(0)),
         "least_lr": above(0),
-        "epochs": at_least(0),
+        "epochs": above(0),
         "batch_size": whole(1),
         "workers": whole(1),
         "round_words": at_least(0),

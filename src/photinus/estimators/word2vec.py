@@ -202,7 +202,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         spark, num_workers = dataset.sparkSession, self.getOrDefault("numWorkers")
         # a wrong Param is refused before any sentence is read
         self._job(_ANY_COUNTS, num_workers or 2)
-        ngrams = self._ngrams()
+        ngrams, allowed_words = self._ngrams(), self._allowed_words()
         if num_workers:
             check_slots(spark, num_workers)
         workers = num_workers or free_slots(spark)
@@ -211,9 +211,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
             self._reserve_seats(spark, workers),
             run_plan_once(sentences, always=not self._reads_twice) as cached_sentences,
         ):
-            vocabulary = counted(
-                cached_sentences, *self._vocabulary_limits(), self._allowed_words()
-            )
+            vocabulary = counted(cached_sentences, *self._vocabulary_limits(), allowed_words)
             words, counts = vocabulary.words, vocabulary.counts
             self._check_pairs(cached_sentences)
             job = self._job(counts, workers)
@@ -269,7 +267,11 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         """Returns the model of trained vectors."""
 
     def _allowed_words(self) -> Sequence[str]:
-        """Returns the words that may have vectors; none: all."""
+        """Returns the words that may have vectors; none: all.
+
+        Raises:
+            UsageError: a list of none was set.
+        """
         return ()
 
     def _vocabulary_limits(self) -> tuple[int, int, int]:
@@ -453,6 +455,8 @@ class Word2Vec(VectorEstimator):
 
     def _allowed_words(self) -> Sequence[str]:
         words: Sequence[str] = self.getOrDefault("vocabulary")
+        if self.isSet("vocabulary") and not words:
+            raise UsageError("vocabulary holds no words", do="leave it out to learn all words")
         return words
 
     def _make_model(self, dataset: DataFrame, vectors: WordVectors) -> Word2VecModel:
