@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +38,8 @@ class ShardedEmbedding(nn.Embedding):
             0.05 of adagrad, 0.005 of adam, 0.1 of sgd.
 
     Raises:
-        UsageError: the optimizer is unknown, `std` or `lr` is below 0, or `padding_idx` is no row.
+        UsageError: the optimizer is unknown, there is no row or no number in it, `std` or `lr` is
+            below 0, or `padding_idx` is no row.
 
     Example:
         >>> table = ShardedEmbedding(1_000, 16)
@@ -59,6 +61,10 @@ class ShardedEmbedding(nn.Embedding):
     ) -> None:
         if optimizer not in ROW_OPTIMIZERS:
             raise unknown_name("optimizer of ShardedEmbedding", optimizer, ROW_OPTIMIZERS)
+        for name, size in (("num_embeddings", num_embeddings), ("embedding_dim", embedding_dim)):
+            if not isinstance(size, Integral) or size < 1:
+                wrong = f"{name} of ShardedEmbedding must be a whole number of at least 1"
+                raise UsageError(wrong, got=repr(size))
         for name, value in (("std", std), ("lr", 0.0 if lr is None else lr)):
             if not at_least(0).holds(value):
                 wrong = f"{name} of ShardedEmbedding must be a number of at least 0"
@@ -85,7 +91,8 @@ class ShardedEmbedding(nn.Embedding):
         """Whether the numbers are as the layer made them: neither replaced nor frozen."""
         weight = self.weight
         is_held = isinstance(weight, nn.Parameter) and weight.data_ptr() == self._place
-        return is_held and weight.requires_grad
+        # of the ways to write, torch lets only those through that write one number everywhere
+        return is_held and weight.requires_grad and bool(weight[:1, :1].isnan().all())
 
     def forward(self, ids: Tensor) -> Tensor:
         """Returns the rows [..., D] of ids [...]."""

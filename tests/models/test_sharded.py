@@ -174,6 +174,12 @@ class Written(Net):
         self.items.weight.data = torch.full((ITEMS, DIM), 7.0)
 
 
+class Filled(Net):
+    def __init__(self):
+        super().__init__()
+        nn.init.zeros_(self.items.weight)
+
+
 class Replaced(Net):
     def __init__(self):
         super().__init__()
@@ -278,6 +284,9 @@ def test_a_row_holds_what_its_optimizer_keeps(optimizer, beside):
     ("given", "wrong"),
     [
         ({"optimizer": "adamax"}, "unknown optimizer of ShardedEmbedding; got 'adamax'"),
+        ({"num_embeddings": 0}, "num_embeddings of .* must be a whole number of at least 1; got 0"),
+        ({"num_embeddings": 2.5}, "num_embeddings of ShardedEmbedding must be a whole .* got 2.5"),
+        ({"embedding_dim": 0}, "embedding_dim of ShardedEmbedding must be a whole number of at le"),
         ({"std": -1.0}, "std of ShardedEmbedding must be a number of at least 0; got -1.0"),
         ({"lr": "0.1"}, "lr of ShardedEmbedding must be a number of at least 0; got '0.1'"),
         ({"padding_idx": 3}, "padding_idx of ShardedEmbedding must be one of its 3 rows; got 3"),
@@ -286,7 +295,7 @@ def test_a_row_holds_what_its_optimizer_keeps(optimizer, beside):
 )
 def test_a_wrong_setting_of_a_table_is_one_sentence(given, wrong):
     with pytest.raises(UsageError, match=wrong):
-        ShardedEmbedding(3, 2, **given)
+        ShardedEmbedding(**{"num_embeddings": 3, "embedding_dim": 2, **given})
 
 
 # -- rows and gradients ---------------------------------------------------------------------------
@@ -577,6 +586,7 @@ def test_a_device_holds_the_other_layers_and_gets_the_rows_of_a_batch():
         (Halves, {}, "*all layers are float32; got float16*"),
         (Sparse, {}, "*no nn.Embedding is sparse; got more.weight*"),
         (Written, {}, "*owners of items.weight draw its rows*set std only"),
+        (Filled, {}, "*owners of items.weight draw its rows*"),
         (Replaced, {}, "*owners of items.weight draw its rows*"),
         (Frozen, {}, "*owners of items.weight draw its rows, and train them*frozen one*"),
         (Net, {"sharded": 9}, "sharded is set by the job itself; got 9*"),
