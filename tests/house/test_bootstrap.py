@@ -38,10 +38,11 @@ def bootstrap(tmp_path, monkeypatch):
 
 def test_torch_comes_first_and_alone_then_photinus_with_spark(bootstrap):
     bootstrap.main()
-    make, torch, photinus = bootstrap.ran
+    make, torch, photinus, load = bootstrap.ran
     assert make[1:4] == ["-m", "venv", "--clear"]
     assert torch[-3:] == ["-c", "constraints.txt", "torch"]
     assert photinus[-2:] == ["-e", ".[spark]"]
+    assert load[1:] == ["-c", bootstrap.LOAD_ALL]
 
 
 def test_nothing_runs_when_nothing_changed(bootstrap):
@@ -58,13 +59,13 @@ def test_a_changed_input_installs_again_into_the_same_environment(bootstrap, nam
     with (bootstrap.ROOT / name).open("a") as file:
         file.write("# changed\n")
     bootstrap.main()
-    assert [command[-1] for command in bootstrap.ran] == ["torch", ".[spark]"]
+    assert [command[-1] for command in bootstrap.ran[:-1]] == ["torch", ".[spark]"]
 
 
 def test_the_packages_of_the_tests_are_those_of_pyproject(bootstrap, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["bootstrap.py", "--dev"])
     bootstrap.main()
-    assert {"pytest", "ruff", "mypy", "hypothesis"} <= set(bootstrap.ran[-1])
+    assert {"pytest", "ruff", "mypy", "hypothesis"} <= set(bootstrap.ran[-2])
     bootstrap.ran.clear()
     monkeypatch.setattr(sys, "argv", ["bootstrap.py"])
     bootstrap.main()
@@ -76,7 +77,13 @@ def test_java_is_brought_only_where_it_is_missing(bootstrap, monkeypatch):
     bootstrap.ran.clear()
     monkeypatch.setattr(bootstrap, "has_java", lambda: False)
     bootstrap.main()
-    assert bootstrap.ran[-1][-1] == ".[spark,java]"
+    assert bootstrap.ran[-2][-1] == ".[spark,java]"
+
+
+def test_what_is_loaded_is_compiled_even_where_python_writes_no_bytecode(bootstrap, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    program = "import sys; raise SystemExit(sys.dont_write_bytecode)"
+    bootstrap.really_run([sys.executable, "-c", program], "loading")
 
 
 def test_an_environment_that_was_moved_is_made_anew(bootstrap):

@@ -6,7 +6,7 @@ from photinus.core.errors import UsageError
 from photinus.core.settings import from_dict, to_dict
 from photinus.models.dbn import FineTuning, Pretraining
 from photinus.models.module import ModuleStage
-from photinus.models.schedules import Schedule
+from photinus.models.schedules import Schedule, check_points
 
 pytestmark = pytest.mark.numerics
 
@@ -140,5 +140,6 @@ def test_the_usual_rate_of_a_larger_batch_rises_first_and_then_is_usual():
 def test_points_in_epochs_are_refused(stage):
     """The rate would have stayed at nearly its first value."""
     module = {"module": "torch.nn:Linear"} if stage is ModuleStage else {}
+    settings = stage(**module, epochs=60.0, lr=Schedule(((0, 0.1), (10, 0.1), (30, 0.01))))
     with pytest.raises(UsageError, match=r"goes by progress: .*; got a point at 30; divide epochs"):
-        stage(**module, epochs=60.0, lr=Schedule(((0, 0.1), (10, 0.1), (30, 0.01))))
+        check_points(settings)

@@ -10,7 +10,9 @@ from photinus.data.base import Batch
 from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData
 from photinus.models.module import ModuleStage
+from photinus.models.schedules import Schedule
 from photinus.run.evaluate import LazyModel
+from photinus.run.job import Job
 from photinus.run.module_check import classes_tried
 from photinus.run.train import resume, train
 from photinus.strategies.recipes import averaging
@@ -158,3 +160,13 @@ def test_a_table_of_columns_of_numbers_is_tried_without_asking_for_a_row(small, 
     assert spark.sparkContext.statusTracker().getJobIdsForGroup(None) == job_ids
     lists = FrameData(frame=table.selectExpr("array(a, b) features", "label"), label="label")
     assert classes_tried(LazyModel(small.job(model=two)), lists) is None, "its width is not known"
+
+
+def test_a_training_by_epochs_is_refused_before_it_begins(tmp_path):
+    arguments = {"in_features": 2, "out_features": 2}
+    rate = Schedule(((0, 0.1), (10, 0.1), (30, 0.01)))
+    model = ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=60.0, lr=rate)
+    rows = ArrayData(np.zeros((8, 2), np.float32), np.zeros(8, np.int64))
+    with pytest.raises(UsageError, match=r"lr of ModuleStage goes by progress.*a point at 30"):
+        train(Job(model=model, engine="simulate"), rows, folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

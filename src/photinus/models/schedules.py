@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from photinus.core.errors import UsageError
@@ -189,16 +189,27 @@ def keep_schedules(settings: object, *names: str) -> None:
     Args:
         settings: a frozen dataclass, in its `__post_init__`.
         names: of the fields.
-
-    Raises:
-        UsageError: a point lies behind the end of the training, where nothing reaches it.
     """
     for name in names:
-        value = as_schedule(getattr(settings, name))
-        object.__setattr__(settings, name, value)
-        last = value.points[-1][0] if isinstance(value, Schedule) else 0.0
-        if last > 1:
-            of = f"{name} of {type(settings).__name__}"
+        object.__setattr__(settings, name, as_schedule(getattr(settings, name)))
+
+
+def check_points(settings: object) -> None:
+    """Refuses schedules with points that no training reaches.
+
+    A run of before may have such points: so they are refused where a run begins, and not where
+    one is read.
+
+    Args:
+        settings: a dataclass; one of another kind has no schedules.
+
+    Raises:
+        UsageError: a point lies behind the end of the training.
+    """
+    for field in fields(settings) if is_dataclass(settings) else ():
+        value = getattr(settings, field.name)
+        if isinstance(value, Schedule) and (last := value.points[-1][0]) > 1:
+            of = f"{field.name} of {type(settings).__name__}"
             wrong = f"{of} goes by progress: 0 at the start, 1 at the end"
             do = "divide epochs by their number"
             raise UsageError(wrong, got=f"a point at {last:g}", do=do)
