@@ -14,7 +14,7 @@ from photinus.core.settings import from_dict, to_dict
 from photinus.models.module import ModuleStage
 from photinus.models.module_model import Learning, ModuleModel
 from photinus.models.reading import cast_floats
-from photinus.models.schedules import Schedule
+from photinus.models.schedules import Schedule, check_rates
 
 pytestmark = pytest.mark.numerics
 
@@ -686,6 +686,7 @@ def test_the_label_that_cross_entropy_ignores_is_no_class_of_another_loss(loss):
 def test_two_learning_rates_are_refused_and_one_of_the_settings_outlives_a_start_by_gradients():
     linear = {"module": "torch.nn:Linear", "optimizer": "sgd", "settings": {"lr": 0.9}}
     with pytest.raises(UsageError, match=r"two learning rates are set; got lr, and settings with"):
-        ModuleStage(**linear, lr=0.1)
+        check_rates(ModuleStage(**linear, lr=0.1))
     stage = ModuleStage(**linear)
+    check_rates(stage)
     assert stage.agreed_until(0.5).rate() == stage.rate() == Schedule.constant(0.9)

@@ -6,7 +6,7 @@ from photinus.core.errors import UsageError
 from photinus.core.settings import from_dict, to_dict
 from photinus.models.dbn import FineTuning, Pretraining
 from photinus.models.module import ModuleStage
-from photinus.models.schedules import Schedule, check_points
+from photinus.models.schedules import Schedule, check_rates
 
 pytestmark = pytest.mark.numerics
 
@@ -142,4 +142,4 @@ def test_points_in_epochs_are_refused(stage):
     module = {"module": "torch.nn:Linear"} if stage is ModuleStage else {}
     settings = stage(**module, epochs=60.0, lr=Schedule(((0, 0.1), (10, 0.1), (30, 0.01))))
     with pytest.raises(UsageError, match=r"goes by progress: .*; got a point at 30; divide epochs"):
-        check_points(settings)
+        check_rates(settings)

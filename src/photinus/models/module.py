@@ -213,9 +213,6 @@ class ModuleStage(Stage):
             raise unknown_name("loss", self.loss, LOSSES)
         check_metrics(self.metrics)
         check_optimizer_named(self.optimizer)
-        if self.lr is not None and "lr" in self.settings:
-            got = f"lr, and settings with lr={self.settings['lr']}"
-            raise UsageError("two learning rates are set", got=got, do="leave one of them out")
         if self.activation_memory == AUTO and self.activation_bytes is None:
             wrong = 'activation_memory="auto" needs a budget'
             raise UsageError(wrong, got="none", do="set activation_bytes")

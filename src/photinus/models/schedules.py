@@ -194,22 +194,26 @@ def keep_schedules(settings: object, *names: str) -> None:
         object.__setattr__(settings, name, as_schedule(getattr(settings, name)))
 
 
-def check_points(settings: object) -> None:
-    """Refuses schedules with points that no training reaches.
+def check_rates(stage: object) -> None:
+    """Refuses rates without effect: points that no training reaches, and a second learning rate.
 
-    A run of before may have such points: so they are refused where a run begins, and not where
-    one is read.
+    A run of before may have them: so they are refused where a run begins, and not where one is
+    read.
 
     Args:
-        settings: a dataclass; one of another kind has no schedules.
+        stage: a dataclass; one of another kind has no schedules.
 
     Raises:
-        UsageError: a point lies behind the end of the training.
+        UsageError: a point lies behind the end of the training, or there are two learning rates.
     """
-    for field in fields(settings) if is_dataclass(settings) else ():
-        value = getattr(settings, field.name)
+    for field in fields(stage) if is_dataclass(stage) else ():
+        value = getattr(stage, field.name)
         if isinstance(value, Schedule) and (last := value.points[-1][0]) > 1:
-            of = f"{field.name} of {type(settings).__name__}"
+            of = f"{field.name} of {type(stage).__name__}"
             wrong = f"{of} goes by progress: 0 at the start, 1 at the end"
             do = "divide epochs by their number"
             raise UsageError(wrong, got=f"a point at {last:g}", do=do)
+    settings = getattr(stage, "settings", {})
+    if getattr(stage, "lr", None) is not None and "lr" in settings:
+        got = f"lr, and settings with lr={settings['lr']}"
+        raise UsageError("two learning rates are set", got=got, do="leave one of them out")

@@ -594,7 +594,9 @@ class Job:
         if self.share == FASTEST and self.workers > 1 and not has_free_rows:
             wrong = "share='fastest' is for recipes whose workers do not wait for each other"
             then = "all rows are used equally often"
-            texts.append(message(wrong, then=then, do="use downpour or publish, or leave it out"))
+            texts.append(
+                message(wrong, then=then, do="use downpour, or every=Seconds(2), or leave it out")
+            )
         return texts
 
     def table_warnings(self, layout: Layout) -> list[str]:

@@ -43,7 +43,7 @@ from photinus.embeddings.word2vec import Word2VecStage
 from photinus.engine.base import Engine, RunSpec
 from photinus.models.dbn import DBN
 from photinus.models.module import ModuleStage
-from photinus.models.schedules import check_points
+from photinus.models.schedules import check_rates
 from photinus.report import page
 from photinus.report.event_thinning import ThinnedEvents
 from photinus.report.journal import Journal
@@ -381,7 +381,7 @@ def _prepared(draft: LazyModel, arguments: _Given, *, is_new: bool = True) -> _P
         stage.inner(stage.build((), plan.seed).parameters.layout)
     if is_new:
         for stage in stages:
-            check_points(stage)
+            check_rates(stage)
         plan = replace(plan, start=first_parameters(draft))
     return _Prepared(engine, *_checked(draft, data, test), plan)
 
