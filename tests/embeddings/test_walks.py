@@ -27,6 +27,21 @@ def exact(weights, t, v, p, q):
     return {x: w / sum(given.values()) for x, w in given.items()}
 
 
+def check_shares(weights, paths, p, q):
+    """Each step of the paths comes as often as its exact probability says; returns the steps."""
+    steps = defaultdict(Counter)
+    for path in paths.tolist():
+        for t, v, x in zip(path, path[1:], path[2:], strict=False):
+            steps[t, v][x] += 1
+    for (t, v), seen in steps.items():
+        wanted, total = exact(weights, t, v, p, q), seen.total()
+        for x, share in wanted.items():
+            error = (share * (1 - share) / total) ** 0.5
+            assert abs(seen[x] / total - share) < 5 * error + 1e-12
+        assert set(seen) <= set(wanted)
+    return steps
+
+
 @pytest.mark.parametrize("directed", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("p", "q"), [(1.0, 1.0), (0.25, 4.0), (4.0, 0.5)])
@@ -34,17 +49,24 @@ def test_steps_come_as_often_as_the_exact_second_order_probabilities_say(directe
     graph, weights = made(directed, weighted)
     first = np.arange(5).repeat(4_000)
     paths = walks(graph, first, 12, Bias(1 / p, 1 / q), np.random.default_rng(1))
-    steps = defaultdict(Counter)
-    for path in paths.tolist():
-        for t, v, x in zip(path, path[1:], path[2:], strict=False):
-            steps[t, v][x] += 1
+    steps = check_shares(weights, paths, p, q)
     assert len(steps) == sum(len(weights[v]) for v in weights)
-    for (t, v), seen in steps.items():
-        wanted, total = exact(weights, t, v, p, q), seen.total()
-        for x, share in wanted.items():
-            error = (share * (1 - share) / total) ** 0.5
-            assert abs(seen[x] / total - share) < 5 * error + 1e-12
-        assert set(seen) <= set(wanted)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_so_do_steps_that_are_drawn_among_all_neighbours(weighted, monkeypatch):
+    monkeypatch.setattr("photinus.embeddings.walks._MAX_DRAWS", 1)
+    graph, weights = made(False, weighted)
+    first = np.arange(5).repeat(400)
+    check_shares(weights, walks(graph, first, 12, Bias(4, 0.25), np.random.default_rng(1)), 0.25, 4)
+
+
+@pytest.mark.parametrize(("p", "q"), [(1.0, 1e-300), (1e-300, 1.0), (1e300, 1e300)])
+def test_biases_that_are_far_apart_end_no_walk_and_hold_none_up(p, q):
+    graph, _ = made(False, True)
+    first = np.arange(5).repeat(20)
+    paths = walks(graph, first, 12, Bias(1 / p, 1 / q), np.random.default_rng(0))
+    assert END not in paths
 
 
 def test_the_first_step_goes_by_the_weights():

@@ -130,6 +130,12 @@ def test_edges_that_are_others_when_they_are_read_again_are_one_sentence(
         ([(1, 2, "x")], "src int, dst int, w string", {"weightCol": "w"}, "no column of numbers w"),
         ([(1, 2, 0.0)], "src int, dst int, w double", {"weightCol": "w"}, "above 0; got 0.0"),
         ([(1, 2)], "src int, dst int", {"q": 0.0}, "q must be above 0; got 0.0"),
+        (
+            [(1, 2)],
+            "src int, dst int",
+            {"dstCol": "src"},
+            "srcCol and dstCol are one column",
+        ),
         ([(1, 2)], "src int, dst int", {"wordsInMemory": -1}, "must be at least 0; got -1"),
         ([(1, 2)], "src int, dst int", {"walkLength": 1}, "walkLength must be above 1; got 1"),
     ],

@@ -338,10 +338,11 @@ class Coordinator(LeaseServer):
         wrong = f"worker {seat.slot} pushed values that are not finite"
         then = f"the push was dropped ({seat.strikes} of {MAX_STRIKES})"
         then += "; its rows are not used any more" if seat.is_quarantined else ""
+        is_table = self.owner.has_shards  # whose rows it would leave out are not its own
         do = "look at its rows, or lower the learning rate"
+        do += "; a module must look table rows up, and not read weight itself" * is_table
         self.callbacks.warn(wrong, then=then, do=do)
         self.callbacks.enter("refuse", frame, {})
-        is_table = self.owner.has_shards  # whose rows it would leave out are not its own
         if is_table or all(s.is_quarantined or not s.rows for s in self.leases.seats.values()):
             return self.stop(f"{wrong if is_table else _ALL_NOT_FINITE}; {do}")
         seat.last_answer = seat.answers[frame.sequence] = self._reply_to(frame, "refused")

@@ -10,6 +10,8 @@ from photinus.core.parameters import Vector
 
 END = -1
 """Follows the last node of a walk that met no way on."""
+_MAX_DRAWS = 64
+"""Where 1/p and 1/q are far apart, a node may have hardly any neighbour that would be kept."""
 
 
 class Graph(NamedTuple):
@@ -65,7 +67,8 @@ def walks(graph: Graph, first: Vector, length: int, bias: Bias, rng: np.random.G
 
     A step from v, after one from t, leads to x with a probability in proportion to w(v, x) · a,
     where a is 1/p for x = t, 1 where an edge leads from t to x, and 1/q else. x is drawn by its
-    weight and kept with probability a / max(1, 1/p, 1/q), until one is kept.
+    weight and kept with probability a / max(1, 1/p, 1/q), until one is kept. Where 64 were not, x
+    is drawn among all neighbours of v by these products.
 
     Args:
         graph: where they walk.
@@ -115,14 +118,35 @@ def _draw_biased(
 ) -> Vector:
     neighbours, pending = np.empty(len(nodes), np.int64), np.arange(len(nodes))
     max_factor = max(1.0, *bias)
-    while len(pending):
-        origin = previous[pending]
+    for _ in range(_MAX_DRAWS):
+        if not len(pending):
+            return neighbours
         candidates = _draw_neighbours(graph, nodes[pending], rng)
-        keys = origin * graph.nodes + candidates
-        positions = np.minimum(np.searchsorted(graph.keys, keys), len(graph.keys) - 1)
-        factors = np.where(graph.keys[positions] == keys, 1.0, bias.away)
-        factors[candidates == origin] = bias.back
+        factors = _factors(graph, previous[pending], candidates, bias)
         is_accepted = rng.random(len(pending)) * max_factor < factors
         neighbours[pending[is_accepted]] = candidates[is_accepted]
         pending = pending[~is_accepted]
+    for place in pending:
+        neighbours[place] = _draw_among_all(graph, nodes[place], previous[place], bias, rng)
     return neighbours
+
+
+def _factors(graph: Graph, origins: Vector, candidates: Vector, bias: Bias) -> Vector:
+    """Returns by what the weights of steps to candidates [B] after origins [B] are multiplied."""
+    keys = origins * graph.nodes + candidates
+    positions = np.minimum(np.searchsorted(graph.keys, keys), len(graph.keys) - 1)
+    factors = np.where(graph.keys[positions] == keys, 1.0, bias.away)
+    factors[candidates == origins] = bias.back
+    return factors
+
+
+def _draw_among_all(
+    graph: Graph, node: int, origin: int, bias: Bias, rng: np.random.Generator
+) -> int:
+    edges = slice(graph.starts[node], graph.starts[node + 1])
+    candidates = graph.keys[edges] - node * graph.nodes  # [degree]
+    factors = _factors(graph, np.full(len(candidates), origin), candidates, bias)
+    weights = np.diff(graph.sums[edges.start : edges.stop + 1]) if len(graph.sums) else 1.0
+    sums = np.cumsum(factors / factors.max() * weights)
+    place = np.searchsorted(sums, rng.random() * sums[-1], side="right")
+    return int(candidates[min(place, len(candidates) - 1)])

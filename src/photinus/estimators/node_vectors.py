@@ -195,7 +195,10 @@ class NodeVectors(VectorEstimator):
             if not self.getOrDefault(name) > bound:
                 got = self.getOrDefault(name)
                 raise UsageError(f"{name} must be above {bound:g}", got=got)
-        end_columns = [id_of(edges, self.getOrDefault(f"{end}Col")) for end in ("src", "dst")]
+        source, target = self.getOrDefault("srcCol"), self.getOrDefault("dstCol")
+        if source == target:
+            raise UsageError("srcCol and dstCol are one column", got=source, do="name two")
+        end_columns = [id_of(edges, name) for name in (source, target)]
         weight = self._weight(edges)
         edge_rows = edges.select(
             end_columns[0].alias("src"), end_columns[1].alias("dst"), weight.alias("weight")
