@@ -79,7 +79,7 @@ class Player:
         self.request = Close(position=8, parameters=None)
         self.say(self.session.frame(self.request, 0.0))
 
-    def frames(self):
+    def receive(self):
         frames, self.inbox = self.inbox + self.link.exchange(None, 0), []
         return frames
 

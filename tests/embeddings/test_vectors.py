@@ -128,6 +128,21 @@ def test_a_cut_file_is_refused_by_name(vectors, tmp_path, name):
         WordVectors.load(tmp_path / name)
 
 
+def test_a_line_that_is_no_question_is_refused_and_a_comment_is_not(vectors, tmp_path):
+    a, b, c, d = vectors.words[:4]
+    (tmp_path / "q.txt").write_text(f"// as published\n# twice\n\n: few\n{a} {b} {c} {d}\n")
+    assert vectors.analogies(tmp_path / "q.txt").total.questions == 1
+    (tmp_path / "q.txt").write_text(f"{a} {b} {c} {d}\n{a} {b} {c}\n")
+    with pytest.raises(UsageError, match=f"is no question; got '{a} {b} {c}'; four words a line"):
+        vectors.analogies(tmp_path / "q.txt")
+
+
+@pytest.mark.parametrize("numbers", [[[1.0], [2.0]], np.ones((1, 2)), np.ones(2)])
+def test_there_is_a_vector_for_each_word(numbers):
+    with pytest.raises(UsageError, match="a row of numbers for each word; got 2 words, and"):
+        WordVectors(["cat", "dog"], numbers)
+
+
 def test_questions_of_which_none_is_covered_are_refused(vectors, tmp_path):
     (tmp_path / "q.txt").write_text(": few\nqueen xyz king zyx\n")
     with pytest.raises(UsageError, match="no question has four words with vectors; got 1 question"):
@@ -238,7 +253,7 @@ def test_a_plane_is_that_of_scikit_learns_principal_components(vectors):
     theirs = PCA(2).fit_transform(rows)
     np.testing.assert_allclose(abs(places), abs(theirs), atol=1e-5)
     assert (places[0] >= 0).all()
-    for few in (words[:2], [*words[:2], words[0]], words[0]):
+    for few in (words[:2], [*words[:2], words[0]], words[0], 5):
         with pytest.raises(UsageError, match="a map takes at least three words"):
             vectors.plane(few)
 

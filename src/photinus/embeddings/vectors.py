@@ -97,6 +97,9 @@ class WordVectors:
         words: V different texts.
         vectors: [V, D] float32; they may lie in a file, and are then never in memory as a whole.
 
+    Raises:
+        UsageError: there is not one vector for each word.
+
     Example:
         >>> corners = np.array([[1, 0], [0.9, 0.1], [0, 1]], np.float32)
         >>> vectors = WordVectors(["cat", "dog", "stone"], corners)
@@ -110,6 +113,13 @@ class WordVectors:
     """How often each word occurs [V], where that is known."""
     subwords: SubwordVectors | None = field(default=None)
     """What gives other words a vector; None: they have none."""
+
+    def __post_init__(self) -> None:
+        shape: tuple[int, ...] = getattr(self.vectors, "shape", ())
+        if len(shape) != 2 or shape[0] != len(self.words):
+            wrong = "WordVectors takes an array with a row of numbers for each word"
+            got = f"shape {shape}" if shape else type(self.vectors).__name__
+            raise UsageError(wrong, got=f"{len(self.words)} words, and {got}")
 
     @cached_property
     def index(self) -> Mapping[str, int]:
@@ -261,7 +271,7 @@ class WordVectors:
         Reference:
             Pearson, On lines and planes of closest fit to systems of points in space (1901).
         """
-        if isinstance(words, str) or len(set(words)) < 3:
+        if isinstance(words, str) or not np.iterable(words) or len(set(words)) < 3:
             do = 'name them, as ["king", "queen", "man"]'
             raise UsageError("a map takes at least three words", got=repr(words), do=do)
         rows = np.stack([self.vector(word) for word in words])
@@ -281,7 +291,7 @@ class WordVectors:
             cutoff: only so many of the most frequent words are known.
 
         Raises:
-            UsageError: no question is covered, the file holds none, or `cutoff` is below 1.
+            UsageError: no question is covered, a line is none, or `cutoff` is below 1.
         """
         _check_positive("cutoff", cutoff)
         known: dict[str, int] = {}
@@ -501,6 +511,9 @@ def _read_questions(path: Path | str) -> dict[str, list[list[str]]]:
             name = line[1:].strip()
         elif len(words) == 4:
             sections.setdefault(name, []).append(words)
+        elif words and not line.startswith(("#", "//")):
+            do = "four words a line, and lines with a name after a colon"
+            raise UsageError(f"a line of {path} is no question", got=repr(line[:80]), do=do)
     return sections
 
 
