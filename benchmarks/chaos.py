@@ -143,7 +143,7 @@ class Hunter:
     def _kill(self, fault: Fault, pid: int) -> None:
         executor = _parent(_parent(pid))  # a worker is forked from the executor's daemon
         with self.diary.open("a") as file:
-            file.write(json.dumps({**fault.told(), "unix_seconds": time.time()}) + "\n")
+            file.write(json.dumps({**fault.diary_entry(), "unix_seconds": time.time()}) + "\n")
         os.kill(executor, signal.SIGKILL)
 
 

@@ -97,7 +97,7 @@ def compare(
 
     with _stoppable(output_folder):
         rows = run_comparison(
-            base_job, compared_strategies, folder=output_folder, cluster=cluster, told=show_row
+            base_job, compared_strategies, folder=output_folder, cluster=cluster, on_row=show_row
         )
     lines = comparison_table(rows)
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]

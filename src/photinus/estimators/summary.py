@@ -13,7 +13,7 @@ from photinus.core.events import RoundClosed, Warned, WorkerLost
 from photinus.report.event_text import confusion_table, labels_table
 from photinus.report.journal import StampedEvent
 from photinus.report.summary import Summary, summarise
-from photinus.run.evaluate import told
+from photinus.run.evaluate import metrics_from_sums
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class Evaluation:
         sums: dict[str, float] = {}
         for name, value in (pair for part in parts for pair in json.loads(part).items()):
             sums[name] = sums.get(name, 0.0) + value
-        means_by_name, extra = told(settings, sums, metrics)
+        means_by_name, extra = metrics_from_sums(settings, sums, metrics)
         interval = tuple(extra["interval"]) if "interval" in extra else None
         examples, confusion = round(sums["examples"]), extra.get("confusion", [])
         return cls(

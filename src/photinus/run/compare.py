@@ -77,7 +77,7 @@ def compare(
     *,
     folder: Path,
     cluster: SimulatedCluster | None = None,
-    told: Callable[[Compared], None] = lambda _: None,
+    on_row: Callable[[Compared], None] = lambda _: None,
 ) -> list[Compared]:
     """Trains the job under each strategy, and writes `comparison.html` and `.json`.
 
@@ -89,7 +89,7 @@ def compare(
             by gradients: in a short job it would be all that they do.
         folder: where the runs and the comparison are kept.
         cluster: how fast the simulator's workers and links are.
-        told: called after each run.
+        on_row: called after each run.
 
     Raises:
         UsageError: a cluster is given and the engine is not the simulator, or its speeds are not
@@ -112,7 +112,7 @@ def compare(
         run_job = replace(job, strategy=strategy, strategies={})
         row = previous.get(_settings(strategy)) or _one(run_job, engine, run_folder, (data, test))
         rows.append(row)
-        told(row)
+        on_row(row)
         text = json.dumps([asdict(r) for r in rows], indent=1)
         (folder / "comparison.json").write_text(text + "\n")
         comparison_page(rows, f"{job.name}: {job.workers} workers", folder / "comparison.html")
@@ -196,14 +196,14 @@ def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | Non
 
 def _warnings(tally: _Tally, strategy: StrategySpec | CustomStrategy) -> tuple[str, ...]:
     """Returns a run's warnings, and one if its start by gradients took all of its steps."""
-    recipe, told = strategy.recipe, tuple(tally.warnings)
+    recipe, warnings = strategy.recipe, tuple(tally.warnings)
     starts_by_itself = isinstance(strategy, StrategySpec) and strategy.gradients_until == AUTO
     is_own = any(not text.startswith("all_reduce ") for text in tally.trained)
     wrong = f"all steps average gradients, and none is of {recipe}"
     # a run warns of it where its recipe is not the default one
-    if is_own or not starts_by_itself or any(wrong in text for text in told):
-        return told
-    return (*told, message(wrong, do=f"set gradients_until=0 to begin with {recipe}"))
+    if is_own or not starts_by_itself or any(wrong in text for text in warnings):
+        return warnings
+    return (*warnings, message(wrong, do=f"set gradients_until=0 to begin with {recipe}"))
 
 
 def _clock(engine: Engine) -> Callable[[], float]:

@@ -366,7 +366,7 @@ def measure(trained: TrainedModel, test: TestRows) -> tuple[dict[str, float], di
     for batch in _batches(test):
         for name, value in sums_over(trained.settings, model, batch).items():
             sums[name] = sums.get(name, 0.0) + value
-    return told(trained.settings, sums)
+    return metrics_from_sums(trained.settings, sums)
 
 
 def _batches(test: TestRows) -> Iterator[Batch]:
@@ -411,7 +411,7 @@ def sums_over(
     return {**errors_of(head, outputs, labels), **sums}  # a model that counts them itself is right
 
 
-def told(
+def metrics_from_sums(
     settings: Any,  # noqa: ANN401 - one of MODELS
     sums: Mapping[str, float],
     metrics: Collection[str] = (),

@@ -61,8 +61,10 @@ class Offloaded(Model):
         named = Counter[str]()
         for name, count in counts.items():
             named[name.split(".")[1]] += count
-        told = ", ".join(f"{count} {name}" for name, count in sorted(named.items()))
-        _log.warning("device %s: a step computes %s there, and none of them here", self._name, told)
+        counts = ", ".join(f"{count} {name}" for name, count in sorted(named.items()))
+        _log.warning(
+            "device %s: a step computes %s there, and none of them here", self._name, counts
+        )
 
     def measure(self, batch: Learned) -> Mapping[str, float]:
         """As the model does, on the processor."""

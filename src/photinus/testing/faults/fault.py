@@ -63,7 +63,7 @@ class Fault:
             got = f"step={self.step}, at_seconds={self.at_seconds}"
             raise UsageError("a fault happens at a step, or at a time", got=got, do="name one")
 
-    def told(self) -> dict[str, object]:
+    def diary_entry(self) -> dict[str, object]:
         """Returns its entry in a diary."""
         names = ("kind", "slot", "lease", "step", "at_seconds", "executor", "host")
         pairs = ((name, getattr(self, name)) for name in names)

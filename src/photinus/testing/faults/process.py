@@ -155,7 +155,7 @@ def note(diary: str, fault: Fault) -> None:
     """Writes a line of a fault to a file, if there is one."""
     if not diary:
         return
-    line = json.dumps({**fault.told(), "unix_seconds": time.time()}) + "\n"
+    line = json.dumps({**fault.diary_entry(), "unix_seconds": time.time()}) + "\n"
     file = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         os.write(file, line.encode())
