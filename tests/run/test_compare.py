@@ -56,7 +56,7 @@ def test_a_strategy_that_fails_is_told_and_the_others_go_on(job, tmp_path, monke
         raise UsageError("this one cannot")
 
     monkeypatch.setattr("photinus.run.job.StrategySpec.settled", raise_usage_error)
-    rows = compare(job, [averaging()], folder=tmp_path, told=reported.append)
+    rows = compare(job, [averaging()], folder=tmp_path, on_row=reported.append)
     assert [row.failure for row in rows] == ["this one cannot"]
     assert reported == rows
 

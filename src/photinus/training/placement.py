@@ -61,9 +61,9 @@ class Offloaded(Model):
         named = Counter[str]()
         for name, count in counts.items():
             named[name.split(".")[1]] += count
-        counts = ", ".join(f"{count} {name}" for name, count in sorted(named.items()))
+        products = ", ".join(f"{count} {name}" for name, count in sorted(named.items()))
         _log.warning(
-            "device %s: a step computes %s there, and none of them here", self._name, counts
+            "device %s: a step computes %s there, and none of them here", self._name, products
         )
 
     def measure(self, batch: Learned) -> Mapping[str, float]:
