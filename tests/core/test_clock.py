@@ -43,6 +43,7 @@ def test_whichever_comes_first():
     assert not either.fires(Clock(49, seconds=1.9), Clock())
     assert Steps(5) | Steps(3) == Steps(3)
     assert str(either) == "50 steps or 2 seconds"
+    assert str(Steps(1)) == "1 step"
     assert not either.is_deterministic
     assert (Steps(5) | Epochs(1)).is_deterministic
 

@@ -12,7 +12,7 @@ from photinus.strategies.recipes import RECIPES, averaging, diloco, downpour, el
 
 def test_a_strategy_says_what_it_is():
     assert str(recipes.all_reduce()) == "all_reduce every step, merge examples, fp32"
-    assert str(recipes.iterative_reduce()).startswith("iterative_reduce every 1 epochs, sgd(lr=1)")
+    assert str(recipes.iterative_reduce()).startswith("iterative_reduce every 1 epoch, sgd(lr=1)")
     flowing = recipes.streaming(codec_down="int8")
     assert str(flowing) == (
         "streaming every 100 steps in 4 fragments, nesterov(lr=0.4, momentum=0.9), "

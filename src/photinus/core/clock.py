@@ -95,7 +95,8 @@ class Trigger:
 
     def __str__(self) -> str:
         limits = [(f.name, getattr(self, f.name)) for f in fields(self)]
-        return " or ".join(f"{value:g} {name}" for name, value in limits if value is not None)
+        texts = [f"{value:g} {name}" for name, value in limits if value is not None]
+        return " or ".join(t.removesuffix("s") if t.startswith("1 ") else t for t in texts)
 
     def __repr__(self) -> str:
         limits = [(f.name.capitalize(), getattr(self, f.name)) for f in fields(self)]

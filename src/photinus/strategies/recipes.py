@@ -172,7 +172,7 @@ def iterative_reduce(
 
     Example:
         >>> str(iterative_reduce())
-        'iterative_reduce every 1 epochs, sgd(lr=1), merge uniform, fp32'
+        'iterative_reduce every 1 epoch, sgd(lr=1), merge uniform, fp32'
 
     Source: IterativeReduce on Hadoop YARN.
     """
