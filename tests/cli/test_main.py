@@ -252,6 +252,13 @@ def test_the_package_runs_as_the_command():
     )
 
 
+def test_an_option_that_is_none_points_to_the_help_of_its_command(call):
+    code, _, err = call("train", "--workrs", "2")
+    assert (code, err.count("\n")) == (EXIT_CODES["usage"], 1)
+    assert err.startswith("photinus: No such option '--workrs'")
+    assert err.endswith("; photinus train --help\n")
+
+
 def test_a_transport_is_taken_with_the_security_and_the_strategy_that_it_needs(call):
     strategy = '{"recipe": "all_reduce", "owners": 2}'
     needed = ("--set", "security=none", "--strategy", strategy)

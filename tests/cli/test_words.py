@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from photinus.core.errors import UsageError
 from photinus.embeddings.vectors import WordVectors
 
 
@@ -14,6 +15,19 @@ def test_a_folder_that_cannot_be_made_is_told_of_before_training(call, tmp_path,
     code, _, err = call("train", "word2vec", "texts", "--folder", str(tmp_path / "file" / "x"))
     assert code != 0
     assert "Not a directory" in err
+
+
+def test_a_training_that_is_refused_leaves_no_folder_of_its_own(call, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise UsageError("no text")
+
+    monkeypatch.setattr("photinus.estimators.word2vec.Word2Vec.fit", refuse)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "words.bin").touch()
+    for name in ("new", "old"):
+        code, _, err = call("train", "word2vec", "texts", "--folder", str(tmp_path / name))
+        assert (code, err) == (2, "photinus: no text\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
 @pytest.fixture

@@ -70,7 +70,10 @@ def _run(action: Callable[[], object]) -> str:
         error.show()
         return "usage"
     except click.ClickException as error:
-        return _report_error(f"{error.format_message()}; photinus --help", error, "usage")
+        context = getattr(error, "ctx", None)  # of the command whose words were wrong
+        command = "photinus" if context is None else context.command_path
+        text = error.format_message().removesuffix(".")
+        return _report_error(f"{text}; {command} --help", error, "usage")
     except (click.Abort, KeyboardInterrupt) as error:
         return _report_error("stopped", error, "interrupted")
     except PhotinusError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,7 +126,12 @@ def train_words(path: str, folder: str, params: Mapping[str, Any]) -> None:
     trainer = Word2Vec(**params)
     # one that cannot be made is reported before training
     output_folder.mkdir(parents=True, exist_ok=True)
-    model = trainer.fit(path)
+    try:
+        model = trainer.fit(path)
+    except BaseException:
+        with suppress(OSError):  # it is not empty: an earlier training's
+            output_folder.rmdir()
+        raise
     names = ("words.bin", "words.safetensors")
     name, other = names if model.vectors.subwords is None else reversed(names)
     model.vectors.save(output_folder / name)
