@@ -55,7 +55,7 @@ def test_steps_come_as_often_as_the_exact_second_order_probabilities_say(directe
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_so_do_steps_that_are_drawn_among_all_neighbours(weighted, monkeypatch):
-    monkeypatch.setattr("photinus.embeddings.walks._MAX_DRAWS", 1)
+    monkeypatch.setattr("photinus.embeddings.walks._LEAST_DRAWS", 1)
     graph, weights = made(False, weighted)
     first = np.arange(5).repeat(400)
     check_shares(weights, walks(graph, first, 12, Bias(4, 0.25), np.random.default_rng(1)), 0.25, 4)
@@ -67,6 +67,19 @@ def test_biases_that_are_far_apart_end_no_walk_and_hold_none_up(p, q):
     first = np.arange(5).repeat(20)
     paths = walks(graph, first, 12, Bias(1 / p, 1 / q), np.random.default_rng(0))
     assert END not in paths
+
+
+def test_the_neighbours_of_a_hub_are_not_gone_through_where_more_draws_are_quicker(monkeypatch):
+    gone_through = []
+    monkeypatch.setattr(
+        "photinus.embeddings.walks._draw_among_all", lambda *_: gone_through.append(1) or 0
+    )
+    leaves = np.arange(1, 100_001)
+    hub = np.zeros_like(leaves)
+    graph = graph_of(100_001, np.append(hub, leaves), np.append(leaves, hub))
+    paths = walks(graph, leaves[:1_000], 3, Bias(4.0, 0.25), np.random.default_rng(0))
+    assert not gone_through
+    assert paths[:, 2].all()
 
 
 def test_the_first_step_goes_by_the_weights():

@@ -10,8 +10,10 @@ from photinus.core.parameters import Vector
 
 END = -1
 """Follows the last node of a walk that met no way on."""
-_MAX_DRAWS = 64
+_LEAST_DRAWS = 64
 """Where 1/p and 1/q are far apart, a node may have hardly any neighbour that would be kept."""
+_EDGES_A_DRAW = 64
+"""So many neighbours can be looked at in the time of one draw, roughly."""
 
 
 class Graph(NamedTuple):
@@ -67,8 +69,8 @@ def walks(graph: Graph, first: Vector, length: int, bias: Bias, rng: np.random.G
 
     A step from v, after one from t, leads to x with a probability in proportion to w(v, x) · a,
     where a is 1/p for x = t, 1 where an edge leads from t to x, and 1/q else. x is drawn by its
-    weight and kept with probability a / max(1, 1/p, 1/q), until one is kept. Where 64 were not, x
-    is drawn among all neighbours of v by these products.
+    weight and kept with probability a / max(1, 1/p, 1/q), until one is kept. Where 64 were not, and
+    as many as a 64th of the neighbours of v, x is drawn among all of these by the products.
 
     Args:
         graph: where they walk.
@@ -117,17 +119,20 @@ def _draw_biased(
     graph: Graph, nodes: Vector, previous: Vector, bias: Bias, rng: np.random.Generator
 ) -> Vector:
     neighbours, pending = np.empty(len(nodes), np.int64), np.arange(len(nodes))
-    max_factor = max(1.0, *bias)
-    for _ in range(_MAX_DRAWS):
-        if not len(pending):
-            return neighbours
+    max_factor, draws = max(1.0, *bias), 0
+    degrees = graph.starts[nodes + 1] - graph.starts[nodes]
+    while len(pending):
+        draws += 1
         candidates = _draw_neighbours(graph, nodes[pending], rng)
         factors = _factors(graph, previous[pending], candidates, bias)
         is_accepted = rng.random(len(pending)) * max_factor < factors
         neighbours[pending[is_accepted]] = candidates[is_accepted]
         pending = pending[~is_accepted]
-    for place in pending:
-        neighbours[place] = _draw_among_all(graph, nodes[place], previous[place], bias, rng)
+        if draws >= _LEAST_DRAWS:
+            is_short = degrees[pending] <= _EDGES_A_DRAW * draws
+            for place in pending[is_short]:
+                neighbours[place] = _draw_among_all(graph, nodes[place], previous[place], bias, rng)
+            pending = pending[~is_short]
     return neighbours
 
 
