@@ -130,11 +130,25 @@ def test_a_cut_file_is_refused_by_name(vectors, tmp_path, name):
 
 def test_a_line_that_is_no_question_is_refused_and_a_comment_is_not(vectors, tmp_path):
     a, b, c, d = vectors.words[:4]
-    (tmp_path / "q.txt").write_text(f"// as published\n# twice\n\n: few\n{a} {b} {c} {d}\n")
+    (tmp_path / "q.txt").write_text(f"// as published\n# of four words\n\n: few\n{a} {b} {c} {d}\n")
     assert vectors.analogies(tmp_path / "q.txt").total.questions == 1
     (tmp_path / "q.txt").write_text(f"{a} {b} {c} {d}\n{a} {b} {c}\n")
     with pytest.raises(UsageError, match=f"is no question; got '{a} {b} {c}'; four words a line"):
         vectors.analogies(tmp_path / "q.txt")
+
+
+def test_questions_and_pairs_may_begin_with_the_mark_of_their_encoding(vectors, tmp_path):
+    a, b, c, d = vectors.words[:4]
+    (tmp_path / "q.txt").write_text(f": few\n{a} {b} {c} {d}\n", "utf-8-sig")
+    assert [section.name for section in vectors.analogies(tmp_path / "q.txt").sections] == ["few"]
+    (tmp_path / "p.csv").write_text(f"{a},{b},1\n{a},{c},2\n", "utf-8-sig")
+    assert vectors.similarity(tmp_path / "p.csv").covered == 2
+
+
+@pytest.mark.parametrize("name", ["v.txt", "v.bin", "v.safetensors"])
+def test_a_file_of_no_words_is_read(tmp_path, name):
+    WordVectors([], np.zeros((0, 3), np.float32)).save(tmp_path / name)
+    assert WordVectors.load(tmp_path / name).vectors.shape == (0, 3)
 
 
 @pytest.mark.parametrize("numbers", [[[1.0], [2.0]], np.ones((1, 2)), np.ones(2)])

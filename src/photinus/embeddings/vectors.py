@@ -287,7 +287,8 @@ class WordVectors:
 
         Args:
             questions: a file as word2vec's questions-words.txt: four words a line, `: name` before
-                each section. Upper and lower case are the same.
+                each section. Upper and lower case are the same. A line whose first word is `#` or
+                `//` is a comment.
             cutoff: only so many of the most frequent words are known.
 
         Raises:
@@ -491,13 +492,13 @@ def _parse_text(data: str) -> WordVectors:
     if wrong is not None:
         expected = f"a line of the file is not one word and {dims} numbers"
         raise DataError(expected, got=" ".join(wrong)[:80], do="look at that line")
-    vectors = np.array([row[1:] for row in rows], np.float32)  # [V, D]
+    vectors = np.array([row[1:] for row in rows], np.float32).reshape(count, dims)
     return WordVectors([row[0] for row in rows], _finite(vectors))
 
 
 def _lines(path: Path | str) -> list[str]:
     try:
-        return Path(path).read_text(encoding="utf-8").splitlines()
+        return Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read", got=str(error)) from error
 
@@ -507,11 +508,13 @@ def _read_questions(path: Path | str) -> dict[str, list[list[str]]]:
     name = "questions"
     for line in _lines(path):
         words = line.lower().split()
+        if not words or words[0] in ("#", "//"):
+            continue
         if line.startswith(":"):
             name = line[1:].strip()
         elif len(words) == 4:
             sections.setdefault(name, []).append(words)
-        elif words and not line.startswith(("#", "//")):
+        else:
             do = "four words a line, and lines with a name after a colon"
             raise UsageError(f"a line of {path} is no question", got=repr(line[:80]), do=do)
     return sections
