@@ -87,10 +87,17 @@ def test_half_a_strategy_is_told_of_when_it_is_named(own):
     [
         ("object", "Rounds", r"worker\(\) of .* returns something without site; got object"),
         ("Averaging", "int", r"owner\(\) of .* without init; got int; add init"),
+        ("Averaging", "Policy", r"owner\(\) of .* cannot be called; got .* abstract .* agreed"),
+        ("Averaging", "Bare", r"owner\(\) of .* without keeps; got Bare; derive .*Policy"),
     ],
 )
 def test_a_half_without_one_of_its_functions_is_refused_when_it_is_named(own, worker, owner, said):
-    lines = f"from photinus import *\nclass Odd:\n    worker, owner = {worker}, {owner}\n"
+    lines = f"""from photinus import *
+class Bare:
+    init = receive = close = agreed = None
+class Odd:
+    worker, owner = {worker}, {owner}
+"""
     with pytest.raises(UsageError, match=said):
         CustomStrategy(own(lines, "Odd"))
 

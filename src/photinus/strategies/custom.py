@@ -13,7 +13,7 @@ from photinus.strategies.outer import OUTERS
 
 _NEEDED = {
     "worker": ("site", "init", "due", "offer", "accept"),
-    "owner": ("init", "receive", "close", "agreed"),
+    "owner": ("init", "receive", "close", "agreed", *Policy.__annotations__),
 }
 """What each half must have; `check_strategy` checks what they do."""
 
@@ -72,13 +72,22 @@ def _build_strategy(name: str) -> Any:  # noqa: ANN401 - an object of the user's
     if missing:
         wrong, got = f"the strategy {name!r} needs worker() and owner()", type(strategy).__name__
         raise UsageError(wrong, got=f"{got} without {' and '.join(missing)}")
-    halves = {"worker": strategy.worker(), "owner": strategy.owner()}
-    for half, names in _NEEDED.items():
-        if absent := [needed for needed in names if not hasattr(halves[half], needed)]:
-            wrong = f"{half}() of the strategy {name!r} returns something without {absent[0]}"
-            raise UsageError(wrong, got=type(halves[half]).__name__, do=f"add {absent[0]}")
-    _check_outer(name, halves)
+    _check_outer(name, {half: _made_half(name, strategy, half) for half in _NEEDED})
     return strategy
+
+
+def _made_half(name: str, strategy: Any, half: str) -> Any:  # noqa: ANN401 - likewise
+    try:
+        made = getattr(strategy, half)()
+    except Exception as error:  # as above; of a class, that it leaves functions out
+        wrong = f"{half}() of the strategy {name!r} cannot be called"
+        raise UsageError(wrong, got=reason_of(error)) from error
+    if absent := [needed for needed in _NEEDED[half] if not hasattr(made, needed)]:
+        wrong = f"{half}() of the strategy {name!r} returns something without {absent[0]}"
+        is_plain = absent[0] in Policy.__annotations__
+        do = "derive its class from photinus.Policy" if is_plain else f"add {absent[0]}"
+        raise UsageError(wrong, got=type(made).__name__, do=do)
+    return made
 
 
 def _check_outer(name: str, halves: dict[str, Any]) -> None:
