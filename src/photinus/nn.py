@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,10 +62,8 @@ class ShardedEmbedding(nn.Embedding):
     ) -> None:
         if optimizer not in ROW_OPTIMIZERS:
             raise unknown_name("optimizer of ShardedEmbedding", optimizer, ROW_OPTIMIZERS)
-        for name, size in (("num_embeddings", num_embeddings), ("embedding_dim", embedding_dim)):
-            if not isinstance(size, Integral) or size < 1:
-                wrong = f"{name} of ShardedEmbedding must be a whole number of at least 1"
-                raise UsageError(wrong, got=repr(size))
+        num_embeddings = _checked_size("num_embeddings", num_embeddings)
+        embedding_dim = _checked_size("embedding_dim", embedding_dim)
         for name, value in (("std", std), ("lr", 0.0 if lr is None else lr)):
             if not at_least(0).holds(value):
                 wrong = f"{name} of ShardedEmbedding must be a number of at least 0"
@@ -97,6 +96,18 @@ class ShardedEmbedding(nn.Embedding):
     def forward(self, ids: Tensor) -> Tensor:
         """Returns the rows [..., D] of ids [...]."""
         return super().forward(ids) if self.reader is None else self.reader(ids)
+
+
+def _checked_size(name: str, size: Any) -> int:  # noqa: ANN401 - what a user may give
+    """Returns a size as int; it may be a tensor, as `ids.max() + 1` is."""
+    try:
+        whole = operator.index(size)
+    except TypeError:
+        whole = 0
+    if whole < 1:
+        wrong = f"{name} of ShardedEmbedding must be a whole number of at least 1"
+        raise UsageError(wrong, got=repr(size))
+    return whole
 
 
 @contextmanager

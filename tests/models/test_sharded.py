@@ -275,6 +275,12 @@ def test_in_a_run_it_takes_no_memory_before_rows_come():
     assert {*tables_of(made)} == {"users.weight", "items.weight"}
 
 
+def test_the_size_of_a_table_may_be_a_tensor():
+    table = ShardedEmbedding(torch.tensor([2, 4]).max() + 1, torch.tensor(2))
+    assert (table.num_embeddings, table.embedding_dim) == (5, 2)
+    assert type(table.num_embeddings) is int
+
+
 @pytest.mark.parametrize(("optimizer", "beside"), [("sgd", 0), ("adagrad", 1), ("adam", DIM + 2)])
 def test_a_row_holds_what_its_optimizer_keeps(optimizer, beside):
     assert row_size_of(Net(optimizer)) == DIM + beside
