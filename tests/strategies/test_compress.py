@@ -12,7 +12,7 @@ from photinus.strategies.codecs import decode
 from photinus.strategies.compress import compress
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.fragments import fragments
-from photinus.strategies.recipes import all_reduce, averaging, diloco
+from photinus.strategies.recipes import all_reduce, averaging, diloco, from_plain
 from photinus.strategies.rounds import AllReduce, Averaging, Rounds
 from photinus.strategies.shards import Sharded
 from photinus.testing.strategies import check_strategy
@@ -163,3 +163,9 @@ def test_what_is_no_strategy_cannot_be_compressed(other):
 def test_error_feedback_that_is_neither_true_nor_false_is_refused(strategy):
     with pytest.raises(UsageError, match=r"True or False, or left out; got 'no'"):
         compress(strategy, "int8", error_feedback="no")
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_error_feedback_of_a_job_of_before_may_be_a_number(told):
+    plain = {"recipe": "all_reduce", "codec": "int8", "error_feedback": told}
+    assert from_plain(plain) == all_reduce(codec="int8", error_feedback=bool(told))

@@ -131,7 +131,8 @@ class StrategySpec:
         "merge": one_of(*MERGES, READS),
         "codec": one_of(*CODECS),
         "codec_down": Limit.optional(one_of(*CODECS)),
-        "error_feedback": Limit.optional(Limit("True or False", lambda v: isinstance(v, bool))),
+        # the 1 and 0 of a job of before are equal to them
+        "error_feedback": Limit.optional(Limit("True or False", lambda v: v in (True, False))),
         "quorum": QUORUM,
         "grace_seconds": at_least(0),
         "gain": one_of("safe", "unsafe"),
