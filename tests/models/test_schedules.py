@@ -4,7 +4,7 @@ import pytest
 
 from photinus.core.errors import UsageError
 from photinus.core.settings import from_dict, to_dict
-from photinus.models.dbn import FineTuning, Pretraining
+from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.module import ModuleStage
 from photinus.models.schedules import Schedule, check_rates
 
@@ -143,3 +143,13 @@ def test_points_in_epochs_are_refused(stage):
     settings = stage(**module, epochs=60.0, lr=Schedule(((0, 0.1), (10, 0.1), (30, 0.01))))
     with pytest.raises(UsageError, match=r"goes by progress: .*; got a point at 30; divide epochs"):
         check_rates(settings)
+
+
+@pytest.mark.parametrize(
+    ("stage", "part"), [(0, {"pretraining": Pretraining}), (-1, {"fine_tuning": FineTuning})]
+)
+def test_points_in_epochs_are_refused_in_the_stages_of_a_dbn(stage, part):
+    late = Schedule(((0, 0.1), (30, 0.01)))
+    stages = DBN(**{name: settings(lr=late) for name, settings in part.items()}).stages()
+    with pytest.raises(UsageError, match=r"got a point at 30; divide epochs"):
+        check_rates(stages[stage])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -201,19 +202,23 @@ def check_rates(stage: object) -> None:
     read.
 
     Args:
-        stage: a dataclass; one of another kind has no schedules.
+        stage: a dataclass, in which there may be others; what is none has no schedules.
 
     Raises:
         UsageError: a point lies behind the end of the training, or there are two learning rates.
     """
-    for field in fields(stage) if is_dataclass(stage) else ():
+    if not is_dataclass(stage) or isinstance(stage, type):
+        return
+    for field in fields(stage):
         value = getattr(stage, field.name)
         if isinstance(value, Schedule) and (last := value.points[-1][0]) > 1:
             of = f"{field.name} of {type(stage).__name__}"
             wrong = f"{of} goes by progress: 0 at the start, 1 at the end"
             do = "divide epochs by their number"
             raise UsageError(wrong, got=f"a point at {last:g}", do=do)
+        check_rates(value)  # a stage of a DBN has its rates in `settings`
     settings = getattr(stage, "settings", {})
-    if getattr(stage, "lr", None) is not None and "lr" in settings:
+    has_own = isinstance(settings, Mapping) and "lr" in settings
+    if getattr(stage, "lr", None) is not None and has_own:
         got = f"lr, and settings with lr={settings['lr']}"
         raise UsageError("two learning rates are set", got=got, do="leave one of them out")
