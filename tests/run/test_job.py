@@ -142,10 +142,13 @@ def test_a_run_tells_at_its_start_how_shares_are_kept():
     )
 
 
-def test_a_share_for_the_fastest_worker_where_all_wait_for_each_other_is_warned_of():
+def test_a_share_for_the_fastest_worker_where_it_has_no_effect_is_warned_of():
     fastest = Job(model=LOGISTIC, share="fastest")
     [told] = fastest.warnings()
-    assert "workers do not wait for each other; all rows are used equally often; use down" in told
+    assert (
+        "the steps of each round are set in advance; all rows are used equally often; use down"
+        in told
+    )
     for other in ({"strategy": downpour()}, {"workers": 1}, {"share": "rows"}):
         assert replace(fastest, **other).warnings() == []
 

@@ -592,7 +592,7 @@ class Job:
             texts += share_report_lines(self.cpu_share, self.workers, is_here=is_here)
         has_free_rows = any(not strategy.is_deterministic for strategy in self._all_strategies)
         if self.share == FASTEST and self.workers > 1 and not has_free_rows:
-            wrong = "share='fastest' is for recipes whose workers do not wait for each other"
+            wrong = "share='fastest' has no effect where the steps of each round are set in advance"
             then = "all rows are used equally often"
             texts.append(
                 message(wrong, then=then, do="use downpour, or every=Seconds(2), or leave it out")
