@@ -91,7 +91,7 @@ def test_a_word_whose_vector_is_zeros_has_no_neighbours(spark, vectors, exact):
 def test_a_vector_of_another_length_ends_the_query_in_one_sentence(spark, vectors, wrong, exact):
     table = spark.createDataFrame([(wrong,)], "point array<double>")
     found = Word2VecModel(vectors).withSynonyms(table, 2, column="point", exact=exact)
-    said = "column point holds more than vectors of 12 finite numbers; ask with vectors of this"
+    said = "column point must hold vectors of 12 finite numbers, or nulls; ask with vectors of"
     with pytest.raises(PySparkException, match=said) as caught:
         found.collect()
     assert "Traceback" not in str(caught.value)

@@ -52,7 +52,7 @@ def query_column(dataset: DataFrame, name: str, dims: int) -> tuple[Column, bool
 
 def _checked(vectors: Column, name: str, dims: int) -> Column:
     """Returns the arrays of a column; Spark ends the query at a wrong one, in one sentence."""
-    wrong = f"column {name} holds more than vectors of {dims} finite numbers"
+    wrong = f"column {name} must hold vectors of {dims} finite numbers, or nulls"
     infinity = F.lit(float("inf"))
     is_finite = F.forall(vectors, lambda x: x.isNotNull() & ~F.isnan(x) & (F.abs(x) < infinity))
     error = F.raise_error(message(wrong, do="ask with vectors of this model"))
