@@ -40,8 +40,12 @@ def test_strategies_are_compared_in_one_table(call, job, tmp_path):
         (("--engine", "local", "--mbit", "1"), "speeds are given to the simulator only"),
     ],
 )
-def test_what_cannot_be_compared_is_one_sentence(call, job, arguments, said):
+def test_what_cannot_be_compared_is_one_sentence_and_leaves_no_folder(
+    call, job, arguments, said, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     code, _, err = call("compare", job, *arguments)
+    assert not list(tmp_path.glob("runs/*"))
     assert code == EXIT_CODES["usage"]
     assert said in err
     assert "fault of photinus" not in err

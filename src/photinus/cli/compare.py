@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from photinus.cli.result_folder import result_folder
 from photinus.cli.train import ENGINE, job_of, strategy_of
 from photinus.cli.watch import StoppedError
 from photinus.core.errors import RunFailedError, UsageError
@@ -88,14 +89,12 @@ def compare(
         click.echo(
             "the job's own strategy is left aside; --strategy names what is compared", err=True
         )
-    output_folder = _create_folder(
-        Path(folder) if folder else new_folder(f"compare-{base_job.name}")
-    )
 
     def show_row(row: Compared) -> None:
         click.echo(f"{row.strategy}: {row.failure or f'{row.seconds:.1f} seconds'}", err=True)
 
-    with _stoppable(output_folder):
+    path = Path(folder) if folder else new_folder(f"compare-{base_job.name}")
+    with result_folder(path) as output_folder, _stoppable(output_folder):
         rows = run_comparison(
             base_job, compared_strategies, folder=output_folder, cluster=cluster, on_row=show_row
         )
@@ -134,18 +133,6 @@ def _resume_command(context: click.Context, folder: Path) -> str:
                 [param.opts[-1], str(item)] if item is not None and param.name != "job" else []
             )
     return shlex.join(arguments)
-
-
-def _create_folder(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"the folder {folder} cannot be made",
-            got=error.strerror or str(error),
-            do="name another folder",
-        ) from error
-    return folder
 
 
 def _check_option(option: str, value: Any, limit: Limit, got: str = "") -> None:  # noqa: ANN401

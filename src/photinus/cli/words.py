@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from photinus.cli.result_folder import result_folder
 from photinus.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -122,16 +122,10 @@ def train_words(path: str, folder: str, params: Mapping[str, Any]) -> None:
     from photinus.estimators.word2vec import Word2Vec
     from photinus.run.train import new_folder
 
-    output_folder = Path(folder or new_folder("word2vec"))
     trainer = Word2Vec(**params)
     # one that cannot be made is reported before training
-    output_folder.mkdir(parents=True, exist_ok=True)
-    try:
+    with result_folder(Path(folder or new_folder("word2vec"))) as output_folder:
         model = trainer.fit(path)
-    except BaseException:
-        with suppress(OSError):  # it is not empty: an earlier training's
-            output_folder.rmdir()
-        raise
     names = ("words.bin", "words.safetensors")
     name, other = names if model.vectors.subwords is None else reversed(names)
     model.vectors.save(output_folder / name)
