@@ -67,7 +67,7 @@ def check_new_columns(dataset: DataFrame, columns: Mapping[str, str]) -> None:
     """
     if not hasattr(dataset, "sparkSession"):
         do = "spark.createDataFrame makes one"
-        raise UsageError("this is no DataFrame of Spark's", got=type(dataset).__name__, do=do)
+        raise UsageError("the rows must be a Spark DataFrame", got=type(dataset).__name__, do=do)
     is_case_sensitive = dataset.sparkSession.conf.get("spark.sql.caseSensitive", "false")
     fold = str if str(is_case_sensitive).lower() == "true" else str.lower
     old_names = {fold(name) for name in dataset.columns}

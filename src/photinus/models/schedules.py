@@ -214,7 +214,7 @@ def check_rates(stage: object) -> None:
         if isinstance(value, Schedule) and (last := value.points[-1][0]) > 1:
             of = f"{field.name} of {type(stage).__name__}"
             wrong = f"{of} goes by progress: 0 at the start, 1 at the end"
-            do = "divide epochs by their number"
+            do = "divide epochs by the number of all epochs"
             raise UsageError(wrong, got=f"a point at {last:g}", do=do)
         check_rates(value)  # a stage of a DBN has its rates in `settings`
     settings = getattr(stage, "settings", {})

@@ -74,7 +74,7 @@ def comparison_table(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
 
 
 def comparison_remarks(rows: Sequence[Compared]) -> list[str]:
-    """Returns how strategies were trained otherwise than asked, and the warnings of all."""
+    """Returns which strategies a training changed, and to what; and the warnings of all."""
     remarks: list[str] = []
     for row in rows:
         if row.trained not in ((), (row.strategy,)):
