@@ -1,13 +1,14 @@
 """Tables of a module among the workers beside whole sparse ones: memory, seconds and error.
 
     python benchmarks/sharded_embedding.py [--megabytes 800] [--dims 64] [--events 400000]
-        [--workers 4] [--every 60] [--ways whole sharded killed]
+        [--workers 4] [--every 60] [--ways whole sharded killed stepwise one]
 
 Made-up events of a user and an item, by Zipf's law, and whether they are of one kind. Processes of
 this machine; all but the tables is left at its default. Memory is anonymous, as
 `sharded_table.py` has it: of the driver before the run and at its peak, and of the largest worker
 at its peak. "whole" has `nn.Embedding(sparse=True)` in every worker, which SparseAdam steps. In a
-third run a worker is killed after half of its steps. Linux only.
+third run a worker is killed after half of its steps. "stepwise" is `all_reduce`, and "one" a single
+worker, one process's training. Linux only.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from machine import begin
 from sharded_table import Watch, each_way
 from torch import nn
 
+from photinus.core.events import Event, RoundClosed
 from photinus.engine.base import ArrayData
 from photinus.engine.local.engine import LocalEngine
 from photinus.models.module import ModuleStage
@@ -31,6 +33,7 @@ from photinus.report.ledger import audit
 from photinus.run.data import TestRows
 from photinus.run.job import Job
 from photinus.run.train import train
+from photinus.strategies.recipes import all_reduce
 from photinus.testing import Faults
 
 ITEMS, KINDS, BATCH, TESTED = 1_000, 2, 256, 20_000
@@ -73,11 +76,16 @@ def run(options: argparse.Namespace) -> None:
         lr=0.01,
     )
     job = Job(
-        model=stage, workers=options.workers, engine="local", checkpoint_seconds=options.every
+        model=stage,
+        workers=1 if options.way == "one" else options.workers,
+        engine="local",
+        checkpoint_seconds=options.every,
+        **({"strategy": all_reduce()} if options.way == "stepwise" else {}),
     )
     late = int(options.passes * options.events / BATCH / 2)
     faults = Faults().kill(slot=1, step=late) if options.way == "killed" else Faults()
     with tempfile.TemporaryDirectory(dir=options.folder or None) as folder:
+        events_of_run: list[Event] = []
         watch = Watch(folder)
         watch.start()
         began = time.monotonic()
@@ -87,6 +95,7 @@ def run(options: argparse.Namespace) -> None:
             test=TestRows(*events(TESTED, users, 1)),
             folder=f"{folder}/run",
             engine=LocalEngine(faults),
+            callbacks=[events_of_run.append],
             verbose=False,
         )
         seconds = time.monotonic() - began
@@ -99,6 +108,7 @@ def run(options: argparse.Namespace) -> None:
         "worker_mb": watch.worker / 1e6,
         "error": outcome.metrics["error"],
         "seconds": seconds,
+        "sent_mb": sum(e.bytes_up for e in events_of_run if isinstance(e, RoundClosed)) / 1e6,
         "undone": audited.undone,
         "offences": audited.offences,
     }
@@ -120,7 +130,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--every", type=float, default=60.0, help="seconds between checkpoints")
     parser.add_argument("--folder", default="", help="where the runs are kept")
-    ways = ["whole", "sharded", "killed"]
+    ways = ["whole", "sharded", "killed", "stepwise", "one"]
     parser.add_argument("--ways", nargs="+", choices=ways, default=ways)
     parser.add_argument("--way", choices=ways)
     options = parser.parse_args()
@@ -134,7 +144,8 @@ def main() -> None:
         shown += (
             f"largest worker {result['worker_mb']:,.0f} MB, error {100 * result['error']:.2f} %, "
         )
-        shown += f"{result['seconds']:.1f} s, {result['undone']} pushes undone, "
+        shown += f"{result['seconds']:.1f} s, {result['sent_mb']:,.0f} MB sent, "
+        shown += f"{result['undone']} pushes undone, "
         print(f"{way}: {shown}audit {result['offences'] or 'exact'}", flush=True)
 
 

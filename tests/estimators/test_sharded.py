@@ -89,6 +89,11 @@ def test_an_id_beyond_the_table_is_named_with_its_column(table):
         train_classifier(table, moduleArgs={"users": 10}, epochs=1)
 
 
+def test_an_estimator_trains_them_by_the_gradient_of_every_step(table):
+    model = train_classifier(table, strategy="all_reduce")
+    assert model.evaluate(table).error < 0.05
+
+
 def test_a_strategy_that_needs_whole_tables_is_one_sentence(table):
-    with pytest.raises(UsageError, match="agree on tables that lie among them by averaging"):
-        train_classifier(table, strategy="all_reduce")
+    with pytest.raises(UsageError, match="agree on sharded tables by averaging or all_reduce"):
+        train_classifier(table, strategy="downpour")

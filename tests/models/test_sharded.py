@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from photinus.core.errors import DataError, UsageError
 from photinus.data.rows import Rows
 from photinus.models.module import ModuleStage
-from photinus.models.row_steps import RowSteps, adagrad, adam, sgd
+from photinus.models.row_steps import adagrad, adam, sgd
 from photinus.models.schedules import Schedule
 from photinus.models.sharded import ShardedModel, row_size_of, tables_of
 from photinus.nn import ShardedEmbedding
@@ -535,9 +535,10 @@ def test_only_the_other_layers_have_a_state_beside_the_rows():
         one.descend(its, batch(seed=1), 2, 0.5)
     assert np.array_equal(numbers_of(model), numbers_of(twin))
     bare = stage(Bare, sharded=DIM + 1)
-    assert bare.inner(bare.blank((), 0).parameters.layout).state() == {}
+    inner = bare.inner(bare.blank((), 0).parameters.layout)
+    assert inner.state() == {}
     with pytest.raises(UsageError, match="stepped in place"):
-        RowSteps(None, Schedule.constant(1.0)).step(np.zeros(1), np.zeros(1), 0.0)
+        inner.step(np.zeros(1), np.zeros(1), 0.0)
 
 
 @pytest.mark.parametrize("clip", [0.0, 0.01])

@@ -13,6 +13,7 @@ from photinus.protocol.peer_session import COORDINATOR, PeerSession
 from photinus.strategies.base import Message, OwnedShard, RowExchange
 from photinus.strategies.outer import Sgd
 from photinus.strategies.shard_backups import ShardBackup
+from photinus.strategies.shards import moves_by
 
 RUN = bytes(16)
 
@@ -346,7 +347,7 @@ def of_table(slot, value, lease=1):
     worker.seated(Seat(RUN, 1, 0, slot, lease if slot else 1), 3, header)
     own, moved = np.zeros((1, 2)), np.zeros(1, np.int32)
     backup = ShardBackup(1, np.zeros((0, 2)), Sgd(), memory)
-    owned = OwnedShard(own, (), Sgd().update, moved=moved, backup=backup)
+    owned = OwnedShard(own, (), moves_by(Sgd(), own, ()), moved=moved, backup=backup)
     push = Message("push", np.full(2, value), rows=np.array([0]), version=3)
     worker.bring_push(push._replace(table=RowExchange(asks=np.array([0]), owned=owned)))
     return worker
@@ -379,7 +380,7 @@ def test_no_part_of_a_lost_owner_gets_into_the_meeting_that_begins_anew():
 def test_a_new_backup_is_sent_the_rows_that_moved_since_the_last_checkpoint(kept):
     worker = of_table(0, 1.0)
     own, moved = np.zeros((4, 2)), np.array([2, 0, 5, 6], np.int32)
-    owned = OwnedShard(own, (), Sgd().update, moved=moved)
+    owned = OwnedShard(own, (), moves_by(Sgd(), own, ()), moved=moved)
     push = Message("push", np.full(2, 1.0), rows=np.array([0]), version=3)
     worker.bring_push(push._replace(table=RowExchange(asks=np.array([0]), owned=owned)))
     called = meet(worker, (0, 1))

@@ -12,6 +12,7 @@ from photinus.strategies.base import Message, OwnedShard, RowExchange
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.outer import Adagrad, RowAdagrad, RowAdam, Sgd
 from photinus.strategies.row_codec import RowCodec, answer_codec
+from photinus.strategies.shards import moves_by
 
 ROWS, WIDTH = 23, 3
 
@@ -24,7 +25,8 @@ def pushes(workers, codec, outer, rng):
         own = np.ascontiguousarray(table[slot::workers])
         rows, asks = (np.flatnonzero(rng.random(ROWS) < 0.4) for _ in range(2))
         delta = rng.normal(size=(rows.size, WIDTH)).astype(np.float32)
-        owned = OwnedShard(own, outer.init(own), outer.update, exact=1)
+        state = outer.init(own)
+        owned = OwnedShard(own, state, moves_by(outer, own, state), exact=1)
         sent = RowCodec(codec, WIDTH, 1).encode(delta)
         exchange = RowExchange(asks=asks, owned=owned)
         messages.append(Message("push", sent, rows=rows, codec=codec, table=exchange))

@@ -10,6 +10,7 @@ from photinus.strategies.base import Message, OwnedShard, RowExchange, ShardMove
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.outer import RowAdagrad
 from photinus.strategies.shard_backups import ShardBackup
+from photinus.strategies.shards import moves_by
 
 WORKERS, ROWS, WIDTH, VERSION = 3, 23, 2, 7
 OUTER = RowAdagrad(initial=0.5)
@@ -29,7 +30,8 @@ def agreed(rng, codec):
         backup = ShardBackup(size, np.empty((0, WIDTH), np.float32), OUTER, memory)
         at = np.flatnonzero(moved[before])
         backup.take(ShardMove(at, now[before][at], (sums[before][at],), {"m": np.ones(1)}))
-        owned = OwnedShard(now[mine].copy(), (sums[mine].copy(),), OUTER.update, backup=backup)
+        shard, outer = now[mine].copy(), (sums[mine].copy(),)
+        owned = OwnedShard(shard, outer, moves_by(OUTER, shard, outer), backup=backup)
         exchanges[slot] = ShardExchange()
         push = Message("push", codec=codec, table=RowExchange(owned=owned))
         exchanges[slot].end_round(push, (0, 1, 2), (1, 0))
@@ -45,7 +47,7 @@ def test_the_shard_and_the_rows_are_those_of_the_last_round(codec, numbers, monk
     loaded, now, sums, exchanges = agreed(rng, codec)
     own = loaded[::WORKERS].copy()
     outer, moved = OUTER.init(own), np.zeros(len(own), np.int32)
-    owned = OwnedShard(own, outer, OUTER.update, moved=moved)
+    owned = OwnedShard(own, outer, moves_by(OUTER, own, outer), moved=moved)
     asks = np.array([0, 1, 5, 6, 9, 20, 22])
     table = RowExchange(asks=asks, owned=owned)
     brought = Message("fetch", np.empty(0), codec=codec, table=table)

@@ -469,9 +469,23 @@ def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
 @pytest.mark.parametrize(
     ("fields", "wrong"),
     [
-        ({"strategy": recipes.all_reduce()}, "lie among them by averaging; got all_reduce every"),
-        ({"strategy": recipes.downpour()}, "lie among them by averaging; got downpour every"),
-        ({"strategy": recipes.publish()}, "lie among them by averaging; got publish every"),
+        ({"strategy": recipes.full_gradient()}, "by averaging or all_reduce; got full_gradient"),
+        ({"strategy": recipes.downpour()}, "by averaging or all_reduce; got downpour every"),
+        ({"strategy": recipes.publish()}, "by averaging or all_reduce; got publish every"),
+        ({"strategy": recipes.all_reduce(quorum=0.5)}, "quorum of all_reduce.*use quorum=1.0"),
+        ({"strategy": recipes.all_reduce(codec_down="bf16")}, "codec_down of all_reduce does not"),
+        (
+            {"strategy": recipes.all_reduce(codec="int8", error_feedback=True)},
+            "error_feedback of all_reduce does not",
+        ),
+        (
+            {"strategy": recipes.all_reduce(), "model": replace(STAGE, clip=1.0)},
+            "parts of the layers beside them: none knows the norm; got clip 1; leave clip out",
+        ),
+        (
+            {"strategy": recipes.all_reduce(), "model": replace(STAGE, per_tensor=True)},
+            "none has a whole tensor; got per_tensor; use an optimizer that steps each number",
+        ),
         ({"strategy": recipes.averaging(codec_down="fp32")}, "codec_down of averaging does not"),
         ({"strategy": recipes.averaging(merge="nova")}, "merge of averaging does not.*got nova"),
         ({"strategy": recipes.averaging(quorum=0.5)}, "quorum of averaging.*use quorum=1.0"),

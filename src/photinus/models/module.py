@@ -393,9 +393,8 @@ class ModuleStage(Stage):
 
     def inner(self, layout: Layout) -> InnerOptimizer:
         if self.sharded:
-            dense_part = dense_layout(layout)
-            dense = self._torch_optimizer(dense_part) if dense_part.size() else None
-            return RowSteps(dense, self.rate(), self.clip)
+            dense = dense_layout(layout)
+            return RowSteps(dense, self._torch_optimizer, self.rate(), self.clip)
         inner = self._torch_optimizer(layout)
         return Clipped(inner, self.clip) if self.clip else inner
 

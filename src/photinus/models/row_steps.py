@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from photinus.core.errors import UsageError
-from photinus.core.parameters import Vector
+from photinus.core.parameters import Layout, Vector
 from photinus.models.base import Batch, Model
 from photinus.models.optimizers import InnerOptimizer, InPlaceOptimizer
 from photinus.models.schedules import Schedule
@@ -89,13 +89,22 @@ class RowSteps(InPlaceOptimizer):
     """Steps the rows that a batch reads, and the layers beside the tables.
 
     Args:
-        dense: steps the other layers; None where there are none.
+        layout: of the other layers.
+        make_dense: returns what steps parts of them, given the layout of these.
         rate: theirs, whose course the tables' rates follow.
         clip: the largest norm of a step's whole gradient; 0: none.
     """
 
-    def __init__(self, dense: InnerOptimizer | None, rate: Schedule, clip: float = 0.0) -> None:
-        self.dense, self._rate, self._clip = dense, rate, clip
+    def __init__(
+        self,
+        layout: Layout,
+        make_dense: Callable[[Layout], InnerOptimizer],
+        rate: Schedule,
+        clip: float = 0.0,
+    ) -> None:
+        self.make_dense, self._rate, self._clip = make_dense, rate, clip
+        self.dense = make_dense(layout) if layout.size() else None
+        """Steps the other layers; None where there are none."""
         self._peak = max(value for _, value in rate.points)
 
     def descend(
@@ -109,14 +118,21 @@ class RowSteps(InPlaceOptimizer):
             dense, row_gradients = _clip_gradients(dense, row_gradients, self._clip)
         if self.dense is not None:
             self.dense.step(sharded.dense, dense, progress)
-        relative_rate = self._rate.at(progress) / self._peak if self._peak else 0.0
         for name, (ids, gradients) in row_gradients.items():
-            embedding, table = sharded.embeddings[name], sharded.table(name)
-            optimizer, rows = OPTIMIZERS[embedding.optimizer], table[ids]
-            peak_rate = optimizer.rate if embedding.lr is None else embedding.lr
-            optimizer.step(rows, gradients, peak_rate * relative_rate)
+            table = sharded.table(name)
+            rows = table[ids]
+            self.step_rows(sharded.embeddings[name], rows, gradients, progress)
             table[ids] = rows
         return metrics
+
+    def step_rows(
+        self, table: ShardedEmbedding, rows: Vector, gradients: Vector, progress: float
+    ) -> None:
+        """Steps rows [r, D + S] of a table by their gradients [r, D], at its rate of now."""
+        optimizer = OPTIMIZERS[table.optimizer]
+        peak_rate = optimizer.rate if table.lr is None else table.lr
+        relative_rate = self._rate.at(progress) / self._peak if self._peak else 0.0
+        optimizer.step(rows, gradients, peak_rate * relative_rate)
 
     def step(self, trained: Vector, gradient: Vector, progress: float) -> None:  # noqa: ARG002
         """Refuses: rows are stepped where they lie."""

@@ -269,6 +269,12 @@ class ShardedModel(Model):
         return bool(self._statistics)
 
     @property
+    def statistics_offset(self) -> int:
+        """Where running statistics begin among the parameters; the tables follow them."""
+        padding = self._layout.entry(_PADDING)
+        return padding.offset + padding.size
+
+    @property
     def optimizer_state_width(self) -> int:
         """How many numbers at the end of a row are its optimizer's, which takes roots of them."""
         return self.row_size - max(table.embedding_dim for table in self.embeddings.values())
@@ -311,7 +317,7 @@ class ShardedModel(Model):
             dense.ravel()[offset : offset + values.size] = values
         shard[: len(dense[slot::shards])] = dense[slot::shards]
         for name, table in self.embeddings.items():
-            rng, width, start = generator(seed, name), table.embedding_dim, self._first_row(name)
+            rng, width, start = generator(seed, name), table.embedding_dim, self.first_row(name)
             rows = max(1, _DRAWN // width)
             for first in range(0, table.num_embeddings, rows):
                 count = min(rows, table.num_embeddings - first)
@@ -323,7 +329,7 @@ class ShardedModel(Model):
                 offset = (start + first + skipped - slot) // shards
                 shard[offset : offset + len(own_samples), :width] = own_samples
 
-    def _first_row(self, name: str) -> int:
+    def first_row(self, name: str) -> int:
         """Returns at which row a table begins."""
         return self.parameters.layout.entry(name).offset // self.row_size
 
@@ -342,7 +348,7 @@ class ShardedModel(Model):
         for name, ids in recorded:
             expected[name] = np.union1d(expected[name], ids) if name in expected else ids
         self._expected_rows[seed] = expected
-        table_rows = [ids + self._first_row(name) for name, ids in expected.items()]
+        table_rows = [ids + self.first_row(name) for name, ids in expected.items()]
         return np.unique(np.concatenate([np.empty(0, np.int64), *table_rows]))
 
     def forget(self) -> None:
@@ -379,13 +385,25 @@ class ShardedModel(Model):
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the whole gradient [n]; a job steps rows in place instead."""
+        result = Parameters(self.parameters.layout)
+        metrics = self.learn_into(result, batch, seed)
+        return result.trained, metrics
+
+    def learn_into(self, result: Parameters, batch: Batch, seed: int) -> Mapping[str, float]:
+        """Writes the gradient of a batch where the rows lie that it reads; returns metrics."""
         dense, row_gradients, metrics = self.gradients(batch, seed)
         self.to_host(dense)
-        result = Parameters(self.parameters.layout)
         result.trained[: dense.size] = dense
         for name, (ids, gradients) in row_gradients.items():
             result.view(name)[ids, : gradients.shape[1]] = gradients
-        return result.trained, metrics
+        return metrics
+
+    def statistics_into(self, result: Parameters) -> None:
+        """Writes how far running statistics are from what was agreed on: before less now."""
+        if self._statistics:
+            self._net.to_host(*self._changing_vectors)
+        for name in self._statistics:
+            result.view(name)[...] = self.parameters.view(name) - self._net.parameters.view(name)
 
     def measure(self, batch: Batch) -> Mapping[str, float]:
         """As `ModuleModel.measure`; all rows that the batch reads must be here."""

@@ -298,10 +298,7 @@ class RowMeeting:
         parts = [{name: part[name] for name in part if name != "vector"} for part in parts]
         self._parts = dict(zip(self.slots, parts, strict=True))
         places = self._places(rows)
-        moved_rows, outer = owned.update(
-            owned.rows[places], total, tuple(o[places] for o in owned.outer)
-        )
-        self._moved = ShardMove(places, moved_rows, outer)
+        self._moved = owned.update(places, total)
         for slot, part in zip(self.slots, parts, strict=True):
             self._answers[slot] = self._answer(part, rows)
         self._received[self.slot] = self._answers[self.slot]
@@ -331,7 +328,7 @@ class RowMeeting:
         """Returns what the next worker keeps: what this round moves, and some of the backlog."""
         assert self._moved is not None
         owned, (at, complete_below) = self._owned, self._backlog
-        move = self._moved._replace(inner=owned.inner)
+        move = self._moved if self._moved.inner else self._moved._replace(inner=owned.inner)
         lacking = np.setdiff1d(at, move.at, assume_unique=True)
         if lacking.size:
             outer = zip(move.outer, owned.outer, strict=True)

@@ -41,7 +41,7 @@ from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
 from photinus.models.low_precision import LOW_PRECISION_DTYPES
 from photinus.models.module import ModuleStage
-from photinus.strategies.base import GRADIENT, GRADIENT_SUM
+from photinus.strategies.base import EVERY_STEP, PARAMETERS, ROW_GRADIENTS
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.outer import Sgd
 from photinus.strategies.phase_defaults import AUTO
@@ -429,7 +429,9 @@ class Job:
     def _check_in_place(self) -> None:
         for strategy in self._all_strategies:
             is_start = getattr(strategy, "gradients_until", 0) not in (0, AUTO)
-            if strategy.worker().site in (GRADIENT, GRADIENT_SUM) or is_start:
+            site = strategy.worker().site
+            is_by_owners = site == ROW_GRADIENTS and isinstance(self.model, ModuleStage)
+            if (site != PARAMETERS and not is_by_owners) or is_start:
                 kind = type(self.model).__name__
                 wrong = f"a {kind} updates its tables in place: workers cannot agree on gradients"
                 do = "name averaging, publish, or downpour of deltas"
@@ -444,6 +446,7 @@ class Job:
             is_summed = isinstance(strategy, StrategySpec) and (
                 (strategy.payload, strategy.codec) == ("gradient", "fp32")
                 and strategy.owners == self.workers
+                and not strategy.is_sharded
             )
             if not is_summed:
                 wrong = (
@@ -454,7 +457,7 @@ class Job:
     def _check_folder(self) -> None:
         for strategy in self._all_strategies:
             is_start = getattr(strategy, "gradients_until", 0) not in (0, AUTO)
-            if strategy.worker().site == GRADIENT or is_start:
+            if strategy.worker().site in EVERY_STEP or is_start:
                 raise UsageError(
                     f"{strategy.recipe} agrees at every step, too often for a folder",
                     got=f"transport {self.transport!r}",

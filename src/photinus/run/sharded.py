@@ -19,22 +19,33 @@ from photinus.strategies.shards import READS
 from photinus.strategies.spec import StrategySpec
 
 _USUAL = {"every": Steps(16), "outer": Sgd(), "merge": READS, "gradients_until": 0.0}
+"""Of averaging."""
 _OUTER = (Sgd, Adagrad, RowAdagrad, RowAdam)
 _MAX_STEPS = Steps(64)
 """Where rounds are counted in seconds, the most that a worker takes: it asks for their rows."""
 _SINGLE_WORKER = {"codec": "fp32"}
 """With a single worker nothing travels."""
-_REQUIREMENTS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+_Requirements = Mapping[str, tuple[Callable[[Any], bool], str]]
+"""Part of a strategy -> whether it works with such tables, and which value does."""
+_OF_ALL: _Requirements = {
+    "codec_down": (lambda v: v is None, "codec alone"),
+    "quorum": (lambda v: v == 1, "quorum=1.0"),
+}
+_OF_AVERAGING: _Requirements = {
+    **_OF_ALL,
     "release": (lambda v: v == "rounds", 'release="rounds"'),
     "every": (lambda v: not v.counts_rows, "every=Steps(16) or Seconds(2)"),
     "outer": (lambda v: isinstance(v, _OUTER), "Sgd(), Adagrad(), RowAdagrad() or RowAdam()"),
     "merge": (lambda v: v in ("uniform", READS), 'merge="uniform", or leave it out'),
-    "codec_down": (lambda v: v is None, "codec alone"),
     "gradients_until": (lambda v: v == 0, "gradients_until=0.0"),
-    "quorum": (lambda v: v == 1, "quorum=1.0"),
     "fragments": (lambda v: v == 0, "fragments=0"),
 }
-"""Part of a strategy -> whether it works with such tables, and which value does."""
+_OF_ALL_REDUCE: _Requirements = {
+    **_OF_ALL,
+    "error_feedback": (lambda v: v is None, "no error_feedback: int8 and int4 always have it"),
+}
+_REQUIREMENTS = {"averaging": _OF_AVERAGING, "all_reduce": _OF_ALL_REDUCE}
+"""Recipe -> what it requires of its parts."""
 
 
 def with_sharded_tables(draft: LazyModel) -> LazyModel:
@@ -56,6 +67,8 @@ def with_sharded_tables(draft: LazyModel) -> LazyModel:
         wrong = "modules with sharded tables are not trained on OpenCL devices"
         got = f"device {model.device or job.device!r}"
         raise UsageError(wrong, got=got, do='device="cpu", or one of torch\'s, such as "cuda"')
+    for strategy in (job.strategy, *job.strategies.values()):
+        _check_steps(strategy, model)
     changes: dict[str, Any] = {
         "model": replace(model, sharded=sharded_model.row_size),
         "strategy": _sharded_strategy(job.strategy, job.workers, sharded_model),
@@ -71,26 +84,42 @@ def _sharded_strategy(
     strategy: StrategySpec | CustomStrategy, workers: int, model: ShardedModel
 ) -> StrategySpec:
     """Returns a strategy with a shard of the rows at each worker."""
-    if not isinstance(strategy, StrategySpec) or strategy.recipe != "averaging":
-        wrong = "workers agree on tables that lie among them by averaging"
-        do = "name averaging, or use nn.Embedding(sparse=True), which every worker holds whole"
+    if not isinstance(strategy, StrategySpec) or strategy.recipe not in _REQUIREMENTS:
+        wrong = "workers agree on sharded tables by averaging or all_reduce"
+        do = "name one of these, or use nn.Embedding(sparse=True), which every worker holds whole"
         raise UsageError(wrong, got=str(strategy), do=do)
-    settings: dict[str, Any] = {**_USUAL, **(_SINGLE_WORKER if workers == 1 else {})}
+    is_averaging = strategy.recipe == "averaging"
+    settings: dict[str, Any] = dict(_USUAL) if is_averaging else {}
+    settings |= _SINGLE_WORKER if workers == 1 else {}
     settings = {name: value for name, value in settings.items() if name in strategy.usual}
-    for name, (is_accepted, do) in _REQUIREMENTS.items():
+    for name, (is_accepted, do) in _REQUIREMENTS[strategy.recipe].items():
         value = settings.get(name, getattr(strategy, name))
         if not is_accepted(value):
-            wrong = f"{name} of averaging does not go with sharded tables"
+            wrong = f"{name} of {strategy.recipe} does not go with sharded tables"
             raise UsageError(wrong, got=str(value), do=f"use {do}")
     if model.has_statistics:
         outer = settings.get("outer", strategy.outer)
         _check_statistics(outer, settings.get("codec", strategy.codec))
     settings |= {"owners": workers, "rows": model.row_size}
-    every = settings.get("every", strategy.every)
-    settings["every"] = every if every.steps else every | _MAX_STEPS
-    if codec(settings.get("codec", strategy.codec)).has_feedback:
-        settings["exact"] = model.optimizer_state_width
+    if is_averaging:
+        every = settings.get("every", strategy.every)
+        settings["every"] = every if every.steps else every | _MAX_STEPS
+        if codec(settings.get("codec", strategy.codec)).has_feedback:
+            settings["exact"] = model.optimizer_state_width
     return replace(strategy, **settings, usual=strategy.usual - {*settings})
+
+
+def _check_steps(strategy: StrategySpec | CustomStrategy, model: ModuleStage) -> None:
+    """Refuses what an owner cannot do that steps its own rows alone, by gradients of all."""
+    if not isinstance(strategy, StrategySpec) or strategy.recipe != "all_reduce":
+        return
+    wrong = "with all_reduce the owners of sharded tables step parts of the layers beside them"
+    if model.clip:
+        do = "leave clip out, or name averaging"
+        raise UsageError(f"{wrong}: none knows the norm", got=f"clip {model.clip:g}", do=do)
+    if model.per_tensor:
+        do = "use an optimizer that steps each number by itself, such as adamw, or name averaging"
+        raise UsageError(f"{wrong}: none has a whole tensor", got="per_tensor", do=do)
 
 
 def _check_statistics(outer: OuterOptimizer, name: str) -> None:

@@ -27,6 +27,10 @@ OWN_PARAMETERS = "parameters"
 """In `Strategy.alone`: between rounds only the worker itself has its parameters."""
 GRADIENT_SUM = "gradient sum"
 """After the inner step too, but what it pushes is the sum of the gradients since its last push."""
+ROW_GRADIENTS = "gradients of rows"
+"""The owners of a table's rows take the step, by the mean gradient of all workers."""
+EVERY_STEP = (GRADIENT, ROW_GRADIENTS)
+"""Where workers agree on every step."""
 
 ALL = (0, 0)
 """The fragment that is the whole vector."""
@@ -80,8 +84,8 @@ class OwnedShard(NamedTuple):
     """[m, width]"""
     outer: tuple[Vector, ...]
     """The outer optimizer's state, each [m, ...]."""
-    update: Callable[[Vector, Vector, tuple[Vector, ...]], tuple[Vector, tuple[Vector, ...]]]
-    """The outer optimizer's."""
+    update: Callable[[Vector, Vector], ShardMove]
+    """Returns where some of its rows [r] move by what was merged for them [r, width]."""
     by_reads: bool = False
     """A row moves by its share of reads (`rows.shares_of_reads`), not by the mean."""
     moved: Vector = np.zeros(0, np.int32)

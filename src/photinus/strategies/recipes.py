@@ -431,6 +431,7 @@ def all_reduce(
     quorum: float = 1.0,
     grace_seconds: float = 0.0,
     owners: int = 1,
+    rows: int = 0,
 ) -> StrategySpec:
     """Takes every step by the mean gradient of all workers' examples.
 
@@ -445,6 +446,8 @@ def all_reduce(
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
         grace_seconds: seconds that a round waits for the others once the quorum has pushed.
         owners: 1, or as many as there are workers: each merges a shard of the vector.
+        rows: numbers in a row of a sharded table: each worker owns a shard, and takes its steps;
+            needs owners, and a model that says which rows a batch reads; 0: every worker holds all.
 
     Raises:
         UsageError: a part is unknown, is out of its limits, or conflicts with the others.

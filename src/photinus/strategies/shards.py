@@ -6,6 +6,7 @@ those that its next steps read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,7 +15,16 @@ import numpy as np
 from photinus.core.clock import Clock, Steps, Trigger
 from photinus.core.parameters import Vector
 from photinus.core.settings import one_of, validate, whole
-from photinus.strategies.base import PARAMETERS, Message, OwnedShard, RowExchange, Strategy, Turn
+from photinus.strategies.base import (
+    PARAMETERS,
+    ROW_GRADIENTS,
+    Message,
+    OwnedShard,
+    RowExchange,
+    ShardMove,
+    Strategy,
+    Turn,
+)
 from photinus.strategies.codecs import CODECS, codec, decode
 from photinus.strategies.outer import OuterOptimizer, Sgd
 from photinus.strategies.row_codec import RowCodec, RowErrorFeedback
@@ -122,15 +132,16 @@ class Sharded(Strategy):
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: ShardState
     ) -> tuple[Message | None, ShardState]:
-        """Offers the deltas of the rows that changed; the loop adds which are wanted next."""
+        """Offers what the rows move by; the loop adds which are wanted next."""
         if turn.kind == "publish":
             # by time it is not known which steps the round after the next one will have
             requested = None if self.every.is_deterministic else state.rows[:0]
             return Message("fetch", version=state.version, table=RowExchange(asks=requested)), state
+        outer = _by_row(state)
         shard = OwnedShard(
             state.own,
-            _by_row(state),
-            self.outer.update,
+            outer,
+            moves_by(self.outer, state.own, outer),
             by_reads=self.merge == READS,
             moved=state.moved,
             backup=state.backup,
@@ -141,13 +152,12 @@ class Sharded(Strategy):
         if state.is_behind:
             nothing = by_row.encode(state.received)
             return Message("fetch", nothing, version=state.version, codec=name, table=table), state
-        delta = state.received - vector.reshape(-1, self.rows)[state.rows]  # [r, width]
+        delta = self._offered(vector, state)  # [r, width]
         changed = delta.any(axis=1)
         feedback = RowErrorFeedback(state.left_rows, state.left.reshape(-1, self.rows))
         feedback.add_to(delta, state.rows)
         if self.every.is_deterministic:  # by time, some of the rows that came were not read
-            # by reads it counts that a row was read, though it did not move
-            changed = delta.any(axis=1) | (self.merge == READS)
+            changed = delta.any(axis=1) | self._sends_unmoved
         rows = state.rows
         if not changed.all():
             rows, delta = rows[changed], delta[changed]
@@ -165,6 +175,15 @@ class Sharded(Strategy):
             table=table,
         )
         return message, state._replace(sent=clock, is_closing=clock.closing, pending=pending)
+
+    def _offered(self, vector: Vector, state: ShardState) -> Vector:
+        """Returns what the rows that came [r, width] are to move by."""
+        return state.received - vector.reshape(-1, self.rows)[state.rows]
+
+    @property
+    def _sends_unmoved(self) -> bool:
+        """By reads it counts that a row was read, though it did not move."""
+        return self.merge == READS
 
     def accept(self, vector: Vector, incoming: Message, state: ShardState) -> ShardState:
         """Takes its shard, or what a round did to it and the rows of the next steps."""
@@ -215,6 +234,48 @@ class Sharded(Strategy):
             is_behind=False,
             is_over=state.is_closing and not incoming.since.steps,
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShardedGradients(Sharded):
+    """A round in every step: gradients are sent to the rows' owners, which take it, and rows back.
+
+    gᵣ ← Σ nᵢgᵢᵣ / Σ nᵢ, with nᵢ examples of worker i;  rowᵣ ← the row's own optimizer (rowᵣ, gᵣ).
+
+    One process with the batches of all workers takes the same step. An optimizer moves a row that
+    was read though its gradient is 0, so the rows of a step are sent whatever their gradients.
+    """
+
+    every: Trigger = field(default_factory=lambda: Steps(1))
+    """Always every step."""
+    site = ROW_GRADIENTS
+
+    def _offered(self, vector: Vector, state: ShardState) -> Vector:
+        """Returns the gradients of the rows that came [r, width]."""
+        gradients: Vector = vector.reshape(-1, self.rows)[state.rows]
+        return gradients
+
+    @property
+    def _sends_unmoved(self) -> bool:
+        return True
+
+
+def moves_by(
+    optimizer: OuterOptimizer, own: Vector, outer: tuple[Vector, ...]
+) -> Callable[[Vector, Vector], ShardMove]:
+    """Returns what moves rows of a shard [m, width] by an outer optimizer.
+
+    Args:
+        optimizer: applies a merged delta.
+        own: the shard.
+        outer: the optimizer's state of it, each [m, numbers].
+    """
+
+    def move(at: Vector, delta: Vector) -> ShardMove:
+        rows, state = optimizer.update(own[at], delta, tuple(array[at] for array in outer))
+        return ShardMove(at, rows, state)
+
+    return move
 
 
 def _by_row(state: ShardState) -> tuple[Vector, ...]:

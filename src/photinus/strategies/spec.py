@@ -40,7 +40,7 @@ from photinus.strategies.phase_defaults import AUTO, PhaseFacts, clamp, shorten
 from photinus.strategies.recipe_settings import outer_text
 from photinus.strategies.rounds import QUORUM, AllReduce, Averaging, Rounds
 from photinus.strategies.row_codec import answer_codec
-from photinus.strategies.shards import READS, Sharded
+from photinus.strategies.shards import READS, Sharded, ShardedGradients
 
 _SPARSE_SAFE = (Sgd, Adagrad)
 """Optimizers that do not change a number whose delta is 0."""
@@ -203,18 +203,23 @@ class StrategySpec:
         if self.every.steps is None or self.every.counts_rows:
             wrong = "with rows in rounds, `every` must be Steps, alone or with Seconds"
             raise UsageError(wrong, got=repr(self.every), do="e.g. every=Seconds(2) | Steps(64)")
+        is_gradient = self.payload == "gradient"
         fits_by_name = {
-            "payload": self.payload == "delta",
+            "payload": self.payload in ("delta", "gradient"),
             "fragments": not self.fragments,
             "gradients_until": not self.gradients_until,
-            "merge": self.merge in ("uniform", READS),
+            "merge": self.merge in (MERGES if is_gradient else ("uniform", READS)),
             "outer": isinstance(self.outer, (*_SPARSE_SAFE, RowAdagrad, RowAdam)),
             "codec_down": self.codec_down in (None, self.codec),
+            "quorum": self.quorum == 1,
+            "error_feedback": self.error_feedback in (None, codec(self.codec).has_feedback),
+            "whole_part": not self.whole_part,
         }
         if conflict := self._conflicts(fits_by_name):
             wrong = (
                 "rows in rounds are for deltas, merge uniform or reads, sgd, adagrad, "
-                "row_adagrad or row_adam outside, no codec_down, and gradients_until 0"
+                "row_adagrad or row_adam outside, no codec_down, and gradients_until 0; "
+                "or for gradients of batches, of all workers"
             )
             raise UsageError(wrong, got=conflict, do="change it, or use rows=0")
 
@@ -355,6 +360,8 @@ class StrategySpec:
         return compress(rounds, self.codec)
 
     def _gradient_strategy(self) -> Strategy:
+        if self.is_sharded:
+            return ShardedGradients(codec=self.codec, rows=self.rows)
         has_feedback = self.error_feedback
         if has_feedback is None:
             has_feedback = codec(self.codec).has_feedback
@@ -378,7 +385,8 @@ class StrategySpec:
                 rounds_between=self.exact_every,
             )
         if self.is_sharded:
-            return Meetings(rows=self.rows, shards=self.owners)
+            merge = "uniform" if self.merge == READS else self.merge
+            return Meetings(merge=merge, rows=self.rows, shards=self.owners)
         if self.owners > 1:
             return Meetings(merge=self.merge, quorum=self.quorum, grace_seconds=self.grace_seconds)
         if self.payload == "elastic":

@@ -78,6 +78,8 @@ def drain(context: PhaseContext, clock: Clock, state: Any) -> Answers:  # noqa: 
         state, latest = yield from exchange(context, context.model.parameters.trained, clock, state)
         yield from tell(context, latest, clock, state)
         yield from tell_pages(context, _PAGES_OF_ROUND)
+        if latest.progress is not None:  # an owner steps its rows for the others
+            clock = clock._replace(progress=latest.progress)
     if isinstance(state, ShardState):
         yield from tell_pages(context)
         yield from ShardCopy(state, is_last=True).pages()
@@ -89,9 +91,9 @@ def exchange(context: PhaseContext, vector: Vector, clock: Clock, state: Any) ->
     """Does all turns that are due; returns the strategy's new state and the last news."""
     latest = StepReply()
     for turn in context.strategy.due(clock, state):
-        offered = vector if context.sums is None or turn.kind != "push" else context.sums
+        offered = context.offered(turn, vector)
         message, state = offer(context.strategy, context.model, turn, offered, clock, state)
-        message = context.with_reads(turn, message)
+        message = context.with_reads(turn, message, clock.progress)
         if offered is context.sums:
             offered[:] = 0
         if turn.kind == "take" and context.arrived:

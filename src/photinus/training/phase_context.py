@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from photinus.core.clock import Clock
@@ -11,7 +12,8 @@ from photinus.core.parameters import Vector
 from photinus.data.base import Batch, Feed
 from photinus.models.base import Model
 from photinus.models.optimizers import InnerOptimizer
-from photinus.strategies.base import Message, ShardMove, Strategy, Turn
+from photinus.models.owner_steps import OwnerSteps
+from photinus.strategies.base import Message, OwnedShard, ShardMove, Strategy, Turn
 from photinus.training.ahead import LookaheadFeed
 from photinus.training.requests import StepReply
 from photinus.training.segments import EarlySending
@@ -69,17 +71,26 @@ class PhaseContext:
     copies: list[ShardCopy] = field(default_factory=list)
     """Copies of its shard of a table for a checkpoint: at most one is being sent."""
 
-    def with_reads(self, turn: Turn, message: Message | None) -> Message | None:
+    def offered(self, turn: Turn, vector: Vector) -> Vector:
+        """Returns what a turn offers: a vector of its own, or the gradients that are pushed."""
+        if isinstance(self.inner, OwnerSteps):
+            return self.inner.gradient
+        return vector if self.sums is None or turn.kind != "push" else self.sums
+
+    def with_reads(self, turn: Turn, message: Message | None, progress: float) -> Message | None:
         """Returns a message with the rows that the next steps read, where the feed knows them.
 
         A push also has how often its own rows were read, and the inner optimizer's state, which
-        is sent to the worker that keeps the backup of the shard.
+        is sent to the worker that keeps the backup of the shard. An owner that takes the steps
+        itself takes them at the agreed progress.
         """
         feed = self.feed
         if message is None or not isinstance(feed, LookaheadFeed):
             return message
         table, owned = message.table, message.table.owned
-        if owned is not None:
+        if owned is not None and isinstance(self.inner, OwnerSteps):
+            owned = owned._replace(update=partial(_step, self.inner, owned, progress))
+        elif owned is not None:
             owned = owned._replace(inner=self.inner.state())
         reads = None if message.rows is None else feed.reads(message.rows)
         asks = feed.asks(int(turn.kind == "publish")) if table.asks is None else table.asks
@@ -91,3 +102,12 @@ class PhaseContext:
             copy.moving(moved.at)
         if moved.inner:
             self.inner.load(moved.inner)
+
+
+def _step(
+    inner: OwnerSteps, owned: OwnedShard, progress: float, at: Vector, gradients: Vector
+) -> ShardMove:
+    """Returns where rows [r] of a shard move by a step with their mean gradient [r, width]."""
+    rows = owned.rows[at]
+    state = inner.step_rows(at, rows, gradients, progress)
+    return ShardMove(at, rows, tuple(array[at] for array in owned.outer), state)

@@ -18,8 +18,12 @@ from photinus.data.base import Array, Batch, Feed, Transform
 from photinus.data.rows import Allocator, Rows, memory
 from photinus.models.base import Model
 from photinus.models.optimizers import InnerOptimizer
+from photinus.models.owner_steps import OwnerSteps
+from photinus.models.row_steps import RowSteps
+from photinus.models.sharded import ShardedModel
 from photinus.strategies.base import (
     GRADIENT_SUM,
+    ROW_GRADIENTS,
     Message,
     RowExchange,
     ShardMove,
@@ -219,6 +223,7 @@ def _phase_context(
         model.to_device(model.parameters.integers)
         steps = strategy.every.steps  # type: ignore[attr-defined]
         feed = LookaheadFeed(feed, steps, lambda batch, at: model.rows(batch, seed(at)))
+        inner = _steps_of_owner(strategy, model, inner, slot, plan.workers)
     else:
         assert heal.vector is not None
         model.load(heal.vector, heal.floats, heal.integers)
@@ -241,6 +246,17 @@ def _phase_context(
         early=grant.early if getattr(strategy, "is_early", False) else None,
         where=f"phase {phase.name}, partition {slot}",
     )
+
+
+def _steps_of_owner(
+    strategy: Strategy, model: Model, inner: InnerOptimizer, slot: int, workers: int
+) -> InnerOptimizer:
+    """Returns what steps the rows of a worker, where the owners take the steps; else as it is."""
+    if strategy.site != ROW_GRADIENTS:
+        return inner
+    assert isinstance(model, ShardedModel)
+    assert isinstance(inner, RowSteps)
+    return OwnerSteps(model, inner, slot, workers)
 
 
 def _sent_ahead(feed: Feed, data: WorkerData, model: Model) -> Feed:

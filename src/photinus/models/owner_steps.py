@@ -1,0 +1,128 @@
+"""Steps of an owner: of its rows, by the mean gradient of all workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from photinus.core.errors import UsageError
+from photinus.core.pages import Pages
+from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
+from photinus.models.base import Batch, Model
+from photinus.models.optimizers import InPlaceOptimizer
+from photinus.models.row_steps import RowSteps
+from photinus.models.sharded import ShardedModel, dense_layout
+
+
+class OwnerSteps(InPlaceOptimizer):
+    """Learns the gradients of rows, and steps the rows that its worker owns by the mean of all.
+
+    Of the other layers an owner steps the numbers in its rows, and keeps the optimizer's state of
+    these alone. Running statistics move by the workers' mean.
+
+    A step counts once its round is agreed on, when its state is loaded. The next step after one
+    that was not begins where that one began.
+
+    Args:
+        model: whose rows these are.
+        steps: the optimizers of its tables and layers.
+        slot: of the worker, which owns row r where r mod `workers` is its slot.
+        workers: all of the run.
+    """
+
+    def __init__(self, model: ShardedModel, steps: RowSteps, slot: int, workers: int) -> None:
+        self._model, self._steps = model, steps
+        self._slot, self._workers = slot, workers
+        self._pages = Pages(model.parameters.trained.size, "float32")
+        self.gradient: Vector = self._pages.vector
+        """Of the last batch [n], where the rows lie that it read."""
+        self._result = Parameters(model.parameters.layout, self.gradient)
+        dense_rows = np.arange(slot, model.first_row(next(iter(model.embeddings))), workers)
+        self._numbers = dense_rows[:, None] * model.row_size + np.arange(model.row_size)
+        """Which numbers of the parameters lie in the own rows of the other layers [d, width]."""
+        self._is_dense = self._numbers < model.dense.size
+        self._is_statistic = self._numbers >= model.statistics_offset
+        layout = _part_of(dense_layout(model.parameters.layout), self._numbers[self._is_dense])
+        self._dense = steps.make_dense(layout) if layout.size() else None
+        self._own = np.zeros(layout.size(), np.float32)
+        """The numbers of the other layers that it steps."""
+        self._before: Mapping[str, Vector] | None = None
+        """The state before a step that is not agreed on yet."""
+        self._after: Mapping[str, Vector] = {}
+        """The state after it."""
+
+    def descend(
+        self,
+        model: Model,  # noqa: ARG002 - it knows its own
+        batch: Batch,
+        seed: int,
+        progress: float,  # noqa: ARG002
+    ) -> Mapping[str, float]:
+        """Learns the gradient of a batch, and steps nothing."""
+        self._pages.forget()
+        metrics = self._model.learn_into(self._result, batch, seed)
+        self._model.statistics_into(self._result)
+        return metrics
+
+    def step(self, trained: Vector, gradient: Vector, progress: float) -> None:  # noqa: ARG002
+        """Refuses: rows are stepped where they lie."""
+        raise UsageError("an owner steps its own rows alone", do="call step_rows")
+
+    def step_rows(
+        self, at: Vector, rows: Vector, gradients: Vector, progress: float
+    ) -> Mapping[str, Vector]:
+        """Steps rows of the shard by the mean gradient of all workers.
+
+        Args:
+            at: which rows of the shard these are [r], in order: all of the other layers, or none.
+            rows: their numbers [r, width], changed in place.
+            gradients: [r, width]; of running statistics, how far these move.
+            progress: the phase's agreed progress 0..1.
+
+        Returns:
+            The optimizer's state after the step.
+        """
+        if self._dense is not None and self._before is not None:
+            self._dense.load(self._before)
+        self._before = {} if self._dense is None else self._dense.state()
+        count = len(self._numbers) if at.size and at[0] < len(self._numbers) else 0
+        if count:
+            self._step_dense(rows[:count], gradients[:count], progress)
+        numbers = at * self._workers + self._slot  # rows of all parameters [r]
+        for name, table in self._model.embeddings.items():
+            first, width = self._model.first_row(name), table.embedding_dim
+            span = slice(*np.searchsorted(numbers, (first, first + table.num_embeddings)))
+            if span.start < span.stop:
+                self._steps.step_rows(table, rows[span], gradients[span, :width], progress)
+        self._after = {} if self._dense is None else self._dense.state()
+        return self._after
+
+    def _step_dense(self, rows: Vector, gradients: Vector, progress: float) -> None:
+        """Steps the own rows of the other layers [d, width], and moves the statistics in them."""
+        rows[self._is_statistic] -= gradients[self._is_statistic]
+        if self._dense is not None:
+            self._own[:] = rows[self._is_dense]
+            self._dense.step(self._own, gradients[self._is_dense], progress)
+            rows[self._is_dense] = self._own
+
+    def state(self) -> dict[str, Vector]:
+        """Returns the agreed state of the optimizer of the other layers."""
+        if self._before is not None:
+            return dict(self._before)
+        return {} if self._dense is None else self._dense.state()
+
+    def load(self, state: Mapping[str, Vector]) -> None:
+        """Takes up a `state()`, or agrees on the last step, whose state it is."""
+        if self._dense is not None and state is not self._after:
+            self._dense.load(state)
+        self._before = None
+
+
+def _part_of(layout: Layout, numbers: Vector) -> Layout:
+    """Returns the layout of some numbers [s] of a vector; weights stay of two dimensions."""
+    edges = ((e, np.searchsorted(numbers, (e.offset, e.offset + e.size))) for e in layout.entries)
+    sizes = ((e, int(stop - start)) for e, (start, stop) in edges)
+    return Layout.of(
+        (e.name, (size, 1) if len(e.shape) > 1 else (size,), TRAINED) for e, size in sizes if size
+    )

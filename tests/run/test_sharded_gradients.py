@@ -1,0 +1,233 @@
+"""Jobs whose module has sharded tables and whose workers agree on every step's gradient."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from photinus.checkpoint.store import Store
+from photinus.core.errors import UsageError
+from photinus.core.events import RoundClosed
+from photinus.embeddings.word2vec import Word2VecStage
+from photinus.engine.base import ArrayData
+from photinus.engine.simulation.cluster import SimulatedCluster
+from photinus.engine.simulation.engine import SimulatedEngine
+from photinus.models import row_steps
+from photinus.models.schedules import Schedule
+from photinus.report.ledger import audit
+from photinus.run.job import Job
+from photinus.run.train import resume, train
+from photinus.strategies import recipes
+from photinus.testing import Faults
+from tests.run.scores import DIM, STAGE, Scores, events, run, went_back
+
+BATCH = 10
+ROW = {"sgd": DIM, "adagrad": DIM + 1, "adam": 2 * DIM + 2}
+
+
+class Deep(Scores):
+    """With layers of several shapes beside the tables; it notes what it is trained on."""
+
+    batches = []  # noqa: RUF012 - of all workers of a simulator, one after the other
+
+    def __init__(self, optimizer="adagrad"):
+        super().__init__(optimizer)
+        self.inside = nn.Sequential(nn.Linear(DIM, 7), nn.Tanh(), nn.Linear(7, DIM))
+
+    def forward(self, x):
+        user, item = x.long().T
+        if torch.is_grad_enabled():
+            self.batches.append(x.numpy().copy())
+        return self.out(self.inside(self.users(user) * self.items(item)))
+
+
+DEEP = replace(
+    STAGE, module=f"{__name__}:Deep", arguments={"optimizer": "adagrad"}, max_steps=12,
+    batch_size=BATCH, optimizer="adamw", settings={"weight_decay": 0.1}, lr=Schedule.cosine(0.02),
+)  # fmt: skip
+
+
+def plain_steps(stage, batches, budget):
+    """Returns the numbers of one process that takes each of these batches of all rows as a step."""
+    model = replace(stage, sharded=ROW[stage.arguments["optimizer"]]).build((), 0)
+    tables = {name: model.table(name).copy() for name in model.embeddings}  # [N, D + S]
+    module = model.filled()
+    dense = [p for name, p in module.named_parameters() if name not in tables]
+    optimizer = torch.optim.AdamW(dense, **stage.settings)
+    by_row = row_steps.OPTIMIZERS[stage.arguments["optimizer"]]
+    done = 0
+    for x in batches:
+        rate = stage.lr.at(done / budget)
+        done += len(x)
+        optimizer.param_groups[0]["lr"] = rate
+        module.zero_grad()
+        labels = torch.from_numpy((x[:, 0] % 2 == x[:, 1] % 2).astype(np.int64))
+        nn.functional.cross_entropy(module(torch.from_numpy(x)), labels).backward()
+        optimizer.step()
+        for (name, table), ids in zip(tables.items(), x.T.astype(int), strict=True):
+            read, weight = np.unique(ids), module.get_parameter(name)
+            rows = table[read]
+            by_row.step(rows, weight.grad[read].numpy(), by_row.rate * rate / stage.lr.at(0.0))
+            table[read] = rows
+            weight.data[read] = torch.from_numpy(rows[:, :DIM])
+    return {name: value.numpy() for name, value in module.state_dict().items()}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 7])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
+def test_it_is_one_process_with_the_batches_of_all_workers(
+    optimizer, workers, tmp_path, monkeypatch
+):
+    batches = []
+    monkeypatch.setattr(Deep, "batches", batches)
+    stage = replace(DEEP, arguments={"optimizer": optimizer})
+    strategy = recipes.all_reduce()
+    job = Job(model=stage, workers=workers, engine="simulate", strategy=strategy)
+    data = ArrayData(*events(12 * BATCH))
+    outcome = train(job, data, folder=tmp_path, verbose=False)
+    steps = [np.concatenate(batches[n : n + workers]) for n in range(0, len(batches), workers)]
+    assert len(steps) == 12
+    expected = plain_steps(stage, steps, 12 * BATCH)
+    assert expected.keys() == outcome.state_dict().keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(outcome.state_dict()[name], value, rtol=2e-4, atol=2e-6)
+
+
+BRIEF = replace(STAGE, epochs=0.7, lr=Schedule.cosine(0.02))  # 65 steps: for tests of bits
+NORMED = "tests.run.scores:Normed"
+
+
+def run_by_gradients(folder, **fields):
+    strategy = recipes.all_reduce(**fields.pop("parts", {}))
+    return run(folder, **{"model": BRIEF, "strategy": strategy, **fields})
+
+
+def trained_vector(outcome):
+    return outcome.trained.model().parameters.trained
+
+
+@pytest.mark.parametrize("workers", [1, 3, 7])
+def test_with_nothing_else_set_many_workers_learn_as_one_process_does(workers, tmp_path):
+    outcome = run(tmp_path, workers, strategy=recipes.all_reduce())
+    assert outcome.metrics["error"] < 0.03
+
+
+def test_in_few_bits_it_ends_near_fp32(tmp_path):
+    exact = run_by_gradients(tmp_path / "exact")
+    start = replace(BRIEF, sharded=DIM + 1).build((), 0).parameters.trained
+    moved = np.linalg.norm(trained_vector(exact) - start)
+    for codec, most in (("bf16", 0.01), ("int8", 0.02), ("int4", 0.2)):
+        outcome = run_by_gradients(tmp_path / codec, parts={"codec": codec})
+        off = np.linalg.norm(trained_vector(exact) - trained_vector(outcome))
+        assert 0 < off < most * moved, codec
+
+
+@pytest.mark.parametrize("seconds", [1e6, 0.1], ids=["from the start", "from a checkpoint"])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults().kill(slot=1, step=40),
+        Faults().kill(slot=1, step=5).kill(slot=2, step=25).kill(slot=0, step=50),
+        Faults().freeze(slot=1, step=40, seconds=9.0),
+    ],
+    ids=["one", "one after the other", "frozen"],
+)
+def test_a_lost_owners_rows_and_its_optimizer_are_restored_to_the_bit(faults, seconds, tmp_path):
+    model = replace(BRIEF, module=NORMED)
+    first = run_by_gradients(tmp_path / "whole", model=model)
+    fields = {"model": model, "faults": faults, "checkpoint_seconds": seconds}
+    outcome = run_by_gradients(tmp_path / "run", **fields)
+    assert went_back(outcome) == 0
+    np.testing.assert_array_equal(trained_vector(outcome), trained_vector(first))
+    report = audit(outcome.folder / "ledger.jsonl")
+    assert report.is_exact, report.offences
+
+
+def run_over_slow_links(folder, faults):
+    """Returns the outcome of some steps without checkpoints, and its virtual seconds."""
+    engine = SimulatedEngine(SimulatedCluster(faults=faults, latency_seconds=0.05))
+    job = Job(
+        model=replace(BRIEF, epochs=0.2), workers=3, engine="simulate", checkpoint_seconds=1e6,
+        strategy=recipes.all_reduce(),
+    )  # fmt: skip
+    outcome = train(job, ArrayData(*events()), folder=folder, engine=engine, verbose=False)
+    return outcome, engine.seconds
+
+
+def test_at_whatever_point_of_a_step_an_owner_is_lost_the_bits_are_the_same(tmp_path):
+    first, seconds = run_over_slow_links(tmp_path / "whole", Faults())
+    for n in range(12):
+        faults = Faults().kill(n % 3, at_seconds=seconds * (0.5 + 0.011 * n))
+        outcome, _ = run_over_slow_links(tmp_path / f"{n}", faults)
+        assert went_back(outcome) == 0
+        np.testing.assert_array_equal(trained_vector(outcome), trained_vector(first))
+
+
+def test_with_two_owners_lost_at_once_it_goes_back_and_ends_with_the_same_bits(tmp_path):
+    first = run_by_gradients(tmp_path / "whole")
+    faults = Faults().kill(slot=1, step=40).kill(slot=2, step=40)
+    outcome = run_by_gradients(tmp_path / "run", faults=faults, checkpoint_seconds=0.1)
+    assert went_back(outcome) == 1
+    np.testing.assert_array_equal(trained_vector(outcome), trained_vector(first))
+
+
+@pytest.mark.parametrize(
+    ("codec", "module", "last"), [("fp32", "Normed", 15), ("int4", "Scores", 50)]
+)
+def test_a_run_that_was_stopped_goes_on_with_the_same_bits(codec, module, last, tmp_path):
+    model = replace(BRIEF, module=f"tests.run.scores:{module}")
+    fields = {"checkpoint_seconds": 0.05, "model": model, "parts": {"codec": codec}}
+    whole = run_by_gradients(tmp_path / "whole", **fields)
+
+    def stop(event):
+        if isinstance(event, RoundClosed) and event.version == last:
+            raise InterruptedError
+
+    job = Job(
+        model=model, workers=3, engine="simulate", checkpoint_seconds=0.05,
+        strategy=recipes.all_reduce(codec=codec),
+    )  # fmt: skip
+    data = ArrayData(*events())
+    with pytest.raises(InterruptedError):
+        train(job, data, folder=tmp_path / "run", callbacks=[stop], verbose=False)
+    names = Store(tmp_path / "run/checkpoints").names()
+    assert 0 < int(names[-1][-9:]) < last, "a checkpoint within the phase"
+    resumed = resume(tmp_path / "run", data, verbose=False)
+    np.testing.assert_array_equal(trained_vector(whole), trained_vector(resumed))
+
+
+@pytest.mark.parametrize("device", ["stand-in", ("stand-in", "cpu", "stand-in:1")])
+def test_on_devices_it_has_the_bits_of_the_processor(device, tmp_path):
+    model = replace(BRIEF, module=NORMED)
+    outcomes = [
+        run_by_gradients(tmp_path / name, model=model, device=device)
+        for name, device in (("cpu", "cpu"), ("apart", device))
+    ]
+    np.testing.assert_array_equal(*map(trained_vector, outcomes))
+
+
+def test_workers_without_rows_step_those_that_they_own_for_the_others(tmp_path, monkeypatch):
+    batches = []
+    monkeypatch.setattr(Deep, "batches", batches)
+    stage = replace(DEEP, max_steps=6)
+    strategy = recipes.all_reduce()
+    job = Job(model=stage, workers=7, engine="simulate", strategy=strategy)
+    outcome = train(job, ArrayData(*events(5)), folder=tmp_path, verbose=False)
+    steps = [np.concatenate(batches[n : n + 5]) for n in range(0, len(batches), 5)]
+    assert len(steps) == 6
+    for name, value in plain_steps(stage, steps, 6 * 5).items():
+        np.testing.assert_allclose(outcome.state_dict()[name], value, rtol=2e-4, atol=2e-6)
+
+
+@pytest.mark.processes
+def test_processes_end_with_the_bits_of_the_simulator(tmp_path):
+    outcomes = [run_by_gradients(tmp_path / name, engine=name) for name in ("simulate", "local")]
+    np.testing.assert_array_equal(*map(trained_vector, outcomes))
+
+
+def test_a_model_of_word_vectors_takes_no_gradients():
+    model = Word2VecStage(words=20, dims=8)
+    with pytest.raises(UsageError, match="updates its tables in place: workers cannot agree on"):
+        Job(model=model, workers=2, strategy=recipes.all_reduce(owners=2, rows=8))
