@@ -45,8 +45,8 @@ def test_many_workers_read_less_between_two_rounds_and_nobody_more_than_a_tenth(
 @pytest.mark.parametrize("power", [0.0, 1.0])
 def test_as_many_rows_are_read_as_is_expected(words, power):
     counts = (1e6 / np.arange(1, 20_001) ** power).astype(np.int64)
-    chance, shares = np.random.default_rng(0), counts / counts.sum()
-    text = chance.choice(len(counts), (1, words), p=shares).astype(np.int32)
+    rng, shares = np.random.default_rng(0), counts / counts.sum()
+    text = rng.choice(len(counts), (1, words), p=shares).astype(np.int32)
     inputs, outputs = np.zeros((2, len(counts)), np.bool_)
     states = np.zeros(1, np.int64)
     mark(text, draw_tables(counts, 0.0, 5), Rule(5, 5, cbow=False), states, inputs, outputs)

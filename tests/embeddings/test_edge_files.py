@@ -25,30 +25,32 @@ def test_they_make_the_graph_of_the_same_edges_in_memory(directed, weighted, blo
     monkeypatch.setattr(edge_files, "_BLOCK", block)
     a, b, w = edges(weighted)
     pieces = [[column[at : at + 77] for column in (a, b, w)] for at in range(0, 500, 77)]
-    made = sorted_graph(NODES, [*pieces, [a[:0], b[:0], w[:0]]], is_directed=directed)
-    other = a != b
+    graph = sorted_graph(NODES, [*pieces, [a[:0], b[:0], w[:0]]], is_directed=directed)
+    no_loop = a != b
     if not directed:
-        a, b = np.append(a, b[other]), np.append(b, a[other])
-        w = np.append(w, w[other])
-    plain = graph_of(NODES, a, b, w)
-    assert np.array_equal(made.starts, plain.starts)
-    assert np.array_equal(made.keys, plain.keys)
-    np.testing.assert_allclose(made.sums, plain.sums, rtol=1e-12)
-    assert isinstance(made.keys, np.memmap)
+        a, b = np.append(a, b[no_loop]), np.append(b, a[no_loop])
+        w = np.append(w, w[no_loop])
+    expected = graph_of(NODES, a, b, w)
+    assert np.array_equal(graph.starts, expected.starts)
+    assert np.array_equal(graph.keys, expected.keys)
+    np.testing.assert_allclose(graph.sums, expected.sums, rtol=1e-12)
+    assert isinstance(graph.keys, np.memmap)
 
 
 def test_their_order_changes_no_bit():
-    given, order = edges(weighted=True), np.random.default_rng(1).permutation(500)
-    made = sorted_graph(NODES, [given], is_directed=True)
-    other = sorted_graph(NODES, [[column[order] for column in given]], is_directed=True)
-    assert np.array_equal(made.sums, other.sums)
+    edge_columns, permutation = edges(weighted=True), np.random.default_rng(1).permutation(500)
+    graph = sorted_graph(NODES, [edge_columns], is_directed=True)
+    shuffled_graph = sorted_graph(
+        NODES, [[column[permutation] for column in edge_columns]], is_directed=True
+    )
+    assert np.array_equal(graph.sums, shuffled_graph.sums)
 
 
 def test_equal_weights_are_not_kept():
     ends = np.array([0, 5, 0]), np.array([1, 0, 2])
-    made = sorted_graph(NODES, [(*ends, np.full(3, 2.0))], is_directed=True)
-    assert made.starts.tolist() == [0, *[2] * 5, *[3] * 35]
-    assert not len(made.sums)
+    graph = sorted_graph(NODES, [(*ends, np.full(3, 2.0))], is_directed=True)
+    assert graph.starts.tolist() == [0, *[2] * 5, *[3] * 35]
+    assert not len(graph.sums)
 
 
 def test_an_error_in_the_middle_leaves_no_file_open():

@@ -29,9 +29,9 @@ def texts(sentence, seed=0):
 
 def tables(dims=D):
     rng = np.random.default_rng(1)
-    made = 0.3 * rng.standard_normal((2 * V + B, dims)).astype(np.float32)
+    vectors = 0.3 * rng.standard_normal((2 * V + B, dims)).astype(np.float32)
     gains = rng.uniform(0.5, 1.5, 2 * V + B).astype(np.float32)
-    return reference.Tables(made[: V + B], made[V + B :], gains[: V + B], gains[V + B :])
+    return reference.Tables(vectors[: V + B], vectors[V + B :], gains[: V + B], gains[V + B :])
 
 
 @pytest.mark.numerics
@@ -44,16 +44,16 @@ def test_the_kernel_takes_the_same_steps_as_the_plain_form(cbow, negatives, sent
     chances, rule = draw_tables(COUNTS, 1e-2, negatives, grams), reference.Rule(5, negatives, cbow)
     rows, seeds = texts(sentence), np.array([5, 6, 7])
     run = descent(D, cbow, has_grams=len(grams.rows) > 0)
-    told = run(rows, fast, chances, rule, 0.05, seeds)
-    each = [
+    totals = run(rows, fast, chances, rule, 0.05, seeds)
+    row_results = [
         reference.descend(row, slow, chances, rule, 0.05, int(s))
         for row, s in zip(rows, seeds, strict=True)
     ]
     assert abs(slow.inputs - first.inputs).max() > 0.05 or sentence == 2
     np.testing.assert_allclose(fast.inputs, slow.inputs, atol=1e-5)
     np.testing.assert_allclose(fast.outputs, slow.outputs, atol=1e-5)
-    assert told[0] == pytest.approx(sum(loss for loss, _ in each), rel=1e-4, abs=1e-6)
-    assert told[1] == sum(pairs for _, pairs in each)
+    assert totals[0] == pytest.approx(sum(loss for loss, _ in row_results), rel=1e-4, abs=1e-6)
+    assert totals[1] == sum(pairs for _, pairs in row_results)
 
 
 @pytest.mark.numerics
@@ -71,16 +71,18 @@ def test_vectors_of_any_length_take_the_same_steps_by_short_and_long_instruction
 @pytest.mark.parametrize("grams", [NO_GRAMS, GRAMS], ids=["words", "n-grams"])
 @pytest.mark.parametrize("cbow", [False, True], ids=["skip-gram", "cbow"])
 def test_the_gradient_is_that_of_torch(cbow, grams):
-    at, rule = tables(), reference.Rule(5, 5, cbow)
-    drawn = [
-        tuple(a.copy() for a in one)
-        for one in reference.centres(texts(9)[0], draw_tables(COUNTS, 0, 5), rule, 3)
+    point, rule = tables(), reference.Rule(5, 5, cbow)
+    examples = [
+        tuple(array.copy() for array in centre)
+        for centre in reference.centres(texts(9)[0], draw_tables(COUNTS, 0, 5), rule, 3)
     ]
-    ours = np.zeros((V + B, D), np.float32), np.zeros((V, D), np.float32)
-    loss, _ = reference.add_gradient(drawn, at, ours, grams, rule)
-    theirs = [torch.tensor(table, requires_grad=True) for table in (at.inputs, at.outputs)]
+    gradients = np.zeros((V + B, D), np.float32), np.zeros((V, D), np.float32)
+    loss, _ = reference.add_gradient(examples, point, gradients, grams, rule)
+    torch_tables = [
+        torch.tensor(table, requires_grad=True) for table in (point.inputs, point.outputs)
+    ]
     total = torch.zeros(())
-    for context, rows, labels in drawn:
+    for context, rows, labels in examples:
         members = [
             np.array([word, *grams.rows[grams.starts[word] : grams.starts[word + 1]]])
             if len(grams.rows)
@@ -88,17 +90,17 @@ def test_the_gradient_is_that_of_torch(cbow, grams):
             for word in context
         ]
         members = [np.concatenate(members)] if cbow else members
-        x = torch.stack([theirs[0][torch.from_numpy(rows)].mean(0) for rows in members])
+        hidden = torch.stack([torch_tables[0][torch.from_numpy(rows)].mean(0) for rows in members])
         alive = labels != IGNORED
-        z = x @ theirs[1][torch.from_numpy(rows[alive])].T
-        wanted = torch.from_numpy(labels[alive]).expand_as(z)
+        logits = hidden @ torch_tables[1][torch.from_numpy(rows[alive])].T
+        targets = torch.from_numpy(labels[alive]).expand_as(logits)
         total = total + torch.nn.functional.binary_cross_entropy_with_logits(
-            z, wanted, reduction="sum"
+            logits, targets, reduction="sum"
         )
     total.backward()
     assert loss == pytest.approx(total.item(), rel=1e-5)
-    for mine, true in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(mine, true.grad.numpy(), rtol=1e-4, atol=1e-5)
+    for gradient, torch_table in zip(gradients, torch_tables, strict=True):
+        np.testing.assert_allclose(gradient, torch_table.grad.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_the_kernel_marks_the_rows_that_the_plain_form_marks():
@@ -107,11 +109,11 @@ def test_the_kernel_marks_the_rows_that_the_plain_form_marks():
         reference.Rule(5, 5, False),
         texts(9)[:1],
     )
-    made = [(np.zeros(V + B, np.bool_), np.zeros(V, np.bool_)) for _ in range(2)]
-    for form, marks in zip((mark, reference.mark), made, strict=True):
+    both_marks = [(np.zeros(V + B, np.bool_), np.zeros(V, np.bool_)) for _ in range(2)]
+    for form, marks in zip((mark, reference.mark), both_marks, strict=True):
         form(rows[:, :12], chances, rule, np.array([3]), *marks)
-    np.testing.assert_array_equal(np.concatenate(made[0]), np.concatenate(made[1]))
-    assert 0 < made[0][0][V:].sum() < B
+    np.testing.assert_array_equal(np.concatenate(both_marks[0]), np.concatenate(both_marks[1]))
+    assert 0 < both_marks[0][0][V:].sum() < B
 
 
 def test_a_small_step_follows_the_gradient():
@@ -122,12 +124,12 @@ def test_a_small_step_follows_the_gradient():
         after._replace(input_gain=ones, output_gain=ones),
     )
     chances, text, rate = draw_tables(COUNTS, 0, 5), texts(9)[0], 1e-4
-    wanted = np.zeros((V + B, D), np.float32), np.zeros((V, D), np.float32)
+    gradients = np.zeros((V + B, D), np.float32), np.zeros((V, D), np.float32)
     reference.add_gradient(
-        reference.centres(text, chances, rule, 3), before, wanted, NO_GRAMS, rule
+        reference.centres(text, chances, rule, 3), before, gradients, NO_GRAMS, rule
     )
     reference.descend(text, after, chances, rule, rate, 3)
-    for table, old, gradient in zip(after, before, wanted, strict=False):
+    for table, old, gradient in zip(after, before, gradients, strict=False):
         np.testing.assert_allclose((old - table) / rate, gradient, atol=2e-2 * abs(gradient).max())
 
 
@@ -146,7 +148,7 @@ print(sum(run.stats.cache_hits.values()))
 
 
 def test_the_next_process_compiles_nothing(tmp_path):
-    told = [
+    cache_hits = [
         subprocess.run(
             [sys.executable, "-c", CALL],
             env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
@@ -156,4 +158,4 @@ def test_the_next_process_compiles_nothing(tmp_path):
         ).stdout.strip()
         for _ in range(2)
     ]
-    assert told == ["0", "1"]
+    assert cache_hits == ["0", "1"]

@@ -28,52 +28,56 @@ def unit(vectors):
 
 def test_the_index_finds_nineteen_of_twenty_nearest_neighbours(vectors):
     rows, cosines = NeighbourIndex(build_index(vectors)).nearest(vectors[:500], 10)
-    wanted, _ = exact(unit(vectors), vectors[:500], 10)
-    recall = np.mean([len(set(a) & set(b)) for a, b in zip(rows, wanted, strict=True)]) / 10
+    expected, _ = exact(unit(vectors), vectors[:500], 10)
+    recall = np.mean([len(set(a) & set(b)) for a, b in zip(rows, expected, strict=True)]) / 10
     assert recall >= 0.95
-    true = np.take_along_axis(unit(vectors)[:500] @ unit(vectors).T, rows, 1)
-    np.testing.assert_allclose(cosines, true, atol=1e-5)
+    true_cosines = np.take_along_axis(unit(vectors)[:500] @ unit(vectors).T, rows, 1)
+    np.testing.assert_allclose(cosines, true_cosines, atol=1e-5)
     assert (np.diff(cosines) <= 0).all()
 
 
 def test_exact_neighbours_are_those_of_most_similar(vectors):
-    held = WordVectors([str(n) for n in range(V)], vectors)
-    rows, cosines = exact(held.unit, vectors[:3], 6)
+    word_vectors = WordVectors([str(n) for n in range(V)], vectors)
+    rows, cosines = exact(word_vectors.unit, vectors[:3], 6)
     for n in range(3):
-        found = held.most_similar([str(n)], count=5)
-        assert [int(word) for word, _ in found] == rows[n, 1:].tolist()
-        np.testing.assert_allclose([x for _, x in found], cosines[n, 1:], rtol=1e-5)
+        neighbours = word_vectors.most_similar([str(n)], count=5)
+        assert [int(word) for word, _ in neighbours] == rows[n, 1:].tolist()
+        np.testing.assert_allclose([x for _, x in neighbours], cosines[n, 1:], rtol=1e-5)
 
 
 def test_a_question_may_be_answered_by_an_index_that_is_made_once(vectors, monkeypatch):
-    held = WordVectors([str(n) for n in range(V)], vectors)
-    asked = [([str(n), str(n + 1)], [str(n + 2)]) for n in range(100)]
-    wanted = [dict(held.most_similar(*one)) for one in asked]
-    made = []
+    word_vectors = WordVectors([str(n) for n in range(V)], vectors)
+    questions = [([str(n), str(n + 1)], [str(n + 2)]) for n in range(100)]
+    expected = [dict(word_vectors.most_similar(*question)) for question in questions]
+    builds = []
     monkeypatch.setattr(
-        "photinus.embeddings.vectors.build_index", lambda v: made.append(1) or build_index(v)
+        "photinus.embeddings.vectors.build_index", lambda v: builds.append(1) or build_index(v)
     )
-    found = [dict(held.most_similar(*one, approximate=True)) for one in asked]
-    assert made == [1]
-    for (plus, minus), near, true in zip(asked, found, wanted, strict=True):
-        assert len(near) == 10
-        assert not {*plus, *minus} & near.keys()
-        assert list(near.values()) == sorted(near.values(), reverse=True)
-        same = near.keys() & true.keys()
-        assert [near[word] for word in same] == pytest.approx([true[w] for w in same], abs=1e-5)
-    recall = sum(len(a.keys() & b.keys()) for a, b in zip(found, wanted, strict=True)) / 1000
+    answers = [
+        dict(word_vectors.most_similar(*question, approximate=True)) for question in questions
+    ]
+    assert builds == [1]
+    for (plus, minus), answer, expected_answer in zip(questions, answers, expected, strict=True):
+        assert len(answer) == 10
+        assert not {*plus, *minus} & answer.keys()
+        assert list(answer.values()) == sorted(answer.values(), reverse=True)
+        common = answer.keys() & expected_answer.keys()
+        assert [answer[word] for word in common] == pytest.approx(
+            [expected_answer[w] for w in common], abs=1e-5
+        )
+    recall = sum(len(a.keys() & b.keys()) for a, b in zip(answers, expected, strict=True)) / 1000
     assert recall >= 0.95
 
 
 def test_an_index_of_few_words_has_all_but_those_of_the_question():
-    held = WordVectors(["a", "b", "c"], np.eye(3, dtype=np.float32) + 0.1)
-    assert len(held.most_similar(["a"], approximate=True)) == 2
+    word_vectors = WordVectors(["a", "b", "c"], np.eye(3, dtype=np.float32) + 0.1)
+    assert len(word_vectors.most_similar(["a"], approximate=True)) == 2
 
 
 def test_the_same_vectors_give_the_same_index():
-    some = np.random.default_rng(1).standard_normal((500, 16)).astype(np.float32)
-    found = [NeighbourIndex(build_index(some)).nearest(some, 5)[0] for _ in range(2)]
-    np.testing.assert_array_equal(*found)
+    points = np.random.default_rng(1).standard_normal((500, 16)).astype(np.float32)
+    rows = [NeighbourIndex(build_index(points)).nearest(points, 5)[0] for _ in range(2)]
+    np.testing.assert_array_equal(*rows)
 
 
 def test_missing_usearch_is_one_sentence(monkeypatch):

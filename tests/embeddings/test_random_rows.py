@@ -12,10 +12,10 @@ ROWS = 37
 @pytest.mark.parametrize("spacing", [1, 3, 40])
 def test_they_are_those_of_the_whole_table_and_the_generator_stays_where_it_is(spacing, width):
     whole = np.random.default_rng(5).random((ROWS, width), np.float32)
-    draw = np.random.default_rng(5)
+    rng = np.random.default_rng(5)
     for first in range(min(spacing, ROWS)):
         rows = np.zeros((len(range(first, ROWS, spacing)), width), np.float32)
-        assert spaced.draw_spaced(rows, draw, first, spacing)
+        assert spaced.draw_spaced(rows, rng, first, spacing)
         assert np.array_equal(rows, whole[first::spacing])
 
 
@@ -25,7 +25,7 @@ def test_of_generators_of_another_kind_none_is_drawn(kind):
 
 
 def test_none_is_drawn_where_two_rows_share_64_bits():
-    draw = np.random.default_rng(5)
-    assert not spaced.draw_spaced(np.zeros((1, 3), np.float32), draw, 0, 1)
-    draw.random(1, np.float32)
-    assert not spaced.draw_spaced(np.zeros((1, 2), np.float32), draw, 0, 1)
+    rng = np.random.default_rng(5)
+    assert not spaced.draw_spaced(np.zeros((1, 3), np.float32), rng, 0, 1)
+    rng.random(1, np.float32)
+    assert not spaced.draw_spaced(np.zeros((1, 2), np.float32), rng, 0, 1)

@@ -38,9 +38,11 @@ def one_thread():
 def texts(rows=12):
     """Sentences of ten words, of which none occurs twice."""
     rng = np.random.default_rng(0)
-    made = np.array([[rng.permutation(V)[:10] for _ in range(9)] for _ in range(rows)])
+    sentences = np.array([[rng.permutation(V)[:10] for _ in range(9)] for _ in range(rows)])
     return (
-        np.pad(made, ((0, 0), (0, 0), (0, 1)), constant_values=-1).astype("<i4").reshape(rows, -1)
+        np.pad(sentences, ((0, 0), (0, 0), (0, 1)), constant_values=-1)
+        .astype("<i4")
+        .reshape(rows, -1)
     )
 
 
@@ -50,18 +52,18 @@ def counts(rows):
 
 def tables():
     rng = np.random.default_rng(1)
-    made = 0.3 * rng.standard_normal((2 * V + B, D)).astype(np.float32)
+    vectors = 0.3 * rng.standard_normal((2 * V + B, D)).astype(np.float32)
     gains = rng.uniform(0.5, 1.5, 2 * V + B).astype(np.float32)
-    return reference.Tables(made[: V + B], made[V + B :], gains[: V + B], gains[V + B :])
+    return reference.Tables(vectors[: V + B], vectors[V + B :], gains[: V + B], gains[V + B :])
 
 
-def moved(lr, together=0, rows=20):
+def largest_after_training(lr, together=0, rows=20):
     """Returns the largest number of both tables after six passes over a text."""
-    rule, made, read = reference.Rule(5, 5, False), tables(), texts(rows)
-    chances, seeds = draw_tables(counts(read), 0, 5, NO_GRAMS), np.arange(rows)
+    rule, word_tables, text = reference.Rule(5, 5, False), tables(), texts(rows)
+    chances, seeds = draw_tables(counts(text), 0, 5, NO_GRAMS), np.arange(rows)
     for _ in range(6):
-        TorchSteps(CPU, together).descend(read, made, chances, rule, lr, seeds)
-    return np.abs(np.concatenate(made[:2])).max()
+        TorchSteps(CPU, together).descend(text, word_tables, chances, rule, lr, seeds)
+    return np.abs(np.concatenate(word_tables[:2])).max()
 
 
 @pytest.mark.numerics
@@ -69,54 +71,64 @@ def moved(lr, together=0, rows=20):
 @pytest.mark.parametrize("negatives", [0, 1, 5, 9])
 @pytest.mark.parametrize("grams", [NO_GRAMS, GRAMS], ids=["words", "n-grams"])
 def test_centres_that_step_alone_take_the_steps_of_the_plain_form(cbow, negatives, grams):
-    ours, theirs, first, rows = tables(), tables(), tables(), texts(3)
+    torch_tables, plain_tables, initial, rows = tables(), tables(), tables(), texts(3)
     chances, rule = (
         draw_tables(counts(rows), 1e-1, negatives, grams),
         reference.Rule(5, negatives, cbow),
     )
     seeds = np.array([5, 6, 7])
-    told = TorchSteps(CPU, together=1).descend(rows, ours, chances, rule, 0.05, seeds)
+    totals = TorchSteps(CPU, together=1).descend(rows, torch_tables, chances, rule, 0.05, seeds)
     for row, seed in zip(rows, seeds, strict=True):
-        reference.descend(row, theirs, chances, rule, 0.05, int(seed))
-    assert abs(theirs.inputs - first.inputs).max() > 0.05
-    np.testing.assert_allclose(ours.inputs, theirs.inputs, atol=1e-5)
-    np.testing.assert_allclose(ours.outputs, theirs.outputs, atol=1e-5)
-    assert told[1] > 0
-    assert np.isfinite(told[0])
+        reference.descend(row, plain_tables, chances, rule, 0.05, int(seed))
+    assert abs(plain_tables.inputs - initial.inputs).max() > 0.05
+    np.testing.assert_allclose(torch_tables.inputs, plain_tables.inputs, atol=1e-5)
+    np.testing.assert_allclose(torch_tables.outputs, plain_tables.outputs, atol=1e-5)
+    assert totals[1] > 0
+    assert np.isfinite(totals[0])
 
 
 def test_frequent_words_stay_in_bounds_at_a_rate_at_which_large_steps_do_not():
-    assert moved(0.2) < 3
-    assert moved(0.2, together=4096) > 1e3
+    assert largest_after_training(0.2) < 3
+    assert largest_after_training(0.2, together=4096) > 1e3
 
 
 @pytest.mark.parametrize("grams", [NO_GRAMS, GRAMS], ids=["words", "n-grams"])
 def test_steps_are_cut_where_their_rows_would_take_much_memory(grams, monkeypatch):
     rows, rule = texts(3), reference.Rule(5, 5, True)
     chances, seeds = draw_tables(counts(rows), 0, 5, grams), np.arange(3)
-    held = []
-    for most in (1, torch_steps._MEMBERS):
-        monkeypatch.setattr(torch_steps, "_MEMBERS", most)
-        held.append(tables())
-        together = 0 if most == 1 else 1
-        TorchSteps(CPU, together).descend(rows, held[-1], chances, rule, 0.05, seeds)
-    assert np.array_equal(held[0].inputs, held[1].inputs)  # a centre's rows, however many they are
+    results = []
+    for limit in (1, torch_steps._MEMBERS):
+        monkeypatch.setattr(torch_steps, "_MEMBERS", limit)
+        results.append(tables())
+        together = 0 if limit == 1 else 1
+        TorchSteps(CPU, together).descend(rows, results[-1], chances, rule, 0.05, seeds)
+    assert np.array_equal(
+        results[0].inputs, results[1].inputs
+    )  # a centre's rows, however many they are
 
 
 def test_a_text_without_a_pair_moves_nothing():
-    made, rows = tables(), np.array([[3, -1, 5, -1]], "<i4")
-    chances, first = draw_tables(np.ones(V, np.int64), 0, 5, NO_GRAMS), tables()
+    word_tables, rows = tables(), np.array([[3, -1, 5, -1]], "<i4")
+    chances, initial = draw_tables(np.ones(V, np.int64), 0, 5, NO_GRAMS), tables()
     rule, seeds = reference.Rule(5, 5, False), np.array([1])
-    assert TorchSteps(CPU).descend(rows, made, chances, rule, 0.1, seeds) == (0.0, 0)
-    assert np.array_equal(made.inputs, first.inputs)
+    assert TorchSteps(CPU).descend(rows, word_tables, chances, rule, 0.1, seeds) == (0.0, 0)
+    assert np.array_equal(word_tables.inputs, initial.inputs)
 
 
-def trained(folder, device="cpu", **of):
+def trained(folder, device="cpu", **options):
     rows = texts()
-    usual = {"every": None, "outer": Sgd(), "merge": "uniform", "gradients_until": 0.0, **of}
+    settings = {
+        "every": None,
+        "outer": Sgd(),
+        "merge": "uniform",
+        "gradients_until": 0.0,
+        **options,
+    }
     job = Job(
         model=replace(STAGE, kernel="torch", workers=2, round_words=500.0),
-        strategy=averaging(**{name: value for name, value in usual.items() if value is not None}),
+        strategy=averaging(
+            **{name: value for name, value in settings.items() if value is not None}
+        ),
         workers=2,
         engine="simulate",
         device=device,

@@ -19,8 +19,17 @@ QUESTIONS = datapath("questions-words.txt")
 def vectors():
     """Random vectors of the words of the questions and of the pairs, some words missing."""
     lines = Path(QUESTIONS).read_text().splitlines()
-    asked = [w.lower() for line in lines if line[0] != ":" for w in line.split()]
-    words = [*sorted(set(asked))[::2], "tiger", "cat", "book", "paper", "car", "train", "Tiger"]
+    question_words = [w.lower() for line in lines if line[0] != ":" for w in line.split()]
+    words = [
+        *sorted(set(question_words))[::2],
+        "tiger",
+        "cat",
+        "book",
+        "paper",
+        "car",
+        "train",
+        "Tiger",
+    ]
     rng = np.random.default_rng(0)
     # few directions, so that chance alone answers some questions
     return WordVectors(
@@ -30,36 +39,38 @@ def vectors():
 
 
 @pytest.fixture(scope="module")
-def theirs(vectors):
-    held = KeyedVectors(vectors.vectors.shape[1])
-    held.add_vectors(list(vectors.words), vectors.vectors)
-    return held
+def gensim_vectors(vectors):
+    keyed_vectors = KeyedVectors(vectors.vectors.shape[1])
+    keyed_vectors.add_vectors(list(vectors.words), vectors.vectors)
+    return keyed_vectors
 
 
-def test_neighbours_are_those_of_gensim(vectors, theirs):
-    ours = vectors.most_similar(["cat", "book"], ["car"], count=20)
-    same = theirs.most_similar(["cat", "book"], ["car"], topn=20)
-    assert [word for word, _ in ours] == [word for word, _ in same]
-    np.testing.assert_allclose([x for _, x in ours], [x for _, x in same], rtol=1e-5)
+def test_neighbours_are_those_of_gensim(vectors, gensim_vectors):
+    neighbours = vectors.most_similar(["cat", "book"], ["car"], count=20)
+    gensim_neighbours = gensim_vectors.most_similar(["cat", "book"], ["car"], topn=20)
+    assert [word for word, _ in neighbours] == [word for word, _ in gensim_neighbours]
+    np.testing.assert_allclose(
+        [x for _, x in neighbours], [x for _, x in gensim_neighbours], rtol=1e-5
+    )
 
 
 def test_a_vector_can_stand_for_a_word(vectors):
-    (word, near), *_ = vectors.most_similar([3 * vectors.vector("cat")], count=1)
-    assert (word, near) == ("cat", pytest.approx(1))
+    (word, cosine), *_ = vectors.most_similar([3 * vectors.vector("cat")], count=1)
+    assert (word, cosine) == ("cat", pytest.approx(1))
 
 
 @pytest.mark.parametrize("cutoff", [300, 30_000])
-def test_analogies_are_answered_as_gensim_does_section_by_section(vectors, theirs, cutoff):
-    ours = vectors.analogies(QUESTIONS, cutoff=cutoff)
-    share, sections = theirs.evaluate_word_analogies(QUESTIONS, restrict_vocab=cutoff)
+def test_analogies_are_answered_as_gensim_does_section_by_section(vectors, gensim_vectors, cutoff):
+    result = vectors.analogies(QUESTIONS, cutoff=cutoff)
+    share, sections = gensim_vectors.evaluate_word_analogies(QUESTIONS, restrict_vocab=cutoff)
     for section in sections[:-1]:
-        held = next(s for s in ours.sections if s.name == section["section"])
+        our_section = next(s for s in result.sections if s.name == section["section"])
         right, wrong = len(section["correct"]), len(section["incorrect"])
-        assert (held.right, held.covered) == (right, right + wrong)
-    assert ours.share == pytest.approx(share)
-    assert ours.total.questions == 19_544
-    assert f"of {ours.total.covered} covered of 19544" in str(ours)
-    assert f"cut-off: the {ours.cutoff} most frequent words" in str(ours)
+        assert (our_section.right, our_section.covered) == (right, right + wrong)
+    assert result.share == pytest.approx(share)
+    assert result.total.questions == 19_544
+    assert f"of {result.total.covered} covered of 19544" in str(result)
+    assert f"cut-off: the {result.cutoff} most frequent words" in str(result)
 
 
 @pytest.mark.parametrize("cutoff", [700, 300_000])
@@ -68,16 +79,18 @@ def test_similarity_is_gensims_spearman(name, cutoff):
     lines = [line.split("\t") for line in Path(datapath(name)).read_text().splitlines()]
     words = sorted({w for line in lines if line[0][0] != "#" for w in line[:2]})[::-1]
     words = [w for n, w in enumerate(words) if n % 9]  # some have no vector
-    rng = np.random.default_rng(2).standard_normal((len(words), 4)).astype(np.float32)
-    theirs = KeyedVectors(4)
-    theirs.add_vectors(words, rng)
-    _, spearman, missing = theirs.evaluate_word_pairs(datapath(name), restrict_vocab=cutoff)
-    ours = WordVectors(words, rng).similarity(datapath(name), cutoff=cutoff)
-    assert ours.spearman == pytest.approx(float(spearman[0]), abs=1e-6)
-    assert 100 * (1 - ours.covered / ours.pairs) == pytest.approx(missing)
-    told = f"on {ours.covered} covered of {ours.pairs} pairs; cut-off: the {ours.cutoff} most"
-    assert told in str(ours)
-    assert ours.cutoff == min(cutoff, len(words))
+    numbers = np.random.default_rng(2).standard_normal((len(words), 4)).astype(np.float32)
+    keyed_vectors = KeyedVectors(4)
+    keyed_vectors.add_vectors(words, numbers)
+    _, spearman, missing = keyed_vectors.evaluate_word_pairs(datapath(name), restrict_vocab=cutoff)
+    result = WordVectors(words, numbers).similarity(datapath(name), cutoff=cutoff)
+    assert result.spearman == pytest.approx(float(spearman[0]), abs=1e-6)
+    assert 100 * (1 - result.covered / result.pairs) == pytest.approx(missing)
+    summary = (
+        f"on {result.covered} covered of {result.pairs} pairs; cut-off: the {result.cutoff} most"
+    )
+    assert summary in str(result)
+    assert result.cutoff == min(cutoff, len(words))
 
 
 def test_both_data_sets_are_read_as_they_are_published(vectors, tmp_path):
@@ -93,30 +106,30 @@ def test_both_data_sets_are_read_as_they_are_published(vectors, tmp_path):
         "SimLex-999.txt": [f"{a}\t{b}\tN\t{x}\t{9 - x}" for a, b, x in pairs],
         "gensim.tsv": [f"{a}\t{b}\t{x}" for a, b, x in pairs],
     }
-    found = []
+    results = []
     for name, form in forms.items():
         (tmp_path / name).write_text(form("\n".join(rows[name])))
-        found.append(vectors.similarity(tmp_path / name))
-    assert found[0] == found[1] == found[2]
-    assert found[0].pairs == found[0].covered == 3
+        results.append(vectors.similarity(tmp_path / name))
+    assert results[0] == results[1] == results[2]
+    assert results[0].pairs == results[0].covered == 3
 
 
 @pytest.mark.parametrize("name", ["v.txt", "v.bin", "v.safetensors"])
 def test_a_file_holds_the_same_bits(vectors, tmp_path, name):
     vectors.save(tmp_path / name)
-    again = WordVectors.load(tmp_path / name)
-    assert list(again.words) == list(vectors.words)
-    np.testing.assert_array_equal(again.vectors, vectors.vectors)
+    loaded = WordVectors.load(tmp_path / name)
+    assert list(loaded.words) == list(vectors.words)
+    np.testing.assert_array_equal(loaded.vectors, vectors.vectors)
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_gensims_files_are_read_and_ours_by_gensim(vectors, theirs, tmp_path, binary):
+def test_gensims_files_are_read_and_ours_by_gensim(vectors, gensim_vectors, tmp_path, binary):
     path = tmp_path / ("v.bin" if binary else "v.txt")
-    theirs.save_word2vec_format(str(path), binary=binary)
+    gensim_vectors.save_word2vec_format(str(path), binary=binary)
     np.testing.assert_array_equal(WordVectors.load(path).vectors, vectors.vectors)
     vectors.save(path)
-    again = KeyedVectors.load_word2vec_format(str(path), binary=binary)
-    np.testing.assert_array_equal(again.vectors, vectors.vectors)
+    loaded = KeyedVectors.load_word2vec_format(str(path), binary=binary)
+    np.testing.assert_array_equal(loaded.vectors, vectors.vectors)
 
 
 @pytest.mark.parametrize("name", ["v.txt", "v.bin", "v.safetensors"])
@@ -216,10 +229,10 @@ def test_what_cannot_be_asked_is_one_sentence(vectors, ask, said):
 
 
 def test_a_number_is_no_vector_of_equal_numbers(vectors):
-    said = 'neither a word nor a vector of 4 finite numbers; got 13; an id is a text here: "13"'
-    for asked in (([13],), (["cat"], [13])):
-        with pytest.raises(UsageError, match=said):
-            vectors.most_similar(*asked)
+    message = 'neither a word nor a vector of 4 finite numbers; got 13; an id is a text here: "13"'
+    for question in (([13],), (["cat"], [13])):
+        with pytest.raises(UsageError, match=message):
+            vectors.most_similar(*question)
 
 
 def test_a_vector_may_be_a_list_of_numbers(vectors):
@@ -238,16 +251,16 @@ def test_a_word_with_a_space_goes_to_safetensors_only(tmp_path):
 @pytest.mark.parametrize("name", ["v.txt", "v.bin", "v.safetensors"])
 def test_line_breaks_of_other_scripts_are_parts_of_words(tmp_path, name):
     words = ["a\u2028b", "c\x85d", "e"]
-    theirs = KeyedVectors(2)
-    theirs.add_vectors(words, np.arange(6, dtype=np.float32).reshape(3, 2))
+    keyed_vectors = KeyedVectors(2)
+    keyed_vectors.add_vectors(words, np.arange(6, dtype=np.float32).reshape(3, 2))
     if name == "v.safetensors":
         words[2] = "e\nf"
-        WordVectors(words, theirs.vectors).save(tmp_path / name)
+        WordVectors(words, keyed_vectors.vectors).save(tmp_path / name)
     else:
-        theirs.save_word2vec_format(str(tmp_path / name), binary=name == "v.bin")
-    read = WordVectors.load(tmp_path / name)
-    assert read.words == words
-    np.testing.assert_array_equal(read.vectors, theirs.vectors)
+        keyed_vectors.save_word2vec_format(str(tmp_path / name), binary=name == "v.bin")
+    loaded = WordVectors.load(tmp_path / name)
+    assert loaded.words == words
+    np.testing.assert_array_equal(loaded.vectors, keyed_vectors.vectors)
 
 
 def test_the_words_of_older_files_are_lines(tmp_path):
@@ -261,12 +274,12 @@ def test_the_words_of_older_files_are_lines(tmp_path):
 
 def test_a_plane_is_that_of_scikit_learns_principal_components(vectors):
     words = list(vectors.words[:7])
-    places = vectors.plane(words)
+    points = vectors.plane(words)
     rows = np.stack([vectors.vector(word) for word in words])
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    theirs = PCA(2).fit_transform(rows)
-    np.testing.assert_allclose(abs(places), abs(theirs), atol=1e-5)
-    assert (places[0] >= 0).all()
+    expected = PCA(2).fit_transform(rows)
+    np.testing.assert_allclose(abs(points), abs(expected), atol=1e-5)
+    assert (points[0] >= 0).all()
     for few in (words[:2], [*words[:2], words[0]], words[0], 5):
         with pytest.raises(UsageError, match="a map takes at least three words"):
             vectors.plane(few)
@@ -289,13 +302,13 @@ def test_a_file_that_cannot_be_written_is_one_sentence(vectors, tmp_path, name):
         vectors.save(tmp_path / name)
 
 
-def test_a_text_file_without_a_header_is_read(vectors, theirs, tmp_path):
+def test_a_text_file_without_a_header_is_read(vectors, gensim_vectors, tmp_path):
     path = tmp_path / "glove.txt"
     vectors.save(path)
     path.write_text(path.read_text().partition("\n")[2])
-    read = WordVectors.load(path)
-    assert list(read.words) == list(vectors.words)
-    np.testing.assert_array_equal(read.vectors, vectors.vectors)
+    loaded = WordVectors.load(path)
+    assert list(loaded.words) == list(vectors.words)
+    np.testing.assert_array_equal(loaded.vectors, vectors.vectors)
     path.write_text(path.read_text()[:-40])
     with pytest.raises(DataError, match="a line of the file is not one word and 4 numbers; got"):
         WordVectors.load(path)

@@ -26,16 +26,16 @@ def test_negatives_are_drawn_in_proportion_to_their_counts_to_the_power_of_three
         state = draw_negatives(0, chances.accept, chances.alias, state, outputs, labels)
         hits[outputs[1]] += 1
         assert (labels[1] == 0) == (outputs[1] != 0)
-    share = COUNTS**0.75 / (COUNTS**0.75).sum()
-    assert abs(hits / hits.sum() - share).max() < 0.015
+    expected = COUNTS**0.75 / (COUNTS**0.75).sum()
+    assert abs(hits / hits.sum() - expected).max() < 0.015
 
 
 def test_an_alias_table_holds_each_weight_whole():
     weights = np.random.default_rng(0).uniform(0.1, 9, 50)
-    own, other = alias_table(weights.copy())
-    held = own.astype(float)
-    np.add.at(held, other, 1.0 - own)
-    np.testing.assert_allclose(held / 50, weights / weights.sum(), atol=1e-6)
+    accept, alias = alias_table(weights.copy())
+    totals = accept.astype(float)
+    np.add.at(totals, alias, 1.0 - accept)
+    np.testing.assert_allclose(totals / 50, weights / weights.sum(), atol=1e-6)
 
 
 def test_the_kernel_pairs_the_columns_to_the_same_bits():
@@ -50,8 +50,12 @@ def test_the_kernel_pairs_the_columns_to_the_same_bits():
 
 
 def test_frequent_words_are_left_out_as_often_as_their_share_says():
-    keep, text, kept = keep_shares(COUNTS, 0.01), np.zeros(20_000, np.int64), np.zeros(20_000, int)
-    count, end, _ = sample_sentence(text, 0, keep, 5, kept)
+    keep, text, sampled = (
+        keep_shares(COUNTS, 0.01),
+        np.zeros(20_000, np.int64),
+        np.zeros(20_000, int),
+    )
+    count, end, _ = sample_sentence(text, 0, keep, 5, sampled)
     assert end == 20_000
     assert count / 20_000 == pytest.approx(keep[0], abs=0.01)
     assert keep[-1] == 1
@@ -79,9 +83,9 @@ def test_the_codes_of_words_are_prefix_free_and_the_shortest_on_average():
 
 def test_codes_are_as_long_as_gensims_on_average():
     counts = np.maximum(1, 5000 // np.arange(1, 200))
-    theirs = Word2Vec(hs=1, negative=0, min_count=1, vector_size=1)
-    theirs.build_vocab_from_freq({str(n): int(count) for n, count in enumerate(counts)})
-    codes = [len(theirs.wv.get_vecattr(str(n), "code")) for n in range(len(counts))]
+    gensim_model = Word2Vec(hs=1, negative=0, min_count=1, vector_size=1)
+    gensim_model.build_vocab_from_freq({str(n): int(count) for n, count in enumerate(counts)})
+    codes = [len(gensim_model.wv.get_vecattr(str(n), "code")) for n in range(len(counts))]
     assert (np.diff(huffman(counts)[0]) * counts).sum() == (np.array(codes) * counts).sum()
 
 

@@ -10,7 +10,7 @@ from photinus.embeddings.walks import END, Bias, graph_of, walks
 EDGES = [(0, 1, 1), (0, 2, 3), (1, 2, 1), (2, 3, 2), (3, 4, 1), (4, 0, 0.5), (3, 3, 1)]
 
 
-def made(directed, weighted):
+def graph_and_weights(directed, weighted):
     rows = EDGES if directed else [*EDGES, *[(b, a, w) for a, b, w in EDGES if a != b]]
     a, b, w = map(np.array, zip(*rows, strict=True))
     weights = defaultdict(dict)
@@ -19,12 +19,12 @@ def made(directed, weighted):
     return graph_of(5, a, b, w if weighted else None), weights
 
 
-def exact(weights, t, v, p, q):
+def transition_probabilities(weights, t, v, p, q):
     """Probabilities of the step from v after t, as the paper's equation 2 has them."""
-    given = {
+    unnormalized = {
         x: w * (1 / p if x == t else 1 if x in weights[t] else 1 / q) for x, w in weights[v].items()
     }
-    return {x: w / sum(given.values()) for x, w in given.items()}
+    return {x: w / sum(unnormalized.values()) for x, w in unnormalized.items()}
 
 
 def check_shares(weights, paths, p, q):
@@ -33,12 +33,12 @@ def check_shares(weights, paths, p, q):
     for path in paths.tolist():
         for t, v, x in zip(path, path[1:], path[2:], strict=False):
             steps[t, v][x] += 1
-    for (t, v), seen in steps.items():
-        wanted, total = exact(weights, t, v, p, q), seen.total()
-        for x, share in wanted.items():
+    for (t, v), counts in steps.items():
+        expected, total = transition_probabilities(weights, t, v, p, q), counts.total()
+        for x, share in expected.items():
             error = (share * (1 - share) / total) ** 0.5
-            assert abs(seen[x] / total - share) < 5 * error + 1e-12
-        assert set(seen) <= set(wanted)
+            assert abs(counts[x] / total - share) < 5 * error + 1e-12
+        assert set(counts) <= set(expected)
     return steps
 
 
@@ -46,9 +46,9 @@ def check_shares(weights, paths, p, q):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("p", "q"), [(1.0, 1.0), (0.25, 4.0), (4.0, 0.5)])
 def test_steps_come_as_often_as_the_exact_second_order_probabilities_say(directed, weighted, p, q):
-    graph, weights = made(directed, weighted)
-    first = np.arange(5).repeat(4_000)
-    paths = walks(graph, first, 12, Bias(1 / p, 1 / q), np.random.default_rng(1))
+    graph, weights = graph_and_weights(directed, weighted)
+    starts = np.arange(5).repeat(4_000)
+    paths = walks(graph, starts, 12, Bias(1 / p, 1 / q), np.random.default_rng(1))
     steps = check_shares(weights, paths, p, q)
     assert len(steps) == sum(len(weights[v]) for v in weights)
 
@@ -56,16 +56,18 @@ def test_steps_come_as_often_as_the_exact_second_order_probabilities_say(directe
 @pytest.mark.parametrize("weighted", [False, True])
 def test_so_do_steps_that_are_drawn_among_all_neighbours(weighted, monkeypatch):
     monkeypatch.setattr("photinus.embeddings.walks._LEAST_DRAWS", 1)
-    graph, weights = made(False, weighted)
-    first = np.arange(5).repeat(400)
-    check_shares(weights, walks(graph, first, 12, Bias(4, 0.25), np.random.default_rng(1)), 0.25, 4)
+    graph, weights = graph_and_weights(False, weighted)
+    starts = np.arange(5).repeat(400)
+    check_shares(
+        weights, walks(graph, starts, 12, Bias(4, 0.25), np.random.default_rng(1)), 0.25, 4
+    )
 
 
 @pytest.mark.parametrize(("p", "q"), [(1.0, 1e-300), (1e-300, 1.0), (1e300, 1e300)])
 def test_biases_that_are_far_apart_end_no_walk_and_hold_none_up(p, q):
-    graph, _ = made(False, True)
-    first = np.arange(5).repeat(20)
-    paths = walks(graph, first, 12, Bias(1 / p, 1 / q), np.random.default_rng(0))
+    graph, _ = graph_and_weights(False, True)
+    starts = np.arange(5).repeat(20)
+    paths = walks(graph, starts, 12, Bias(1 / p, 1 / q), np.random.default_rng(0))
     assert END not in paths
 
 
@@ -83,11 +85,11 @@ def test_the_neighbours_of_a_hub_are_not_gone_through_where_more_draws_are_quick
 
 
 def test_the_first_step_goes_by_the_weights():
-    graph, weights = made(False, True)
+    graph, weights = graph_and_weights(False, True)
     paths = walks(graph, np.zeros(20_000, int), 2, Bias(4.0, 0.25), np.random.default_rng(0))
-    seen, total = Counter(paths[:, 1].tolist()), sum(weights[0].values())
+    counts, total = Counter(paths[:, 1].tolist()), sum(weights[0].values())
     for x, weight in weights[0].items():
-        assert seen[x] / 20_000 == pytest.approx(weight / total, abs=0.02)
+        assert counts[x] / 20_000 == pytest.approx(weight / total, abs=0.02)
 
 
 def test_a_walk_ends_where_no_edge_leads_on():

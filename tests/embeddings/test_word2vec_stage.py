@@ -34,7 +34,7 @@ GRAMS = Ngrams(3, 4, 30).of([f"word{number}" for number in range(V)], first=V)
 WITH_GRAMS = replace(STAGE, buckets=30, grams=len(GRAMS.rows))
 
 
-def pairs_of_words(rows=48, seed=0):
+def texts_of_two_topics(rows=48, seed=0):
     """Sentences of words from one half of the vocabulary each."""
     rng = np.random.default_rng(seed)
     texts = rng.integers(0, V // 2, (rows, 90)).astype(np.int32)
@@ -47,10 +47,10 @@ def counts_of(texts):
     return 1 + np.bincount(texts[texts >= 0], minlength=V)
 
 
-def draft(job, texts):
-    made = LazyModel(job)
-    fill(made.model(), texts)
-    return made
+def filled_model(job, texts):
+    lazy_model = LazyModel(job)
+    fill(lazy_model.model(), texts)
+    return lazy_model
 
 
 def fill(model, texts):
@@ -61,18 +61,22 @@ def fill(model, texts):
         view("gram_starts")[:], view("gram_rows")[:] = GRAMS
 
 
-def apart(vectors):
+def separation(vectors):
     """Returns the mean cosine within the halves, less that between them."""
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    near = unit @ unit.T
+    cosines = unit @ unit.T
     half = V // 2
-    return near[:half, :half].mean() / 2 + near[half:, half:].mean() / 2 - near[:half, half:].mean()
+    return (
+        cosines[:half, :half].mean() / 2
+        + cosines[half:, half:].mean() / 2
+        - cosines[:half, half:].mean()
+    )
 
 
 @pytest.mark.parametrize("stage", [STAGE, WITH_GRAMS], ids=["words", "n-grams"])
 @pytest.mark.parametrize("cbow", [False, True])
 def test_the_model_keeps_the_contract(cbow, stage):
-    texts = pairs_of_words(2)
+    texts = texts_of_two_topics(2)
 
     def make():
         model = replace(stage, cbow=cbow, kernel="numpy").build((), 1)
@@ -87,22 +91,22 @@ def test_the_model_keeps_the_contract(cbow, stage):
 @pytest.mark.parametrize("cbow", [False, True], ids=["skip-gram", "cbow"])
 @pytest.mark.parametrize("negatives", [0, 5], ids=["hierarchical softmax", "negatives"])
 def test_topics_are_told_apart_as_well_as_by_gensim(cbow, negatives, tmp_path):
-    texts = pairs_of_words(96)
+    texts = texts_of_two_topics(96)
     rows = [row[row >= 0].reshape(-1, 8) for row in texts]
     sentences = [[str(word) for word in sentence] for row in rows for sentence in row]
     counts = counts_of(texts)
-    theirs = Word2Vec(
+    gensim_model = Word2Vec(
         vector_size=20, alpha=0.05, min_count=1, sample=0, workers=1, seed=1, epochs=10,
         sg=int(not cbow), hs=int(not negatives), negative=negatives,
     )  # fmt: skip
-    theirs.build_vocab_from_freq({str(word): int(counts[word]) for word in range(V)})
-    theirs.train(sentences, total_examples=len(sentences), epochs=10)
-    wanted = apart(np.stack([theirs.wv[str(word)] for word in range(V)]))
+    gensim_model.build_vocab_from_freq({str(word): int(counts[word]) for word in range(V)})
+    gensim_model.train(sentences, total_examples=len(sentences), epochs=10)
+    expected = separation(np.stack([gensim_model.wv[str(word)] for word in range(V)]))
     stage = replace(STAGE, cbow=cbow, negatives=negatives, epochs=10.0, batch_size=2)
     job = Job(model=stage, workers=1, engine="simulate", strategy=publish())
-    made = train_lazy(draft(job, texts), ArrayData(texts), folder=tmp_path / "run")
-    assert wanted > 0.3
-    assert apart(made.model().weight.detach().numpy()) > wanted - 0.1
+    outcome = train_lazy(filled_model(job, texts), ArrayData(texts), folder=tmp_path / "run")
+    assert expected > 0.3
+    assert separation(outcome.model().weight.detach().numpy()) > expected - 0.1
 
 
 @pytest.mark.parametrize(
@@ -117,51 +121,53 @@ def test_topics_are_told_apart_as_well_as_by_gensim(cbow, negatives, tmp_path):
     ids=lambda strategy: str(strategy).partition(",")[0],
 )
 def test_every_strategy_over_parameters_tells_two_topics_apart(strategy, tmp_path):
-    texts = pairs_of_words()
+    texts = texts_of_two_topics()
     stage = replace(STAGE, epochs=16.0, workers=3, round_words=1500.0)
     job = Job(model=stage, workers=3, engine="simulate", strategy=strategy)
-    outcome = train_lazy(draft(job, texts), ArrayData(texts), folder=tmp_path / "run")
-    assert apart(outcome.model().weight.detach().numpy()) > 0.3
-    again, _ = load_trained(tmp_path / "run" / "model")
-    assert np.array_equal(again.vector, outcome.vector)
-    assert np.array_equal(again.model().parameters.view("counts"), counts_of(texts))
+    outcome = train_lazy(filled_model(job, texts), ArrayData(texts), folder=tmp_path / "run")
+    assert separation(outcome.model().weight.detach().numpy()) > 0.3
+    loaded, _ = load_trained(tmp_path / "run" / "model")
+    assert np.array_equal(loaded.vector, outcome.vector)
+    assert np.array_equal(loaded.model().parameters.view("counts"), counts_of(texts))
 
 
 def test_the_kernel_and_the_plain_form_train_the_same_job_to_the_same_numbers(tmp_path):
-    texts = pairs_of_words(12)
+    texts = texts_of_two_topics(12)
     vectors = []
     for kernel in ("numba", "numpy"):
         job = Job(model=replace(STAGE, epochs=1.0, kernel=kernel), workers=1, engine="simulate")
-        made = train_lazy(draft(job, texts), ArrayData(texts), folder=tmp_path / kernel)
-        vectors.append(made.vector)
+        outcome = train_lazy(filled_model(job, texts), ArrayData(texts), folder=tmp_path / kernel)
+        vectors.append(outcome.vector)
     np.testing.assert_allclose(*vectors, atol=1e-4)
 
 
 @pytest.mark.processes
 def test_two_processes_train_word_vectors(tmp_path):
-    texts = pairs_of_words()
+    texts = texts_of_two_topics()
     job = Job(model=replace(STAGE, workers=2, epochs=12.0), workers=2, engine="local")
-    outcome = train_lazy(draft(job, texts), ArrayData(texts), folder=tmp_path / "run")
-    assert apart(outcome.model().weight.detach().numpy()) > 0.3
+    outcome = train_lazy(filled_model(job, texts), ArrayData(texts), folder=tmp_path / "run")
+    assert separation(outcome.model().weight.detach().numpy()) > 0.3
 
 
 @pytest.mark.parametrize("strategy", [elastic(), downpour(), averaging()], ids=lambda s: s.recipe)
 def test_one_worker_trains_the_same_under_any_strategy(strategy, tmp_path):
-    texts, stage = pairs_of_words(12), replace(STAGE, epochs=2.0)
+    texts, stage = texts_of_two_topics(12), replace(STAGE, epochs=2.0)
     job = Job(model=stage, workers=1, engine="simulate", strategy=strategy)
-    made = train_lazy(draft(job, texts), ArrayData(texts), folder=tmp_path / "run")
-    plain = Job(model=stage, workers=1, engine="simulate", strategy=publish())
-    other = train_lazy(draft(plain, texts), ArrayData(texts), folder=tmp_path / "other")
-    assert np.array_equal(made.vector, other.vector)
+    outcome = train_lazy(filled_model(job, texts), ArrayData(texts), folder=tmp_path / "run")
+    plain_job = Job(model=stage, workers=1, engine="simulate", strategy=publish())
+    plain_outcome = train_lazy(
+        filled_model(plain_job, texts), ArrayData(texts), folder=tmp_path / "other"
+    )
+    assert np.array_equal(outcome.vector, plain_outcome.vector)
 
 
 def test_rows_of_bytes_are_rows_of_words():
-    texts = pairs_of_words(3)
-    model, other = STAGE.build((), 1), STAGE.build((), 1)
-    for one, features in ((model, texts), (other, texts.view(np.uint8).reshape(3, -1))):
+    texts = texts_of_two_topics(3)
+    model, bytes_model = STAGE.build((), 1), STAGE.build((), 1)
+    for one, features in ((model, texts), (bytes_model, texts.view(np.uint8).reshape(3, -1))):
         one.parameters.view("counts")[:] = counts_of(texts)
         RowDescent(STAGE).descend(one, Batch(features, None), 5, 0.0)
-    assert np.array_equal(model.parameters.trained, other.parameters.trained)
+    assert np.array_equal(model.parameters.trained, bytes_model.parameters.trained)
 
 
 def test_the_rate_falls_in_a_straight_line_over_the_run():
@@ -180,7 +186,9 @@ def test_agreement_on_gradients_is_refused(strategy):
 def test_without_counts_nothing_is_trained(tmp_path):
     with pytest.raises(Exception, match="need the count of every word"):
         train(
-            Job(model=STAGE, workers=1, engine="simulate"), pairs_of_words(), folder=tmp_path / "r"
+            Job(model=STAGE, workers=1, engine="simulate"),
+            texts_of_two_topics(),
+            folder=tmp_path / "r",
         )
 
 
@@ -195,29 +203,37 @@ def test_missing_numba_is_one_sentence(monkeypatch):
 MEAN = {"every": Steps(4), "outer": Sgd(), "merge": "uniform", "gradients_until": 0.0}
 
 
-def among(
-    folder, workers=3, faults=None, lr=0.05, heard=(), seconds=60.0, start="", of=STAGE, **parts
+def train_table(
+    folder,
+    workers=3,
+    faults=None,
+    lr=0.05,
+    callbacks=(),
+    seconds=60.0,
+    start="",
+    base=STAGE,
+    **parts,
 ):
-    stage = replace(of, epochs=16.0, workers=workers, round_words=1500.0, lr=lr)
-    how = averaging(**{**MEAN, "codec": "fp32", "owners": workers, **parts})
+    stage = replace(base, epochs=16.0, workers=workers, round_words=1500.0, lr=lr)
+    strategy = averaging(**{**MEAN, "codec": "fp32", "owners": workers, **parts})
     settings = {"start": start, "checkpoint_seconds": seconds}
-    job = Job(model=stage, workers=workers, engine="simulate", strategy=how, **settings)
-    texts = pairs_of_words()
+    job = Job(model=stage, workers=workers, engine="simulate", strategy=strategy, **settings)
+    texts = texts_of_two_topics()
     engine = SimulatedEngine(SimulatedCluster(faults=faults or Faults()))
-    made, data = draft(job, texts), ArrayData(texts)
-    return train_lazy(made, data, folder=folder, engine=engine, callbacks=list(heard))
+    lazy_model, data = filled_model(job, texts), ArrayData(texts)
+    return train_lazy(lazy_model, data, folder=folder, engine=engine, callbacks=list(callbacks))
 
 
-def vectors_of(outcome):
+def trained_inputs(outcome):
     return outcome.trained.model().parameters.view("inputs")
 
 
 @pytest.mark.parametrize("stage", [STAGE, WITH_GRAMS], ids=["words", "n-grams"])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_sharded_table_ends_with_the_bits_of_whole_ones(workers, stage, tmp_path):
-    whole = among(tmp_path / "whole", workers, of=stage)
-    sharded = among(tmp_path / "sharded", workers, rows=STAGE.dims, of=stage)
-    one, other = (o.trained.model().parameters.trained for o in (whole, sharded))
+    whole = train_table(tmp_path / "whole", workers, base=stage)
+    sharded = train_table(tmp_path / "sharded", workers, rows=STAGE.dims, base=stage)
+    one, other = (outcome.trained.model().parameters.trained for outcome in (whole, sharded))
     assert abs(one).max() > 0.1
     np.testing.assert_array_equal(one, other)
 
@@ -226,47 +242,55 @@ def test_a_sharded_table_ends_with_the_bits_of_whole_ones(workers, stage, tmp_pa
     "outer", [Sgd(), RowAdagrad(lr=0.3), RowAdam(lr=0.03)], ids=lambda outer: outer.name
 )
 def test_with_owners_lost_one_after_the_other_the_table_ends_with_the_same_bits(outer, tmp_path):
-    faults, how = Faults().kill(slot=1, step=9).kill(2, 20), {"outer": outer, "rows": STAGE.dims}
-    whole, outcome = among(tmp_path / "whole", **how), among(tmp_path / "run", faults=faults, **how)
+    faults, settings = (
+        Faults().kill(slot=1, step=9).kill(2, 20),
+        {"outer": outer, "rows": STAGE.dims},
+    )
+    whole, outcome = (
+        train_table(tmp_path / "whole", **settings),
+        train_table(tmp_path / "run", faults=faults, **settings),
+    )
     assert np.array_equal(outcome.vector, whole.vector)
     assert '"back"' not in (outcome.folder / "ledger.jsonl").read_text()
 
 
 def test_where_two_workers_never_reach_each_other_again_the_run_ends(tmp_path, monkeypatch):
-    make = Simulation.__init__
+    original_init = Simulation.__init__
 
-    def cut(self, *given, **named):
-        make(self, *given, **named)
+    def cut(self, *args, **kwargs):
+        original_init(self, *args, **kwargs)
         self.at(0.2, self.cut, 0, 1)
 
     monkeypatch.setattr(Simulation, "__init__", cut)
-    said = r"agreed on nothing after version \d+; got 10 times one .*; repair the network; resume"
-    with pytest.raises(RunFailedError, match=said):
-        among(tmp_path, workers=2, rows=STAGE.dims)
+    message = (
+        r"agreed on nothing after version \d+; got 10 times one .*; repair the network; resume"
+    )
+    with pytest.raises(RunFailedError, match=message):
+        train_table(tmp_path, workers=2, rows=STAGE.dims)
 
 
 @pytest.mark.parametrize(
     "outer", [RowAdagrad(lr=0.3), RowAdam(lr=0.03)], ids=lambda outer: outer.name
 )
 def test_an_optimizer_at_the_owners_and_bf16_tell_two_topics_apart(outer, tmp_path):
-    how = {"outer": outer, "codec": "bf16", "rows": STAGE.dims}
-    assert apart(vectors_of(among(tmp_path, **how))) > 0.3
+    settings = {"outer": outer, "codec": "bf16", "rows": STAGE.dims}
+    assert separation(trained_inputs(train_table(tmp_path, **settings))) > 0.3
 
 
 @pytest.mark.parametrize("kernel", ["numba", "torch", "numpy"])
 @pytest.mark.parametrize(("cbow", "negatives"), [(False, 5), (True, 3), (False, 0)])
 def test_a_step_changes_no_row_that_was_not_named(kernel, cbow, negatives):
-    texts = pairs_of_words(4)
+    texts = texts_of_two_topics(4)
     stage = replace(STAGE, kernel=kernel, cbow=cbow, negatives=negatives, sample=1e-2, words=400)
     model = stage.build((), 1)
     model.parameters.view("counts")[:] = 1 + np.arange(400)
-    first = model.parameters.trained.copy()
-    named = model.rows(Batch(texts, None), 77)
+    before = model.parameters.trained.copy()
+    named_rows = model.rows(Batch(texts, None), 77)
     for _ in range(2):  # outputs of 0 leave the inputs where they are
         RowDescent(stage).descend(model, Batch(texts, None), 77, 0.0)
-    changed = (model.parameters.trained != first).reshape(-1, stage.dims).any(axis=1)
-    assert np.isin(np.flatnonzero(changed), named).all()
-    assert 0.5 * len(named) < changed.sum() <= len(named) < 2 * stage.words
+    changed = (model.parameters.trained != before).reshape(-1, stage.dims).any(axis=1)
+    assert np.isin(np.flatnonzero(changed), named_rows).all()
+    assert 0.5 * len(named_rows) < changed.sum() <= len(named_rows) < 2 * stage.words
 
 
 def test_a_worker_holds_no_table_before_its_rows_come():
@@ -280,7 +304,7 @@ def test_a_worker_holds_no_table_before_its_rows_come():
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_worker_forgets_the_counts_after_its_first_step_and_trains_on_as_before(workers):
     stage = replace(STAGE, workers=workers, round_words=1500.0)
-    steps, texts, held = RowDescent(stage), Batch(pairs_of_words(4), None), []
+    steps, texts, trained_values = RowDescent(stage), Batch(texts_of_two_topics(4), None), []
     for forgets in (True, False):
         model = stage.blank((), 1)
         fill(model, texts.features)
@@ -291,26 +315,26 @@ def test_a_worker_forgets_the_counts_after_its_first_step_and_trains_on_as_befor
         model.parameters.trained[:] = first
         for seed in (1, 2):
             steps.descend(model, texts, seed, 0.0)
-            now = model.parameters.trained.copy()
+            values = model.parameters.trained.copy()
             if forgets:
                 model.forget()
                 assert not model.parameters.view("counts").any()
-                model.parameters.trained[:] = now
-        held.append(now)
-    assert np.array_equal(*held)
+                model.parameters.trained[:] = values
+        trained_values.append(values)
+    assert np.array_equal(*trained_values)
 
 
 def test_rows_of_ngrams_stay_when_a_worker_forgets():
     model = WITH_GRAMS.blank((), 1)
-    fill(model, pairs_of_words(4))
-    RowDescent(WITH_GRAMS).descend(model, Batch(pairs_of_words(4), None), 1, 0.0)
+    fill(model, texts_of_two_topics(4))
+    RowDescent(WITH_GRAMS).descend(model, Batch(texts_of_two_topics(4), None), 1, 0.0)
     model.forget()
     assert np.array_equal(model.parameters.view("gram_rows"), GRAMS.rows)
 
 
 def test_values_that_are_not_finite_end_the_run(tmp_path):
     with pytest.raises(RunFailedError, match="pushed values that are not finite; look at its rows"):
-        among(tmp_path, rows=STAGE.dims, lr=1e30)
+        train_table(tmp_path, rows=STAGE.dims, lr=1e30)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +384,7 @@ def test_a_worker_draws_the_rows_that_a_whole_table_would_have(workers, kernel, 
 
 
 def test_neither_the_first_nor_the_trained_table_is_in_the_drivers_memory(tmp_path):
-    outcome = among(tmp_path, rows=STAGE.dims)
+    outcome = train_table(tmp_path, rows=STAGE.dims)
     job = saved_job(outcome.folder, str(outcome.folder), False)[0]
     [[first, *_]] = first_parameters(LazyModel(job)).values()
     assert first.size == 0
@@ -373,74 +397,74 @@ def test_neither_the_first_nor_the_trained_table_is_in_the_drivers_memory(tmp_pa
 
 @pytest.fixture
 def _small_pages(monkeypatch):
-    for room in ("photinus.training.shard_pages", "photinus.coordinator.sharded_table"):
-        monkeypatch.setattr(f"{room}.PAGE_NUMBERS", 3 * STAGE.dims)
+    for module in ("photinus.training.shard_pages", "photinus.coordinator.sharded_table"):
+        monkeypatch.setattr(f"{module}.PAGE_NUMBERS", 3 * STAGE.dims)
 
 
 def stop_at(version):
-    def heard(event):
+    def callback(event):
         if isinstance(event, RoundClosed) and event.version == version:
             raise InterruptedError
 
-    return heard
+    return callback
 
 
-def older(folder, in_slots):
+def write_older_checkpoints(folder, in_slots):
     """Rewrites a run's checkpoints as they were when a shard's file held all of its rows.
 
     Before that a worker's own file held its owner's optimizer.
     """
     store = Store(folder / "checkpoints")
     for name in store.names():
-        held, files = store.load(name), {}
-        for file, arrays in held.files.items():
+        snapshot, files = store.load(name), {}
+        for file, arrays in snapshot.files.items():
             files[file] = {n: np.array(a) for n, a in arrays.items()}
         shards = [f for f in files if f.startswith("shard-")]
         for slot, file in enumerate(shards):
             assert set(files[file]) == {"at", "first", "vector", "outer.0"}
             rows = np.zeros((len(range(slot, 2 * V, len(shards))), STAGE.dims), np.float32)
             STAGE.blank((), 0).first_rows(rows, slot, 0, len(shards))
-            whole = {"vector": rows, "outer.0": np.zeros((len(rows), 1), np.float32)}
-            at = files[file]["at"].ravel()
-            for array, numbers in whole.items():
-                numbers[at] = files[file][array]
-            files[file] = {array: numbers.ravel() for array, numbers in whole.items()}
+            whole_arrays = {"vector": rows, "outer.0": np.zeros((len(rows), 1), np.float32)}
+            positions = files[file]["at"].ravel()
+            for array, numbers in whole_arrays.items():
+                numbers[positions] = files[file][array]
+            files[file] = {array: numbers.ravel() for array, numbers in whole_arrays.items()}
             if in_slots:
                 outer = {"agreement.outer.0": files[file].pop("outer.0")}
                 files[f"slot-{int(file[6:]):03d}"] = outer
-        store.save(name, held.meta, files)
+        store.save(name, snapshot.meta, files)
 
 
 @pytest.mark.usefixtures("_small_pages")
 @pytest.mark.parametrize("written", ["today", "whole", "in slots"])
 def test_a_run_goes_on_from_the_shards_of_its_checkpoint_with_the_same_bits(tmp_path, written):
-    how = {"outer": RowAdagrad(lr=0.3), "rows": STAGE.dims}
-    whole = among(tmp_path / "whole", **how)
-    texts = pairs_of_words()
+    settings = {"outer": RowAdagrad(lr=0.3), "rows": STAGE.dims}
+    whole = train_table(tmp_path / "whole", **settings)
+    texts = texts_of_two_topics()
     with pytest.raises(InterruptedError):
-        among(tmp_path / "run", heard=[stop_at(34)], seconds=0.2, **how)
+        train_table(tmp_path / "run", callbacks=[stop_at(34)], seconds=0.2, **settings)
     names = Store(tmp_path / "run/checkpoints").names()
     assert 4 < int(names[-1][-9:]) < 34, "a checkpoint within the phase"
     if written != "today":
-        older(tmp_path / "run", written == "in slots")
-    made = resume(tmp_path / "run", ArrayData(texts))
-    assert np.array_equal(made.vector, whole.vector)
+        write_older_checkpoints(tmp_path / "run", written == "in slots")
+    resumed = resume(tmp_path / "run", ArrayData(texts))
+    assert np.array_equal(resumed.vector, whole.vector)
     assert not list((tmp_path / "run/checkpoints/.pages").iterdir())
 
 
 @pytest.mark.usefixtures("_small_pages")
 def test_a_sharded_table_starts_from_a_saved_one(tmp_path):
-    first = among(tmp_path / "first", rows=STAGE.dims)
-    whole = among(tmp_path / "whole", start=str(first.folder / "model"))
-    sharded = among(tmp_path / "sharded", start=str(first.folder / "model"), rows=STAGE.dims)
+    first = train_table(tmp_path / "first", rows=STAGE.dims)
+    whole = train_table(tmp_path / "whole", start=str(first.folder / "model"))
+    sharded = train_table(tmp_path / "sharded", start=str(first.folder / "model"), rows=STAGE.dims)
     assert not np.array_equal(first.vector, whole.vector)
     assert np.array_equal(sharded.vector, whole.vector)
 
 
 def test_counts_stay_with_every_worker(tmp_path):
-    outcome = among(tmp_path, rows=STAGE.dims)
+    outcome = train_table(tmp_path, rows=STAGE.dims)
     counts = outcome.trained.model().parameters.view("counts")
-    assert counts.tolist() == counts_of(pairs_of_words()).tolist()
+    assert counts.tolist() == counts_of(texts_of_two_topics()).tolist()
 
 
 @pytest.mark.parametrize(("given", "first"), [({}, 0.025), ({"cbow": True}, 0.05)])
