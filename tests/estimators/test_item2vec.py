@@ -29,8 +29,8 @@ def model(baskets):
 
 
 def test_items_of_one_kind_are_near_and_keep_their_type(model):
-    found = model.most_similar([101], count=6)
-    assert {item // 100 for item, _ in found} == {1}
+    neighbours = model.most_similar([101], count=6)
+    assert {item // 100 for item, _ in neighbours} == {1}
     rows = model.findSynonyms(201, 4)
     assert dict(rows.dtypes) == {"item": "bigint", "similarity": "double"}
     assert {row.item // 100 for row in rows.collect()} == {2}
@@ -40,17 +40,17 @@ def test_items_of_one_kind_are_near_and_keep_their_type(model):
 def test_a_basket_becomes_the_mean_of_its_items(model, spark):
     table = spark.createDataFrame([([101, 205, 999],), ([],)], "items array<bigint>")
     rows = [row.vector.toArray() for row in model.transform(table).collect()]
-    wanted = (model.vectors.vector("101") + model.vectors.vector("205")) / 2
-    np.testing.assert_allclose(rows[0], wanted, rtol=1e-6)
+    expected = (model.vectors.vector("101") + model.vectors.vector("205")) / 2
+    np.testing.assert_allclose(rows[0], expected, rtol=1e-6)
     assert not rows[1].any()
 
 
 def test_a_saved_model_is_loaded_with_its_ids(model, tmp_path):
     model.write().save(f"{tmp_path}/model")
-    again = Item2VecModel.load(f"{tmp_path}/model")
-    assert list(again.vectors.words) == list(model.vectors.words)
-    np.testing.assert_array_equal(again.vectors.vectors, model.vectors.vectors)
-    assert again.most_similar([101], count=3) == model.most_similar([101], count=3)
+    loaded = Item2VecModel.load(f"{tmp_path}/model")
+    assert list(loaded.vectors.words) == list(model.vectors.words)
+    np.testing.assert_array_equal(loaded.vectors.vectors, model.vectors.vectors)
+    assert loaded.most_similar([101], count=3) == model.most_similar([101], count=3)
     with pytest.raises(CheckpointError, match="holds no Word2VecModel"):
         Word2VecModel.load(f"{tmp_path}/model")
 
@@ -58,21 +58,21 @@ def test_a_saved_model_is_loaded_with_its_ids(model, tmp_path):
 @pytest.mark.parametrize("kind", ["bigint", "string"])
 def test_the_order_of_a_basket_and_what_is_in_it_twice_decide_nothing(spark, kind):
     rng = random.Random(0)
-    made = [sorted(rng.sample(range(50), 9)) for _ in range(20)]
-    mixed = [rng.sample(items + items[:3], 12) for items in made]
-    read = [
+    ascending = [sorted(rng.sample(range(50), 9)) for _ in range(20)]
+    shuffled = [rng.sample(items + items[:3], 12) for items in ascending]
+    sentences = [
         Item2Vec()
         ._sentences(
-            spark.createDataFrame([(basket,) for basket in some], "items array<bigint>").selectExpr(
-                f"cast(items as array<{kind}>) items"
-            )
+            spark.createDataFrame(
+                [(basket,) for basket in lists], "items array<bigint>"
+            ).selectExpr(f"cast(items as array<{kind}>) items")
         )
         .collect()
-        for some in (made, mixed)
+        for lists in (ascending, shuffled)
     ]
-    assert read[0] == read[1]
-    assert [sorted(map(int, row.words)) for row in read[0]] == made
-    places = [row.words.index(str(min(map(int, row.words)))) for row in read[0]]
+    assert sentences[0] == sentences[1]
+    assert [sorted(map(int, row.words)) for row in sentences[0]] == ascending
+    places = [row.words.index(str(min(map(int, row.words)))) for row in sentences[0]]
     assert len(set(places)) > 3  # ascending no more
 
 
@@ -83,16 +83,16 @@ def test_with_no_window_every_pair_of_a_basket_is_learnt_from():
     job = Item2Vec()._job(np.full(40, 25), 1)
     rule = reference.Rule(job.model.window, 1, False)
     basket = np.append(np.arange(40, dtype=np.int32), -1)
-    drawn = reference.centres(basket, draw_tables(np.ones(40), job.model.sample, 1), rule, 7)
-    assert [len(context) for context, _, _ in drawn] == [39] * 40
+    examples = reference.centres(basket, draw_tables(np.ones(40), job.model.sample, 1), rule, 7)
+    assert [len(context) for context, _, _ in examples] == [39] * 40
     assert Item2Vec(windowSize=3)._job(np.full(40, 25), 1).model.window == 3
 
 
 def test_a_text_is_no_basket_and_is_told_how_to_become_one(spark, model):
     table = spark.createDataFrame([("SKU 1,SKU 2",)] * 9, "items string")
-    said = r'column items holds no baskets; got string; F\.split\("items", ","\) makes arrays'
+    message = r'column items holds no baskets; got string; F\.split\("items", ","\) makes arrays'
     for ask in (lambda: Item2Vec(**SMALL).fit(table), lambda: model.transform(table)):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             ask()
 
 
@@ -103,17 +103,17 @@ def test_baskets_of_one_item_each_are_refused_before_training(spark):
 
 
 def test_an_item_without_a_vector_is_called_so_and_told_where_the_others_are(model):
-    said = r"the item has no vector; got '7'; `getVectors\(\)` has all that have one"
+    message = r"the item has no vector; got '7'; `getVectors\(\)` has all that have one"
     for ask in (lambda: model.findSynonyms(7, 3), lambda: model.most_similar([101], [7])):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             ask()
     assert callable(model.getVectors)
 
 
 def test_a_vector_that_transform_added_has_neighbours(model, spark):
     row = model.transform(spark.createDataFrame([([101],)], "items array<bigint>")).first()
-    for asked in (row.vector, row.vector.toArray().tolist()):
-        assert model.findSynonyms(asked, 1).first().item == 101
+    for query in (row.vector, row.vector.toArray().tolist()):
+        assert model.findSynonyms(query, 1).first().item == 101
 
 
 def test_one_item_without_a_list_is_told_the_form(model):
@@ -123,14 +123,16 @@ def test_one_item_without_a_list_is_told_the_form(model):
 
 def test_ids_of_another_type_are_told_how_to_become_texts(spark):
     table = spark.sql("SELECT array(1.0BD, 2.0BD) AS items")
-    said = r'column items holds no baskets; got array.*; F\.col\("items"\)\.cast\("array<string>"\)'
-    with pytest.raises(UsageError, match=said):
+    message = (
+        r'column items holds no baskets; got array.*; F\.col\("items"\)\.cast\("array<string>"\)'
+    )
+    with pytest.raises(UsageError, match=message):
         Item2Vec(numWorkers=1).fit(table)
 
 
 def test_what_holds_no_baskets_is_one_sentence(spark):
-    said = "^these are no baskets; got list; hand over a DataFrame"
-    with pytest.raises(UsageError, match=said):
+    message = "^these are no baskets; got list; hand over a DataFrame"
+    with pytest.raises(UsageError, match=message):
         Item2Vec(numWorkers=1).fit([["a", "b"]])
     numbers = spark.sparkContext.parallelize([5, 6], 1)
     with pytest.raises(UsageError, match=r"^the RDD holds no baskets; got int; map it to lists of"):

@@ -28,26 +28,28 @@ def vectors():
 def test_every_row_gets_its_neighbours_as_find_synonyms_tells_them(spark, vectors, exact):
     model = Item2VecModel(vectors)._set(idType="bigint")
     table = spark.createDataFrame([(n,) for n in [*range(60), 1000, None]], "item bigint")
-    found = model.withSynonyms(table.repartition(3), 5, exact=exact)
-    assert dict(found.dtypes)["synonyms"] == "array<struct<item:bigint,similarity:double>>"
-    rows = {row["item"]: row.synonyms for row in found.collect()}
+    with_neighbours = model.withSynonyms(table.repartition(3), 5, exact=exact)
+    assert (
+        dict(with_neighbours.dtypes)["synonyms"] == "array<struct<item:bigint,similarity:double>>"
+    )
+    rows = {row["item"]: row.synonyms for row in with_neighbours.collect()}
     assert rows[1000] is None
     assert rows[None] is None
-    same = 0
+    common = 0
     for item in range(60):
-        wanted = dict(model.most_similar([item], count=5))
-        assert item not in [near["item"] for near in rows[item]]
-        same += len({near["item"] for near in rows[item]} & set(wanted))
-        for near in rows[item]:
-            if near["item"] in wanted:
-                assert near.similarity == pytest.approx(wanted[near["item"]], abs=1e-5)
-    assert same == 300 if exact else same >= 0.95 * 300
+        expected = dict(model.most_similar([item], count=5))
+        assert item not in [neighbour["item"] for neighbour in rows[item]]
+        common += len({neighbour["item"] for neighbour in rows[item]} & set(expected))
+        for neighbour in rows[item]:
+            if neighbour["item"] in expected:
+                assert neighbour.similarity == pytest.approx(expected[neighbour["item"]], abs=1e-5)
+    assert common == 300 if exact else common >= 0.95 * 300
 
 
 def test_a_join_on_the_neighbours_is_a_join_of_rows(spark, vectors):
     table = spark.createDataFrame([("7",), ("8",)], "word string")
-    found = Word2VecModel(vectors).withSynonyms(table, 3, outputCol="near", exact=True)
-    pairs = found.selectExpr("word as asked", "inline(near)")
+    with_neighbours = Word2VecModel(vectors).withSynonyms(table, 3, outputCol="near", exact=True)
+    pairs = with_neighbours.selectExpr("word as asked", "inline(near)")
     assert pairs.columns == ["asked", "word", "similarity"]
     assert pairs.count() == 6
 
@@ -55,9 +57,9 @@ def test_a_join_on_the_neighbours_is_a_join_of_rows(spark, vectors):
 def test_vectors_may_be_asked_for_too(spark, vectors):
     rows = [(Vectors.dense(3.0 * vectors.vector("5")),)]
     table = spark.createDataFrame(rows, ["point"])
-    found = Word2VecModel(vectors).withSynonyms(table, 2, column="point", exact=True).first()
-    assert found.synonyms[0].word == "5"
-    assert found.synonyms[0].similarity == pytest.approx(1, abs=1e-5)
+    row = Word2VecModel(vectors).withSynonyms(table, 2, column="point", exact=True).first()
+    assert row.synonyms[0].word == "5"
+    assert row.synonyms[0].similarity == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -71,41 +73,41 @@ def test_a_vector_of_zeros_has_no_neighbours(spark, vectors, exact, kind):
     )
     rows = [(None if point is None else make(point),) for point in points]
     table = spark.createDataFrame(rows, schema).coalesce(1)
-    found = Word2VecModel(vectors).withSynonyms(table, 2, column="point", exact=exact).collect()
-    assert [row.synonyms is None for row in found] == [False, True, True]
-    assert found[0].synonyms[0].word == "5"
+    results = Word2VecModel(vectors).withSynonyms(table, 2, column="point", exact=exact).collect()
+    assert [row.synonyms is None for row in results] == [False, True, True]
+    assert results[0].synonyms[0].word == "5"
 
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_word_whose_vector_is_zeros_has_no_neighbours(spark, vectors, exact):
-    still = vectors.vectors.copy()
-    still[7] = 0
+    numbers = vectors.vectors.copy()
+    numbers[7] = 0
     table = spark.createDataFrame([("7",), ("8",)], "word string").coalesce(1)
-    model = Word2VecModel(WordVectors(vectors.words, still))
-    found = model.withSynonyms(table, 3, exact=exact).collect()
-    assert [row.synonyms is None for row in found] == [True, False]
+    model = Word2VecModel(WordVectors(vectors.words, numbers))
+    results = model.withSynonyms(table, 3, exact=exact).collect()
+    assert [row.synonyms is None for row in results] == [True, False]
 
 
 @pytest.mark.parametrize("wrong", [[1.0, 2.0], [], [float("nan")] * 12, [None] * 12])
 @pytest.mark.parametrize("exact", [False, True])
 def test_a_vector_of_another_length_ends_the_query_in_one_sentence(spark, vectors, wrong, exact):
     table = spark.createDataFrame([(wrong,)], "point array<double>")
-    found = Word2VecModel(vectors).withSynonyms(table, 2, column="point", exact=exact)
-    said = "column point must hold vectors of 12 finite numbers, or nulls; ask with vectors of"
-    with pytest.raises(PySparkException, match=said) as caught:
-        found.collect()
+    with_neighbours = Word2VecModel(vectors).withSynonyms(table, 2, column="point", exact=exact)
+    message = "column point must hold vectors of 12 finite numbers, or nulls; ask with vectors of"
+    with pytest.raises(PySparkException, match=message) as caught:
+        with_neighbours.collect()
     assert "Traceback" not in str(caught.value)
 
 
 def test_words_and_vectors_are_sent_to_a_session_once(spark, vectors, monkeypatch):
-    sent, send = [], vector_models.send
-    monkeypatch.setattr(vector_models, "send", lambda *what: sent.append(what) or send(*what))
+    calls, send = [], vector_models.send
+    monkeypatch.setattr(vector_models, "send", lambda *args: calls.append(args) or send(*args))
     model = Word2VecModel(vectors)
     table = spark.createDataFrame([("7",), ("8",)], "word string")
     for _ in range(3):
         assert model.withSynonyms(table, 3).count() == 2
         assert model.copy().withSynonyms(table, 3).count() == 2
-    assert len(sent) == 3, "words, vectors, index"
+    assert len(calls) == 3, "words, vectors, index"
 
 
 @pytest.mark.parametrize("kind", [Word2VecModel, Item2VecModel, NodeVectorsModel])
@@ -116,9 +118,9 @@ def test_a_model_is_saved_loaded_copied_and_explained_without_an_index(
     model = kind(vectors)
     model.write().overwrite().save(f"{tmp_path}/model")
     loaded = kind.load(f"{tmp_path}/model")
-    for one in (loaded, model.copy(), loaded.copy()):
-        assert "outputCol" in one.explainParams()
-        assert one.most_similar(["5"], count=1) == model.most_similar(["5"], count=1)
+    for copied in (loaded, model.copy(), loaded.copy()):
+        assert "outputCol" in copied.explainParams()
+        assert copied.most_similar(["5"], count=1) == model.most_similar(["5"], count=1)
 
 
 def test_what_cannot_be_asked_is_one_sentence(spark, vectors):

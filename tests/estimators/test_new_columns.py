@@ -82,12 +82,14 @@ def test_vectors_replace_no_column(table):
 @pytest.mark.parametrize("given", [[["sea"]], "texts/", np.eye(2)])
 def test_what_is_no_dataframe_is_not_transformed(model, given):
     words = Word2VecModel(WordVectors(["sea", "sky"], np.eye(2, dtype=np.float32)))
-    said = f"the rows must be a Spark DataFrame; got {type(given).__name__}; spark.createDataFrame"
+    message = (
+        f"the rows must be a Spark DataFrame; got {type(given).__name__}; spark.createDataFrame"
+    )
     for ask in (
         lambda: model.transform(given),
         lambda: model.withLayer(given, "", "layer"),
         lambda: words.transform(given),
         lambda: words.withSynonyms(given, 1, exact=True),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             ask()

@@ -40,13 +40,13 @@ def model(edges):
 
 def test_nodes_of_one_community_are_near(model):
     nodes = [int(word) for word in model.vectors.words]
-    near = [model.most_similar([node], count=8) for node in nodes]
-    own = [
-        other // 1000 == node // 1000
-        for node, found in zip(nodes, near, strict=True)
-        for other, _ in found
+    neighbours_of_nodes = [model.most_similar([node], count=8) for node in nodes]
+    same_community = [
+        neighbour // 1000 == node // 1000
+        for node, neighbours in zip(nodes, neighbours_of_nodes, strict=True)
+        for neighbour, _ in neighbours
     ]
-    assert np.mean(own) > 0.9  # by chance alone it is half
+    assert np.mean(same_community) > 0.9  # by chance alone it is half
     assert len(model.vectors) == 30
 
 
@@ -59,20 +59,22 @@ def test_a_column_of_nodes_gets_their_vectors(model, spark):
 
 def test_a_saved_model_is_loaded_with_its_ids(model, tmp_path):
     model.write().save(f"{tmp_path}/model")
-    again = NodeVectorsModel.load(f"{tmp_path}/model")
-    assert again.most_similar([3], count=3) == model.most_similar([3], count=3)
-    assert dict(again.findSynonyms(3, 2).dtypes)["node"] == "bigint"
+    loaded = NodeVectorsModel.load(f"{tmp_path}/model")
+    assert loaded.most_similar([3], count=3) == model.most_similar([3], count=3)
+    assert dict(loaded.findSynonyms(3, 2).dtypes)["node"] == "bigint"
 
 
 def test_every_node_begins_its_walks_along_edges_whatever_the_partitions(edges):
-    held = {frozenset(edge) for edge in edges_of_communities()}
-    read = [NodeVectors(**SMALL, p=0.5, q=2.0).walks(edges).collect() for _ in range(2)]
-    assert read[0] == read[1]
-    walks = [[int(word) for word in row.words] for row in read[0]]
-    begun = np.unique([walk[0] for walk in walks], return_counts=True)[1]
-    assert begun.tolist() == [30] * 30
+    undirected_edges = {frozenset(edge) for edge in edges_of_communities()}
+    runs = [NodeVectors(**SMALL, p=0.5, q=2.0).walks(edges).collect() for _ in range(2)]
+    assert runs[0] == runs[1]
+    walks = [[int(word) for word in row.words] for row in runs[0]]
+    walks_per_node = np.unique([walk[0] for walk in walks], return_counts=True)[1]
+    assert walks_per_node.tolist() == [30] * 30
     assert all(len(walk) == 20 for walk in walks)
-    assert all(frozenset(step) in held for walk in walks for step in itertools.pairwise(walk))
+    assert all(
+        frozenset(step) in undirected_edges for walk in walks for step in itertools.pairwise(walk)
+    )
 
 
 @pytest.mark.parametrize("directed", [False, True])
@@ -81,12 +83,14 @@ def test_names_in_a_file_give_the_walks_and_the_model_of_names_in_memory(spark, 
     rows = [(f"n{a}", f"n{b}", 1.0 + a % 3) for a, b in [*ends, *ends[:9], (7, 7)]]
     table = spark.createDataFrame(rows, "src string, dst string, w double").repartition(3)
     settings = {"weightCol": "w", "directed": directed, **SMALL}
-    one, other = (NodeVectors(wordsInMemory=n, **settings) for n in (1, 1000))
-    assert one.walks(table).collect() == other.walks(table).collect()
-    made, plain = (nodes.fit(table).vectors for nodes in (one, other))
-    assert isinstance(made.words, MappedWords)
-    assert list(made.words) == list(plain.words)
-    assert np.array_equal(made.counts, plain.counts)
+    mapping, plain_estimator = (NodeVectors(wordsInMemory=n, **settings) for n in (1, 1000))
+    assert mapping.walks(table).collect() == plain_estimator.walks(table).collect()
+    mapped_vectors, plain_vectors = (
+        nodes.fit(table).vectors for nodes in (mapping, plain_estimator)
+    )
+    assert isinstance(mapped_vectors.words, MappedWords)
+    assert list(mapped_vectors.words) == list(plain_vectors.words)
+    assert np.array_equal(mapped_vectors.counts, plain_vectors.counts)
 
 
 @pytest.mark.parametrize("directed", [False, True])
@@ -106,7 +110,7 @@ def test_weights_and_directions_reach_the_walks(spark, directed):
 def test_edges_that_are_others_when_they_are_read_again_are_one_sentence(
     spark, in_memory, tmp_path
 ):
-    class Read:
+    class GrowingSource:
         """Names one more node each time that a task reads the edges."""
 
         def __call__(self, batches):
@@ -115,7 +119,7 @@ def test_edges_that_are_others_when_they_are_read_again_are_one_sentence(
                 names = [f"n{len(list(tmp_path.iterdir()))}"] * batch.num_rows
                 yield pa.RecordBatch.from_pydict({"src": names, "dst": ["a"] * batch.num_rows})
 
-    edges = spark.range(0, 5, 1, 1).mapInArrow(Read(), "src string, dst string")
+    edges = spark.range(0, 5, 1, 1).mapInArrow(GrowingSource(), "src string, dst string")
     with pytest.raises(DataError, match=r"others when they were read again; got 5 and then \d"):
         NodeVectors(numWorkers=1, wordsInMemory=in_memory).fit(edges)
 

@@ -18,11 +18,11 @@ def test_batches_have_as_many_words_as_are_known_up_to_a_limit(known, sizes, mon
     monkeypatch.setattr(sentences, "_LOOKUP_VALUES", 4)
     if known == 9:
         monkeypatch.setattr(sentences, "_LOOKUP_VALUES", 100)
-    given = [batch(["a", "b"], ["c"]), batch(["d", "e"]), batch(["f"])]
-    made = list(merge_batches(iter(given), known))
-    assert [len(some) for some in made] == sizes
-    assert pa.Table.from_batches(made).combine_chunks() == (
-        pa.Table.from_batches(given).combine_chunks()
+    batches = [batch(["a", "b"], ["c"]), batch(["d", "e"]), batch(["f"])]
+    merged = list(merge_batches(iter(batches), known))
+    assert [len(record_batch) for record_batch in merged] == sizes
+    assert pa.Table.from_batches(merged).combine_chunks() == (
+        pa.Table.from_batches(batches).combine_chunks()
     )
 
 

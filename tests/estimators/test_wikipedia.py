@@ -18,12 +18,12 @@ TOPICS = [["sea", "ship", "wave", "sail", "port"], ["sky", "bird", "wing", "nest
 def dump(path, *, wrong=0):
     """A multistream dump of articles on one of two topics, some of them no XML."""
     rng = np.random.default_rng(0)
-    made = []
+    pages = []
     for n in range(300):
         text = " ".join(rng.choice(TOPICS[n % 2], 12)).capitalize()
         end = "</revise>" if n < wrong else "</revision>"
-        made.append(f"<page><ns>0</ns><revision><text>'''{text}'''.</text>{end}</page>\n")
-    tens = ["".join(made[at : at + 10]) for at in range(0, 300, 10)]
+        pages.append(f"<page><ns>0</ns><revision><text>'''{text}'''.</text>{end}</page>\n")
+    tens = ["".join(pages[at : at + 10]) for at in range(0, 300, 10)]
     rows = ["<mediawiki>\n", *tens, "</mediawiki>\n"]
     path.write_bytes(b"".join(bz2.compress(row.encode()) for row in rows))
     return str(path)
@@ -31,9 +31,9 @@ def dump(path, *, wrong=0):
 
 def test_several_tasks_read_every_sentence_once(spark, tmp_path):
     path = dump(tmp_path / "wiki.xml.bz2", wrong=3)
-    found = wikipedia_sentences(spark, path, part_bytes=1500)
-    assert found.rdd.getNumPartitions() > 3
-    rows = found.collect()
+    sentences = wikipedia_sentences(spark, path, part_bytes=1500)
+    assert sentences.rdd.getNumPartitions() > 3
+    rows = sentences.collect()
     assert sum(len(row.words) == 12 for row in rows) == 297
     assert sum(row.corrupt for row in rows) == 3
 

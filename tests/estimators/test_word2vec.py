@@ -56,48 +56,48 @@ def test_words_of_one_topic_are_near(model):
 
 
 def test_with_n_grams_words_have_a_vector_that_no_sentence_held(sentences, spark, tmp_path):
-    made = Word2Vec(learningRate=0.05, subwords=(3, 5), buckets=300, **SMALL).fit(sentences)
-    assert is_of_one_topic(made)
-    assert all(word[:3] == "sky" for word, _ in made.most_similar(["sky77"], count=5))
-    made.write().save(f"{tmp_path}/model")
-    again = Word2VecModel.load(f"{tmp_path}/model")
-    assert np.array_equal(again.vectors.vector("sky77"), made.vectors.vector("sky77"))
+    trained = Word2Vec(learningRate=0.05, subwords=(3, 5), buckets=300, **SMALL).fit(sentences)
+    assert is_of_one_topic(trained)
+    assert all(word[:3] == "sky" for word, _ in trained.most_similar(["sky77"], count=5))
+    trained.write().save(f"{tmp_path}/model")
+    loaded = Word2VecModel.load(f"{tmp_path}/model")
+    assert np.array_equal(loaded.vectors.vector("sky77"), trained.vectors.vector("sky77"))
     table = spark.createDataFrame([("sea1 sky77",), (None,)], "text string")
-    for held in (made, again):
-        rows = [row.vector.toArray() for row in held.transform(table).collect()]
-        wanted = (made.vectors.vector("sea1") + made.vectors.vector("sky77")) / 2
-        np.testing.assert_allclose(rows[0], wanted, rtol=1e-5)
+    for word_model in (trained, loaded):
+        rows = [row.vector.toArray() for row in word_model.transform(table).collect()]
+        expected = (trained.vectors.vector("sea1") + trained.vectors.vector("sky77")) / 2
+        np.testing.assert_allclose(rows[0], expected, rtol=1e-5)
         assert not rows[1].any()
 
 
 def test_a_table_among_the_workers_learns_the_topics_too(sentences, tmp_path, monkeypatch):
-    made = Word2Vec(learningRate=0.05, table="sharded", **SMALL).fit(sentences)
-    assert is_of_one_topic(made)
-    assert made.vectors.counts.sum() == 900 * 8
-    assert_the_same_from_a_file(made, sentences, tmp_path, monkeypatch)
+    trained = Word2Vec(learningRate=0.05, table="sharded", **SMALL).fit(sentences)
+    assert is_of_one_topic(trained)
+    assert trained.vectors.counts.sum() == 900 * 8
+    assert_the_same_from_a_file(trained, sentences, tmp_path, monkeypatch)
 
 
-def assert_the_same_from_a_file(made, sentences, folder, monkeypatch):
+def assert_the_same_from_a_file(trained, sentences, folder, monkeypatch):
     """What a model does with vectors in a file is what it does with the same in memory."""
-    held = made.vectors
-    assert is_mapped(held.vectors)
-    plain = Word2VecModel(WordVectors(held.words, np.array(held.vectors), held.counts))
+    vectors = trained.vectors
+    assert is_mapped(vectors.vectors)
+    in_memory = Word2VecModel(WordVectors(vectors.words, np.array(vectors.vectors), vectors.counts))
     one, other = (
-        [row.vector.toArray() for row in m.transform(sentences).orderBy("text").collect()]
-        for m in (made, plain)
+        [row.vector.toArray() for row in word_model.transform(sentences).orderBy("text").collect()]
+        for word_model in (trained, in_memory)
     )
     assert np.array_equal(one, other)
     one, other = (
-        m.withSynonyms(m.getVectors(), 4, exact=True).orderBy("word").collect()
-        for m in (made, plain)
+        word_model.withSynonyms(word_model.getVectors(), 4, exact=True).orderBy("word").collect()
+        for word_model in (trained, in_memory)
     )
     assert [row.synonyms for row in one] == [row.synonyms for row in other]
     monkeypatch.setattr("photinus.estimators.vector_models._PART_SIZE", 7 * 20)  # in four parts
-    made.write().save(f"{folder}/model")
-    made.write().overwrite().save(f"{folder}/model")
-    again = Word2VecModel.load(f"{folder}/model").vectors
-    assert list(again.words) == list(held.words)
-    assert np.array_equal(again.vectors, held.vectors)
+    trained.write().save(f"{folder}/model")
+    trained.write().overwrite().save(f"{folder}/model")
+    loaded = Word2VecModel.load(f"{folder}/model").vectors
+    assert list(loaded.words) == list(vectors.words)
+    assert np.array_equal(loaded.vectors, vectors.vectors)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_wrong_table_is_one_sentence(sentences, parts, wrong):
 
 
 def test_a_strategy_may_name_as_many_owners_as_there_will_be_workers(sentences):
-    how = averaging(
+    strategy = averaging(
         every=Steps(4),
         outer=RowAdagrad(),
         merge="uniform",
@@ -128,7 +128,7 @@ def test_a_strategy_may_name_as_many_owners_as_there_will_be_workers(sentences):
         rows=20,
     )
     with pytest.raises(UsageError, match="64 workers need 64 slots"):  # not other owners
-        Word2Vec(**{**SMALL, "numWorkers": 64, "strategy": how}).fit(sentences)
+        Word2Vec(**{**SMALL, "numWorkers": 64, "strategy": strategy}).fit(sentences)
 
 
 TOKENS, WORKERS = 8_000_000, 4  # rows of 1,000 words: a worker reads 8,000 in a step
@@ -136,10 +136,10 @@ TOKENS, WORKERS = 8_000_000, 4  # rows of 1,000 words: a worker reads 8,000 in a
 
 def test_rounds_of_sharded_tables_are_short_where_most_rows_are_read_once():
     counts = np.full(3_000_000, 2)
-    each = {table: Word2Vec(table=table)._job(counts, 2) for table in ("whole", "sharded")}
-    assert each["whole"].strategy.every == Steps(38)
-    assert each["sharded"].strategy.every == Steps(4)
-    assert each["sharded"].model.round_words == 4 * 8 * 1000  # the gains follow from it
+    jobs = {table: Word2Vec(table=table)._job(counts, 2) for table in ("whole", "sharded")}
+    assert jobs["whole"].strategy.every == Steps(38)
+    assert jobs["sharded"].strategy.every == Steps(4)
+    assert jobs["sharded"].model.round_words == 4 * 8 * 1000  # the gains follow from it
 
 
 @pytest.mark.parametrize(
@@ -172,9 +172,9 @@ def test_gains_are_for_shorter_rounds_where_a_recipe_shortens_them():
 
 
 def test_synonyms_are_rows_as_of_mllib(model):
-    found = model.findSynonyms("sky3", 4)
-    assert found.columns == ["word", "similarity"]
-    assert [row.word[:3] for row in found.collect()] == ["sky"] * 4
+    synonyms = model.findSynonyms("sky3", 4)
+    assert synonyms.columns == ["word", "similarity"]
+    assert [row.word[:3] for row in synonyms.collect()] == ["sky"] * 4
 
 
 def test_the_params_of_an_estimator_are_those_of_its_model(estimator, model, sentences):
@@ -184,8 +184,8 @@ def test_the_params_of_an_estimator_are_those_of_its_model(estimator, model, sen
 def test_a_sentence_becomes_the_mean_of_its_words(model, spark):
     table = spark.createDataFrame([("sea1 sky2 unknown",), ("unknown",), (None,)], "text string")
     rows = [row.vector.toArray() for row in model.transform(table).collect()]
-    wanted = (model.vectors.vector("sea1") + model.vectors.vector("sky2")) / 2
-    np.testing.assert_allclose(rows[0], wanted, rtol=1e-6)
+    expected = (model.vectors.vector("sea1") + model.vectors.vector("sky2")) / 2
+    np.testing.assert_allclose(rows[0], expected, rtol=1e-6)
     assert not rows[1].any()
     assert not rows[2].any()
 
@@ -193,18 +193,18 @@ def test_a_sentence_becomes_the_mean_of_its_words(model, spark):
 def test_a_saved_model_is_loaded_with_the_same_vectors(model, tmp_path):
     path = f"{tmp_path}/model"
     model.write().save(path)
-    again = Word2VecModel.load(path)
-    assert list(again.vectors.words) == list(model.vectors.words)
-    np.testing.assert_array_equal(again.vectors.vectors, model.vectors.vectors)
-    assert again.getInputCol() == "text"
+    loaded = Word2VecModel.load(path)
+    assert list(loaded.vectors.words) == list(model.vectors.words)
+    np.testing.assert_array_equal(loaded.vectors.vectors, model.vectors.vectors)
+    assert loaded.getInputCol() == "text"
 
 
 def test_arrays_of_whole_numbers_are_sentences_too(spark):
     table = spark.createDataFrame(
         [([n % 2, 2 + n % 2] * 3,) for n in range(400)], "basket array<int>"
     )
-    made = Word2Vec(inputCol="basket", learningRate=0.05, **SMALL).fit(table)
-    assert made.most_similar(["0"], count=1)[0][0] == "2"
+    trained = Word2Vec(inputCol="basket", learningRate=0.05, **SMALL).fit(table)
+    assert trained.most_similar(["0"], count=1)[0][0] == "2"
 
 
 def test_text_files_and_rdds_are_sentences(spark, tmp_path):
@@ -212,19 +212,19 @@ def test_text_files_and_rdds_are_sentences(spark, tmp_path):
     folder.mkdir(parents=True)
     (folder / "a.txt").write_text("\n".join(lines()))
     few = {**SMALL, "epochs": 1.0}
-    read = Word2Vec(**few).fit(str(tmp_path / "texts"))
-    assert read.vectors.counts.sum() == 900 * 8
-    told = Word2Vec(**few).fit(
+    from_files = Word2Vec(**few).fit(str(tmp_path / "texts"))
+    assert from_files.vectors.counts.sum() == 900 * 8
+    from_rdd = Word2Vec(**few).fit(
         spark.sparkContext.parallelize([line.split() for line in lines()], 2)
     )
-    assert sorted(told.vectors.words) == sorted(read.vectors.words)
+    assert sorted(from_rdd.vectors.words) == sorted(from_files.vectors.words)
 
 
 def test_all_spaces_of_unicode_part_words_in_tables_as_in_rdds(spark):
     text = "".join(f"a{space}b{space}" for space in map(chr, range(0x3001)) if space.isspace())
-    read = sentences_of(spark.createDataFrame([(text,)], "text string"), "text", 1)
-    other = sentences_of(spark.sparkContext.parallelize([text], 1), "", 1)
-    assert read.first().words == other.first().words == text.split()
+    from_table = sentences_of(spark.createDataFrame([(text,)], "text string"), "text", 1)
+    from_rdd = sentences_of(spark.sparkContext.parallelize([text], 1), "", 1)
+    assert from_table.first().words == from_rdd.first().words == text.split()
 
 
 @pytest.mark.parametrize("in_memory", [MANY, 1])
@@ -232,14 +232,14 @@ def test_lines_that_are_not_utf_8_are_counted_and_left_out(spark, tmp_path, capl
     damaged = [f"sea1 k\xf6nig {n}".encode("latin-1") for n in range(100)]
     whole = [line.encode() for line in lines()]
     (tmp_path / "a.txt").write_bytes(b"\n".join([*damaged, *whole]))
-    held = sentences_of(tmp_path, "", 1)
+    frame = sentences_of(tmp_path, "", 1)
     with caplog.at_level(logging.WARNING, "photinus"):
-        vocabulary = counted(held, 2, 0, in_memory)
+        vocabulary = counted(frame, 2, 0, in_memory)
     words, counts, _ = vocabulary
     assert "100 lines are not UTF-8" in caplog.text
-    few, _, _ = counted(held, 2, 5, in_memory)
+    few, _, _ = counted(frame, 2, 5, in_memory)
     assert list(few) == words[:5]
-    tokens = tokens_of(rows_of(held, vocabulary, 8))
+    tokens = tokens_of(rows_of(frame, vocabulary, 8))
     assert counts.sum() == (tokens >= 0).sum() == 900 * 8
     (tmp_path / "b.txt").write_bytes(damaged[0])
     with pytest.raises(DataError, match=r"not UTF-8; got 101 damaged lines beside \d+ words"):
@@ -272,9 +272,9 @@ def tokens_of(rows):
 
 @pytest.mark.parametrize("in_memory", [MANY, 1])
 def test_no_word_is_lost_and_none_is_doubled_on_the_way_to_rows(sentences, in_memory):
-    held = sentences_of(sentences, "text", 1)
-    vocabulary = counted(held, 2, 0, in_memory)
-    rows = rows_of(held, vocabulary, 64)
+    frame = sentences_of(sentences, "text", 1)
+    vocabulary = counted(frame, 2, 0, in_memory)
+    rows = rows_of(frame, vocabulary, 64)
     tokens = tokens_of(rows)
     assert np.bincount(tokens[tokens >= 0]).tolist() == vocabulary.counts.tolist()
     assert all(len(row.tokens) == 256 for row in rows.collect())
@@ -289,45 +289,50 @@ def test_a_vocabulary_in_a_file_gives_the_words_counts_and_sentences_of_one_in_m
     words = [*"abcdefg", "\u00e4", "\u4e2d", "\U0001f600", "zz"]
     texts = [[*rng.choice(words, 5).tolist(), "a", f"rare{n}"] for n in range(60)]
     table = spark.createDataFrame([*((t,) for t in texts), (None,), ([],)], "text array<string>")
-    held = sentences_of(table.repartition(3), "text", 1)
-    plain, mapped = (counted(held, least, most, n) for n in (MANY, 1))
+    frame = sentences_of(table.repartition(3), "text", 1)
+    plain, mapped = (counted(frame, least, most, n) for n in (MANY, 1))
     assert is_mapped(mapped.words.letters)
     assert list(mapped.words) == plain.words
     assert np.array_equal(mapped.counts, plain.counts)
-    one, other = (sentences_in(tokens_of(rows_of(held, some, 6))) for some in (plain, mapped))
+    one, other = (
+        sentences_in(tokens_of(rows_of(frame, vocabulary, 6))) for vocabulary in (plain, mapped)
+    )
     assert len(one) == 60
     assert one == other
 
 
 def sentences_in(tokens):
     """The sentences of a text, sorted, as numbers of words."""
-    found = (some[some >= 0].tolist() for some in np.split(tokens, np.flatnonzero(tokens < 0)))
-    return sorted(filter(None, found))
+    parts = (part[part >= 0].tolist() for part in np.split(tokens, np.flatnonzero(tokens < 0)))
+    return sorted(filter(None, parts))
 
 
 def test_a_model_with_its_words_in_a_file_learns_the_topics_and_is_saved_and_loaded(
     sentences, spark, tmp_path
 ):
-    made = Word2Vec(learningRate=0.05, wordsInMemory=1, **SMALL).fit(sentences)
-    assert is_of_one_topic(made)
-    assert made.vectors.counts.sum() == 900 * 8
-    assert is_mapped(made.vectors.words.letters)
-    made.write().save(f"{tmp_path}/model")
-    again = Word2VecModel.load(f"{tmp_path}/model").vectors
-    assert list(again.words) == list(made.vectors.words)
+    trained = Word2Vec(learningRate=0.05, wordsInMemory=1, **SMALL).fit(sentences)
+    assert is_of_one_topic(trained)
+    assert trained.vectors.counts.sum() == 900 * 8
+    assert is_mapped(trained.vectors.words.letters)
+    trained.write().save(f"{tmp_path}/model")
+    loaded = Word2VecModel.load(f"{tmp_path}/model").vectors
+    assert list(loaded.words) == list(trained.vectors.words)
     for name in ("v.safetensors", "v.txt", "v.bin"):
-        made.vectors.save(tmp_path / name)
-        again = WordVectors.load(tmp_path / name)
-        assert list(again.words) == list(made.vectors.words)
-        assert again.most_similar(["sea1"]) == made.vectors.most_similar(["sea1"])
-    plain = Word2VecModel(WordVectors(list(again.words), made.vectors.vectors))
+        trained.vectors.save(tmp_path / name)
+        loaded = WordVectors.load(tmp_path / name)
+        assert list(loaded.words) == list(trained.vectors.words)
+        assert loaded.most_similar(["sea1"]) == trained.vectors.most_similar(["sea1"])
+    plain = Word2VecModel(WordVectors(list(loaded.words), trained.vectors.vectors))
     table = spark.createDataFrame([("sea1 unknown",), ("sky2",), (None,)], "text string")
     one, other = (
-        [row.vector.toArray() for row in m.transform(table).collect()] for m in (made, plain)
+        [row.vector.toArray() for row in word_model.transform(table).collect()]
+        for word_model in (trained, plain)
     )
     assert np.array_equal(one, other)
-    asked = spark.createDataFrame([("sea1",), ("unknown",), (None,)], "word string")
-    one, other = (m.withSynonyms(asked, 3, exact=True).collect() for m in (made, plain))
+    queries = spark.createDataFrame([("sea1",), ("unknown",), (None,)], "word string")
+    one, other = (
+        word_model.withSynonyms(queries, 3, exact=True).collect() for word_model in (trained, plain)
+    )
     assert one == other
 
 
@@ -336,10 +341,10 @@ def test_on_a_device_the_topics_are_learnt_with_the_bits_of_its_steps_on_the_pro
     sentences, table
 ):
     settings = {**SMALL, "epochs": 6.0, "learningRate": 0.05, "table": table}
-    made = Word2Vec(device="stand-in", **settings).fit(sentences)
-    assert is_of_one_topic(made)
+    trained = Word2Vec(device="stand-in", **settings).fit(sentences)
+    assert is_of_one_topic(trained)
     plain = Word2Vec(kernel="torch", **settings).fit(sentences)
-    assert np.array_equal(made.vectors.vectors, plain.vectors.vectors)
+    assert np.array_equal(trained.vectors.vectors, plain.vectors.vectors)
 
 
 def test_a_vocabulary_may_be_cut(sentences):
@@ -374,8 +379,10 @@ def test_sentences_of_one_word_each_are_refused_before_training(spark):
 def test_sentences_of_one_frequent_word_each_are_refused_before_training(spark):
     texts = [f"{'ab'[n % 2]} rare{n}" for n in range(30)]
     table = spark.createDataFrame([(text,) for text in texts], "text string")
-    said = "no sentence has two words with a vector: there is no pair to learn from; set minCount"
-    with pytest.raises(DataError, match=said):
+    message = (
+        "no sentence has two words with a vector: there is no pair to learn from; set minCount"
+    )
+    with pytest.raises(DataError, match=message):
         Word2Vec(numWorkers=1).fit(table)
     texts.append("b rare a")  # the rare word between them is left out
     table = spark.createDataFrame([(text,) for text in texts], "text string")
@@ -397,22 +404,24 @@ def test_gensim_reads_what_is_saved_and_the_other_way_round(model, tmp_path):
     for ending in ("txt", "bin"):
         path = tmp_path / f"words.{ending}"
         model.vectors.save(path)
-        theirs = KeyedVectors.load_word2vec_format(str(path), binary=ending == "bin")
-        np.testing.assert_array_equal(theirs["sea1"], model.vectors.vector("sea1"))
-        ours = [word for word, _ in model.most_similar(["sea1", "sea2"], ["sky1"], count=6)]
-        assert ours == [w for w, _ in theirs.most_similar(["sea1", "sea2"], ["sky1"], topn=6)]
-        theirs.save_word2vec_format(str(path), binary=ending == "bin")
-        again = WordVectors.load(path)
-        np.testing.assert_array_equal(again.vectors, model.vectors.vectors)
+        keyed_vectors = KeyedVectors.load_word2vec_format(str(path), binary=ending == "bin")
+        np.testing.assert_array_equal(keyed_vectors["sea1"], model.vectors.vector("sea1"))
+        neighbours = [word for word, _ in model.most_similar(["sea1", "sea2"], ["sky1"], count=6)]
+        assert neighbours == [
+            w for w, _ in keyed_vectors.most_similar(["sea1", "sea2"], ["sky1"], topn=6)
+        ]
+        keyed_vectors.save_word2vec_format(str(path), binary=ending == "bin")
+        loaded = WordVectors.load(path)
+        np.testing.assert_array_equal(loaded.vectors, model.vectors.vectors)
 
 
 def test_only_the_words_of_a_vocabulary_have_vectors(sentences, tmp_path):
-    few = Word2Vec(vocabulary=["sea1", "sea2", "sky1", "nowhere"], **SMALL | {"epochs": 1.0})
-    assert sorted(few.fit(sentences).vectors.words) == ["sea1", "sea2", "sky1"]
+    from_list = Word2Vec(vocabulary=["sea1", "sea2", "sky1", "nowhere"], **SMALL | {"epochs": 1.0})
+    assert sorted(from_list.fit(sentences).vectors.words) == ["sea1", "sea2", "sky1"]
     questions = tmp_path / "questions.txt"
     questions.write_text(": topics\nSea1 SEA2 sky3 sky4\n: more\nsea1 sea5 sky3 sky7\n")
-    asked = Word2Vec(vocabulary=str(questions), **SMALL | {"epochs": 1.0})
-    words = asked.fit(sentences).vectors.words
+    from_questions = Word2Vec(vocabulary=str(questions), **SMALL | {"epochs": 1.0})
+    words = from_questions.fit(sentences).vectors.words
     assert sorted(words) == ["sea1", "sea2", "sea5", "sky3", "sky4", "sky7"]
 
 
@@ -431,8 +440,8 @@ def test_a_wrong_vocabulary_is_refused_when_it_is_set(given, said):
 
 @pytest.mark.parametrize("given", [3, "3, 6", [3, "x"]])
 def test_subwords_that_are_no_list_of_whole_numbers_are_refused_when_they_are_set(given):
-    said = "subwords must be two lengths of n-grams; got .*; name the shortest and the longest"
-    with pytest.raises(UsageError, match=said):
+    message = "subwords must be two lengths of n-grams; got .*; name the shortest and the longest"
+    with pytest.raises(UsageError, match=message):
         Word2Vec(subwords=given)
 
 

@@ -18,7 +18,7 @@ LINES = [f"the sea is {word}" for word in ("blue", "green", "grey")] * 40
 PAGE = "<page><title>P</title><ns>0</ns><id>1</id><revision><text>{}.</text></revision></page>\n"
 
 
-def stored(address, content):
+def write_file(address, content):
     system, path = filesystem(address)
     system.makedirs(path.rpartition("/")[0], exist_ok=True)
     system.pipe_file(path, content)
@@ -26,8 +26,8 @@ def stored(address, content):
 
 def test_plain_and_compressed_text_in_folders_is_read_line_by_line(spark, hdfs):
     folder = f"{hdfs[0]}/texts"
-    stored(f"{folder}/a.txt", "\n".join(LINES[:50]).encode())
-    stored(f"{folder}/more/b.txt.gz", gzip.compress("\n".join(LINES[50:]).encode()))
+    write_file(f"{folder}/a.txt", "\n".join(LINES[:50]).encode())
+    write_file(f"{folder}/more/b.txt.gz", gzip.compress("\n".join(LINES[50:]).encode()))
     model = Word2Vec(**WORDS).fit(folder)
     counts = dict(zip(model.vectors.words, model.vectors.counts.tolist(), strict=True))
     assert counts == {"the": 120, "sea": 120, "is": 120, "blue": 40, "green": 40, "grey": 40}
@@ -37,7 +37,7 @@ def test_a_dump_is_read_in_parts(spark, hdfs):
     pytest.importorskip("mwparserfromhell", reason="photinus[wikipedia] is not installed")
     pages = "".join(PAGE.format(line) for line in LINES)
     dump = f"<mediawiki>\n{pages}</mediawiki>\n".encode()
-    stored(f"{hdfs[0]}/dump.xml.bz2", bz2.compress(dump))
+    write_file(f"{hdfs[0]}/dump.xml.bz2", bz2.compress(dump))
     counts = Word2Vec(**WORDS).fit(f"{hdfs[0]}/dump.xml.bz2").vectors.counts
     assert sorted(counts.tolist()) == [40, 40, 40, 120, 120, 120]
 
@@ -50,6 +50,6 @@ def test_a_missing_folder_is_one_sentence(spark, hdfs):
 def test_a_model_is_saved_there_and_loaded(spark, hdfs):
     model = Word2Vec(**WORDS).fit(spark.sparkContext.parallelize(LINES, 2))
     model.write().save(f"{hdfs[0]}/model")
-    again = Word2VecModel.load(f"{hdfs[0]}/model").vectors
-    assert list(again.words) == list(model.vectors.words)
-    np.testing.assert_array_equal(again.vectors, model.vectors.vectors)
+    loaded = Word2VecModel.load(f"{hdfs[0]}/model").vectors
+    assert list(loaded.words) == list(model.vectors.words)
+    np.testing.assert_array_equal(loaded.vectors, model.vectors.vectors)
