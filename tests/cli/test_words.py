@@ -52,8 +52,8 @@ def test_words_are_drawn_as_a_map(call, vectors, tmp_path):
     words = ("words", str(tmp_path), "king", "queen", "man", "woman", "--map")
     code, out, _ = call(*words, str(picture))
     assert (code, out.split()) == (0, ["map", str(picture)])
-    drawn = picture.read_text()
-    assert all(f">{word}</text>" in drawn for word in ("king", "queen", "man", "woman"))
+    svg = picture.read_text()
+    assert all(f">{word}</text>" in svg for word in ("king", "queen", "man", "woman"))
     code, _, err = call(*words, str(tmp_path / "none" / "map.svg"))
     assert (code, "map.svg cannot be written; got No such file" in err) == (2, True)
 
