@@ -58,13 +58,13 @@ def words_in_round(words: int, workers: int) -> int:
 
 
 def words_in_sharded_round(max_words: int, counts: Vector, negatives: int, row_bytes: int) -> int:
-    """Returns how many words a worker should read between two rounds, with tables among workers.
+    """Returns how many words a worker should read between two rounds of sharded tables.
 
-    A worker holds the rows that a round reads some ten times: as they came, as they are now, in
-    messages. So the round is shortened until they take 256 MB at most, and further to 64 MB as far
-    as a word then costs no more than a quarter more bytes of messages. In a text that uses most
-    rows once, short rounds send no more than long ones; where many words are frequent, their rows
-    come and go in each round.
+    A worker holds some ten copies of the rows that a round reads: as they came, as they are now, in
+    messages. So the round is shortened until these rows take 256 MB at most. It is shortened
+    further, to 64 MB, as long as the messages for a word grow by a quarter at most. In a text that
+    uses most rows once, short rounds send no more than long ones; where many words are frequent,
+    their rows come and go in each round.
 
     Args:
         max_words: as many as with whole tables, at most.
@@ -95,14 +95,14 @@ def words_in_sharded_round(max_words: int, counts: Vector, negatives: int, row_b
 def rows_read(words: float, uses: Vector, group_sizes: Vector, negatives: int) -> float:
     """Returns how many rows of both tables so many words of text read, by expectation.
 
-    Inputs: Σ 1 − exp(−n pᵥ). Outputs: Σ 1 − exp(−n (pᵥ + N qᵥ)), where word v is the share pᵥ of
-    the text, and qᵥ, as pᵥ to the power of ¾, of all negatives.
+    Inputs: Σ 1 − exp(−n pᵥ). Outputs: Σ 1 − exp(−n (pᵥ + N qᵥ)). Word v makes up the share pᵥ of
+    the text, and the share qᵥ of all negatives, in proportion to pᵥ to the power of ¾.
 
     Args:
         words: n.
         uses: how often words occur [c].
         group_sizes: how many words occur so often [c].
-        negatives: N, for each word; 0: hierarchical softmax, whose outputs are counted from above.
+        negatives: N, for each word; 0: hierarchical softmax, whose outputs get an upper bound.
 
     Example:
         >>> round(rows_read(1000, np.ones(1), np.full(1, 10**6), 5))  # 1,000 inputs, 6,000 outputs

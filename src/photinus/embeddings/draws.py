@@ -174,13 +174,13 @@ def fill_alias_table(
         accept: the probability of a column's own number [V]: the result.
         alias: the other one [V]: likewise.
     """
-    lows, highs = len(small), len(large)
-    while lows and highs:
-        low, high = small[lows - 1], large[highs - 1]
+    small_size, large_size = len(small), len(large)
+    while small_size and large_size:
+        low, high = small[small_size - 1], large[large_size - 1]
         accept[low], alias[low] = rest[low], high
         rest[high] -= 1.0 - rest[low]
         if rest[high] < 1.0:
-            small[lows - 1] = high
-            highs -= 1
+            small[small_size - 1] = high
+            large_size -= 1
         else:
-            lows -= 1
+            small_size -= 1

@@ -49,7 +49,9 @@ def sorted_graph(
 def _directed_edges(edges: Vector, *, is_directed: bool) -> Iterator[tuple[Vector, Vector, Vector]]:
     """Yields sources, targets and weights [n] of some edges at a time, in each direction."""
     for start in range(0, len(edges), _BLOCK):
-        sources, targets, weights = (edges[start : start + _BLOCK][n] for n in _EDGE.names or ())
+        sources, targets, weights = (
+            edges[start : start + _BLOCK][name] for name in _EDGE.names or ()
+        )
         yield sources, targets, weights
         if not is_directed:
             is_not_loop = sources != targets

@@ -94,7 +94,7 @@ def draw(texts: Any, chances: Any, rule: Any, states: Any, out: Any) -> tuple[in
 
     Args:
         texts: numbers of words [B, T], below 0 between sentences.
-        chances: as of the vocabulary.
+        chances: the vocabulary's tables of draws.
         rule: window, negatives, CBOW or skip-gram.
         states: of the generator, for each row of text [B].
         out: a `DrawnCentres`, which is filled in if it has room.

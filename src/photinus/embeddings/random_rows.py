@@ -76,6 +76,7 @@ def _advance(s1: Any, s0: Any, a1: Any, a0: Any, c1: Any, c0: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _draw(rows: Any, constants: Any) -> None:
+    # high and low halves: the state before a row, a step's constants, and those of a jump
     b1, b0 = constants[0]
     a1, a0 = constants[1]
     c1, c0 = constants[2]

@@ -58,7 +58,7 @@ def centres(
 
     Args:
         text: numbers of words [T], below 0 between sentences.
-        chances: as of the vocabulary.
+        chances: the vocabulary's tables of draws.
         rule: window and negatives.
         state: of the generator.
     """
@@ -113,7 +113,7 @@ def mark(
 
     Args:
         texts: numbers of words [B, T], below 0 between sentences.
-        chances: as of the vocabulary.
+        chances: the vocabulary's tables of draws.
         rule: window and negatives.
         states: of the generator, for each row of text [B].
         inputs: truth values [V], set True where a row is read.
@@ -140,7 +140,7 @@ def descend(
     Args:
         text: numbers of words [T], below 0 between sentences.
         tables: what is trained.
-        chances: as of the vocabulary.
+        chances: the vocabulary's tables of draws.
         rule: window, negatives, CBOW or skip-gram.
         rate: the learning rate.
         state: of the generator.

@@ -67,7 +67,7 @@ class _VectorBuilder:
         return self._builder.fmul(a, b, flags=_FAST_MATH)
 
     def multiply_add(self, a: Any, b: Any, addend: Any) -> Any:
-        """Returns a·b + to."""
+        """Returns a·b + addend."""
         return self._builder.fadd(self.multiply(a, b), addend, flags=_FAST_MATH)
 
     def load(self, pointer: Any, count: int) -> Any:
@@ -134,7 +134,7 @@ class _VectorBuilder:
         return builder.select(is_alive, self.multiply(error, rate), zero)
 
     def loop(self, dims: int, body: Callable[[Any, int], None]) -> None:
-        """Writes a loop over a row: body(at, count) for each vector, and for the rest."""
+        """Writes a loop over a row: body(offset, count) for each vector, and for the rest."""
         rest = dims % self._lanes
         ends = _INT64(0), _INT64(dims - rest), _INT64(self._lanes)
         with cgutils.for_range_slice(self._builder, *ends) as (offset, _):

@@ -62,16 +62,18 @@ class Ngrams:
         hashes, length, offset = np.full(len(begins), _BASIS), np.zeros(len(begins), np.int64), 0
         complete: list[tuple[Vector, Vector]] = []
         while len(begins):
-            at = begins + offset
+            current = begins + offset  # the last byte of each n-gram so far
             hashes, length, offset = (
-                (hashes ^ signed[at]) * _PRIME,
-                length + is_first[at],
+                (hashes ^ signed[current]) * _PRIME,
+                length + is_first[current],
                 offset + 1,
             )
-            is_edge = (length == 1) & ((begins == starts[begins]) | (at + 1 == ends[begins]))
-            is_whole = is_first[at + 1] & (length >= self.shortest) & ~is_edge
+            is_edge = (length == 1) & ((begins == starts[begins]) | (current + 1 == ends[begins]))
+            is_whole = is_first[current + 1] & (length >= self.shortest) & ~is_edge
             complete.append((begins[is_whole], hashes[is_whole]))
-            is_continued = (at + 1 < ends[begins]) & ((length < self.longest) | ~is_first[at + 1])
+            is_continued = (current + 1 < ends[begins]) & (
+                (length < self.longest) | ~is_first[current + 1]
+            )
             begins, hashes, length = (
                 begins[is_continued],
                 hashes[is_continued],

@@ -73,7 +73,7 @@ class _TableRows(NamedTuple):
     gains: Tensor
     """By what the steps of each are multiplied [r, 1]."""
     numbers: Tensor
-    """Which of them are asked for, in the shape of the question."""
+    """Which of these rows each entry of the request is, in the request's shape."""
 
     @staticmethod
     def of(table: Vector, gains: Vector, requested: Vector, device: torch.device) -> _TableRows:
@@ -109,7 +109,7 @@ class TorchSteps:
         Args:
             texts: numbers of words [B, T], below 0 between sentences.
             tables: what is trained, in the host's memory.
-            chances: as of the vocabulary.
+            chances: the vocabulary's tables of draws.
             rule: window, negatives, CBOW or skip-gram.
             rate: the learning rate.
             states: of the generator, for each row of text [B].
@@ -151,9 +151,9 @@ class TorchSteps:
 def _gather_inputs(
     centres: DrawnCentres, inputs: _TableRows, first: int, last: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns inputs [N, D] of some centres, the centre of each [N], and of members the input [M].
+    """Returns the inputs [N, D] of some centres, and the centre of each input [N].
 
-    The last are the members' own rows [M].
+    Then come the input of each member [M], and the members' rows [M].
     """
     device = inputs.vectors.device
     start, stop = centres.input_ends[first], centres.input_ends[last]

@@ -37,12 +37,12 @@ class Section:
 
     @property
     def share(self) -> float:
-        """Of the covered ones."""
+        """Of the covered questions, how many were answered right."""
         return self.right / self.covered if self.covered else 0.0
 
     def __str__(self) -> str:
-        of = f"{self.right} of {self.covered} covered of {self.questions}"
-        return f"{self.name}: {100 * self.share:.1f} % right, {of}"
+        coverage = f"{self.right} of {self.covered} covered of {self.questions}"
+        return f"{self.name}: {100 * self.share:.1f} % right, {coverage}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,8 @@ class Analogies:
     def total(self) -> Section:
         """All sections together."""
         sums = [
-            sum(getattr(s, n) for s in self.sections) for n in ("right", "covered", "questions")
+            sum(getattr(section, name) for section in self.sections)
+            for name in ("right", "covered", "questions")
         ]
         return Section("all", *sums)
 
@@ -84,9 +85,9 @@ class Similarity:
     """Only so many of the most frequent words were known."""
 
     def __str__(self) -> str:
-        of = f"{self.covered} covered of {self.pairs} pairs"
-        cut = f"cut-off: the {self.cutoff} most frequent words"
-        return f"Spearman {self.spearman:.3f} on {of}; {cut}"
+        coverage = f"{self.covered} covered of {self.pairs} pairs"
+        cutoff = f"cut-off: the {self.cutoff} most frequent words"
+        return f"Spearman {self.spearman:.3f} on {coverage}; {cutoff}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +131,7 @@ class WordVectors:
 
     @cached_property
     def lengths(self) -> Vector:
-        """Of each vector [V]."""
+        """The length of each vector [V]."""
         lengths = np.empty(len(self), np.float32)
         for rows in self._blocks():
             lengths[rows] = np.linalg.norm(self.vectors[rows], axis=1)
@@ -333,14 +334,14 @@ class WordVectors:
                 have one rating or one cosine, or `cutoff` is below 1.
         """
         _check_positive("cutoff", cutoff)
-        rated = _read_pairs(pairs)
+        rated_pairs = _read_pairs(pairs)
         ranked_words = list(enumerate(self.words[:cutoff]))
         known = {word.lower(): row for row, word in reversed(ranked_words)}
-        covered = [(known[a], known[b], x) for a, b, x in rated if a in known and b in known]
+        covered = [(known[a], known[b], x) for a, b, x in rated_pairs if a in known and b in known]
         limit = min(cutoff, len(self))
         if len(covered) < 2:
             wrong = "at least two pairs must have vectors"
-            got = f"{len(covered)} of {len(rated)}, cut-off {limit}"
+            got = f"{len(covered)} of {len(rated_pairs)}, cut-off {limit}"
             raise UsageError(wrong, got=got, do="train on more text, or name another file")
         a, b = (np.array([pair[column] for pair in covered]) for column in (0, 1))
         cosines = (self._unit(a) * self._unit(b)).sum(axis=1)
@@ -354,7 +355,7 @@ class WordVectors:
         return Similarity(
             float(np.corrcoef(np.stack(ranks))[0, 1]),
             len(covered),
-            len(rated),
+            len(rated_pairs),
             limit,
         )
 
@@ -394,10 +395,12 @@ class WordVectors:
         if target.suffix not in (".txt", ".bin"):
             do = "name .txt, .bin or .safetensors"
             raise UsageError("vectors have no format of this ending", got=target.name, do=do)
-        wrong = next((word for word in self.words if not word or len(word.split()) != 1), None)
-        if wrong is not None:
+        wrong_word = next((word for word in self.words if not word or len(word.split()) != 1), None)
+        if wrong_word is not None:
             do = "save as .safetensors"
-            raise UsageError("word2vec's files hold no word with a space", got=repr(wrong), do=do)
+            raise UsageError(
+                "word2vec's files hold no word with a space", got=repr(wrong_word), do=do
+            )
         rows = np.ascontiguousarray(self.vectors, "<f4")
         with target.open("wb") as file:
             file.write(f"{len(self)} {rows.shape[1]}\n".encode())
@@ -488,10 +491,10 @@ def _parse_text(data: str) -> WordVectors:
     if len(lines) != count:
         raise DataError("the file of vectors is cut", got=f"{len(lines)} of {count} lines")
     rows = [line.removesuffix(" ").split(" ") for line in lines]
-    wrong = next((row for row in rows if len(row) != dims + 1), None)
-    if wrong is not None:
-        expected = f"a line of the file is not one word and {dims} numbers"
-        raise DataError(expected, got=" ".join(wrong)[:80], do="look at that line")
+    wrong_row = next((row for row in rows if len(row) != dims + 1), None)
+    if wrong_row is not None:
+        wrong = f"a line of the file is not one word and {dims} numbers"
+        raise DataError(wrong, got=" ".join(wrong_row)[:80], do="look at that line")
     vectors = np.array([row[1:] for row in rows], np.float32).reshape(count, dims)
     return WordVectors([row[0] for row in rows], _finite(vectors))
 

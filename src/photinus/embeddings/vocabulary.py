@@ -188,9 +188,11 @@ def gains(
 
 def _gains_of(steps: Vector, pull: float, workers: int) -> Vector:
     """Returns the gains of rows that take so many steps between two rounds."""
-    gains = np.empty(len(steps), np.float32)
+    row_gains = np.empty(len(steps), np.float32)
     for start in range(0, len(steps), _BLOCK):
         block = steps[start : start + _BLOCK]
         one_worker = -np.expm1(-pull * _CONTEXTS * block)
-        gains[start : start + _BLOCK] = -np.expm1(-pull * _CONTEXTS * workers * block) / one_worker
-    return gains
+        row_gains[start : start + _BLOCK] = (
+            -np.expm1(-pull * _CONTEXTS * workers * block) / one_worker
+        )
+    return row_gains

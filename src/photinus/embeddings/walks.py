@@ -11,7 +11,8 @@ from photinus.core.parameters import Vector
 END = -1
 """Follows the last node of a walk that met no way on."""
 _LEAST_DRAWS = 64
-"""Where 1/p and 1/q are far apart, a node may have hardly any neighbour that would be kept."""
+"""After so many draws in vain a step may be drawn among all neighbours: where 1/p and 1/q are far
+apart, hardly any draw may be kept."""
 _EDGES_A_DRAW = 64
 """So many neighbours can be looked at in the time of one draw, roughly."""
 
@@ -69,8 +70,9 @@ def walks(graph: Graph, first: Vector, length: int, bias: Bias, rng: np.random.G
 
     A step from v, after one from t, leads to x with a probability in proportion to w(v, x) · a,
     where a is 1/p for x = t, 1 where an edge leads from t to x, and 1/q else. x is drawn by its
-    weight and kept with probability a / max(1, 1/p, 1/q), until one is kept. Where 64 were not, and
-    as many as a 64th of the neighbours of v, x is drawn among all of these by the products.
+    weight and kept with probability a / max(1, 1/p, 1/q), until one is kept. After 64 draws in
+    vain, and at least a 64th as many as v has neighbours, x is drawn among all neighbours of v by
+    the products.
 
     Args:
         graph: where they walk.
@@ -130,8 +132,8 @@ def _draw_biased(
         pending = pending[~is_accepted]
         if draws >= _LEAST_DRAWS:
             is_short = degrees[pending] <= _EDGES_A_DRAW * draws
-            for place in pending[is_short]:
-                neighbours[place] = _draw_among_all(graph, nodes[place], previous[place], bias, rng)
+            for index in pending[is_short]:
+                neighbours[index] = _draw_among_all(graph, nodes[index], previous[index], bias, rng)
             pending = pending[~is_short]
     return neighbours
 
@@ -153,5 +155,5 @@ def _draw_among_all(
     factors = _factors(graph, np.full(len(candidates), origin), candidates, bias)
     weights = np.diff(graph.sums[edges.start : edges.stop + 1]) if len(graph.sums) else 1.0
     sums = np.cumsum(factors / factors.max() * weights)
-    place = np.searchsorted(sums, rng.random() * sums[-1], side="right")
-    return int(candidates[min(place, len(candidates) - 1)])
+    position = np.searchsorted(sums, rng.random() * sums[-1], side="right")
+    return int(candidates[min(position, len(candidates) - 1)])

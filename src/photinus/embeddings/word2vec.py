@@ -113,7 +113,7 @@ class Word2VecStage(Stage):
         return model
 
     def blank(self, history: tuple[Vector, ...], seed: int) -> WordTables:  # noqa: ARG002
-        """All 0, in memory of which only the rows that are used are there."""
+        """All zeros; a row takes memory only when it is used."""
         pages = Pages((self.input_rows + self.words) * self.dims, "float32")
         return WordTables(self, pages.vector, pages)
 

@@ -63,7 +63,7 @@ class MappedWords(Sequence[str]):
     @cached_property
     def rows(self) -> Mapping[str, int]:
         """Word -> its row."""
-        return _Rows(self)
+        return _RowsByWord(self)
 
     @cached_property
     def order(self) -> Vector:
@@ -84,7 +84,7 @@ class MappedWords(Sequence[str]):
         return MappedWords, (np.asarray(self.letters), np.asarray(self.ends))
 
 
-class _Rows(Mapping[str, int]):
+class _RowsByWord(Mapping[str, int]):
     """Finds words in their order by the alphabet, by bisection."""
 
     def __init__(self, words: MappedWords) -> None:
@@ -134,7 +134,7 @@ def collect_vocabulary(
         pending.append((words, counts))
         total += len(words)
         if total > max_in_memory:
-            files = files or _Files()
+            files = files or _VocabularyFiles()
             for batch in pending:
                 files.write(*batch)
             pending.clear()
@@ -144,7 +144,7 @@ def collect_vocabulary(
     return texts, np.concatenate([np.zeros(0, np.int64), *(counts for _, counts in pending)])
 
 
-class _Files:
+class _VocabularyFiles:
     """Holds letters, ends and counts in files of the temporary folder."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def build_graph(
     edges: DataFrame, names_in_memory: int, *, is_directed: bool
 ) -> tuple[Sequence[str], Graph]:
-    """Returns the nodes' names, that of most edges first, and the graph, whose edges lie in files.
+    """Returns the nodes' names, those of most edges first, and the graph; its edges lie in files.
 
     Args:
         edges: texts `src` and `dst`, and a number `weight`.

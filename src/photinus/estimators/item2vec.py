@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _WHOLE_BASKET = 1 << 30
-"""Each centre draws its window from 1 to this: no basket is longer, but once in a million draws."""
+"""Each centre draws its window from 1 to this. In a basket of 1,000 items one draw in a million is
+too small to reach all of them."""
 
 
 def _to_window(size: int) -> int:
@@ -109,7 +110,7 @@ class Item2Vec(VectorEstimator):
 
 
 def _shuffled_items(items: Column, seed: int) -> Column:
-    """Returns a basket's items, each once, in an order by chance that its content decides.
+    """Returns a basket's items, each once, in a random order that follows from content and seed.
 
     A task that Spark runs again must give the same rows, so nothing is drawn.
     """

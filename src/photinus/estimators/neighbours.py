@@ -70,7 +70,7 @@ def neighbours_udf(
 
     Args:
         load: gives the vectors in a task.
-        count: how many; a word is none of itself.
+        count: how many; a word is not its own neighbour.
         is_vector: the column holds vectors, not words.
     """
 

@@ -206,14 +206,14 @@ def counted(
         DataError: fewer than two words are left, or too many lines are not UTF-8.
     """
     spark = sentences.sparkSession
-    words = sentences.select(F.explode(_WORDS_COLUMN).alias("word")).groupBy("word").count()
+    word_counts = sentences.select(F.explode(_WORDS_COLUMN).alias("word")).groupBy("word").count()
     if allowed_words:
         allowed_rows = spark.createDataFrame(
             [(word,) for word in (*allowed_words, _DAMAGED_LINE)], "word string"
         )
-        words = words.join(F.broadcast(allowed_rows), "word", "left_semi")
+        word_counts = word_counts.join(F.broadcast(allowed_rows), "word", "left_semi")
     is_damaged = F.col("word") == _DAMAGED_LINE
-    frequent = words.where((F.col("count") >= min_count) | is_damaged)
+    frequent = word_counts.where((F.col("count") >= min_count) | is_damaged)
     sorted_words = frequent.orderBy(F.desc(is_damaged), F.desc("count"), "word")
     damaged = list[int]()
     limited = sorted_words.limit(max_words + 1) if max_words else sorted_words
@@ -221,7 +221,7 @@ def counted(
     vocabulary, counts = run_query(spark, lambda: collect_vocabulary(batches, words_in_memory))
     _check_damaged_lines(sum(damaged), int(counts.sum()))
     if len(vocabulary) < 2:
-        totals = words.where(~is_damaged).agg(F.count("*"), F.max("count"))
+        totals = word_counts.where(~is_damaged).agg(F.count("*"), F.max("count"))
         row: Any = run_query(spark, totals.first)
         got = f"{row[0]} different words, the most frequent {row[1] or 0} times"
         do = "set minCount lower, or look at inputCol" + (
@@ -229,7 +229,7 @@ def counted(
         )
         raise DataError(f"fewer than two words occur {min_count} times", got=got, do=do)
     is_large = isinstance(vocabulary, MappedWords)
-    rows = number_words(words.where(~is_damaged), counts) if is_large else None
+    rows = number_words(word_counts.where(~is_damaged), counts) if is_large else None
     return Vocabulary(vocabulary, counts, rows)
 
 
@@ -315,10 +315,10 @@ def _encode(
 
 
 def merge_batches(batches: Iterable[pa.RecordBatch], known_count: int) -> Iterator[pa.RecordBatch]:
-    """Yields batches whose values are to be looked up among so many known ones.
+    """Yields larger batches, whose values are to be looked up among so many known ones.
 
-    For each of them Arrow makes a hash table of what is known, so they have as many values in their
-    first column, or a million.
+    For each batch Arrow makes a hash table of the known ones. So all but the last batch have at
+    least as many values in their first column as are known, or a million.
     """
     pending, values, min_values = list[pa.RecordBatch](), 0, min(known_count, _LOOKUP_VALUES)
     for batch in batches:

@@ -144,7 +144,7 @@ class VectorsModel(KeywordParams, Model, HasInputCol, HasOutputCol, MLWritable, 
         return frame
 
     def findSynonyms(self, word: str | int | Vector, num: int) -> DataFrame:
-        """Returns the words nearest to a word or a vector [D], as MLlib's does.
+        """Returns the words nearest to a word or a vector [D], as MLlib's `findSynonyms` does.
 
         Args:
             word: a word, the id of an item or a node, or a vector.
@@ -169,15 +169,15 @@ class VectorsModel(KeywordParams, Model, HasInputCol, HasOutputCol, MLWritable, 
         outputCol: str = "synonyms",
         exact: bool = False,
     ) -> DataFrame:
-        """Returns rows with the nearest words of each, in the tasks: an array of structs.
+        """Returns the rows with a new column of each row's nearest words, an array of structs.
 
-        A struct holds the word and its `similarity`. Where the word of a row has no vector, or the
-        vector is all zeros, the array is null. Neighbours are approximate: a few of them may be
-        missed.
+        The tasks find them. A struct holds the word and its `similarity`. Where the word of a row
+        has no vector, or the vector is all zeros, the array is null. Neighbours are approximate: a
+        few of them may be missed.
 
         Args:
             dataset: rows with a column of words, of ids, or of vectors.
-            num: how many neighbours; a word is none of itself.
+            num: how many neighbours; a word is not its own neighbour.
             column: its name; "" for what has a vector: word, item or node.
             outputCol: the new column.
             exact: compares with all vectors, which is slower where there are many, and needs no
@@ -475,7 +475,7 @@ class _VectorsReader(ParamsReader[Any]):
         table = table.assign(words=words)
         if "position" in table:
             table = table.sort_values("position")
-        else:  # a model of before
+        else:  # a model of an older release
             table = table.sort_values(["count", "words"], ascending=[False, True])
         vectors = np.stack([np.asarray(row, np.float32) for row in table["vector"]])
         subwords = None

@@ -270,7 +270,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         """Returns the words that may have vectors; none: all.
 
         Raises:
-            UsageError: a list of none was set.
+            UsageError: an empty list was set.
         """
         return ()
 
@@ -287,7 +287,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         """How many words the driver holds in memory.
 
         Raises:
-            UsageError: they are fewer than none.
+            UsageError: the number is below 0.
         """
         words: int = self.getOrDefault("wordsInMemory")
         if words < 0:
@@ -354,7 +354,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
 
 
 def _round_words(job: Job, tokens: int) -> float:
-    """Returns how many words a worker reads between two rounds; 0 where only a clock tells.
+    """Returns how many words a worker reads between two rounds; 0 where only a clock decides.
 
     Args:
         job: how the workers agree; its stage need not know it yet.
