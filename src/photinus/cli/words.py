@@ -48,7 +48,7 @@ def words(  # noqa: PLR0913
     """
     from photinus.embeddings.vectors import WordVectors
 
-    vectors = WordVectors.load(_file(Path(model)))
+    vectors = WordVectors.load(_vectors_file(Path(model)))
     if not (asked or analogies or pairs or picture):
         raise UsageError("nothing is asked", do=f"photinus words {model} king - man + woman")
     if cutoff is not None and not (analogies or pairs):
@@ -79,7 +79,7 @@ def _draw(vectors: WordVectors, terms: tuple[str, ...], picture: Path) -> None:
     click.echo(f"   map  {picture}")
 
 
-def _file(path: Path) -> Path:
+def _vectors_file(path: Path) -> Path:
     if not path.is_dir():
         return path
     for name in ("words.bin", "words.txt", "words.safetensors"):

@@ -158,7 +158,7 @@ def pages(part: DumpPart) -> Iterator[bytes | None]:
             buffer, own_bytes = buffer + chunk, own_bytes + len(chunk) * is_own
             whole_pages, buffer, own_bytes = _split_pages(buffer, own_bytes)
             yield from whole_pages
-    # a shorter piece does not show it
+    # fewer bytes than the end tag has do not show whether the dump is whole
     is_cut = _END_TAG not in tail and (len(tail) == _TAIL_BYTES or not part.start)
     if buffer.startswith(_OPEN_TAG) or is_cut:
         got = f"no {_END_TAG.decode()} at its end"

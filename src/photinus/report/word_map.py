@@ -34,16 +34,16 @@ def word_map(words: Sequence[str], points: Vector) -> str:
         x, y = map(float, pixels[n])
         left, width = x + 6.0, _LETTER * len(words[n])
         left = left if left + width < _SIDE else x - 6.0 - width
-        line = y + 4.0
+        baseline = y + 4.0
         while any(
-            abs(line - other_line) < _LINE and left < end and start < left + width
-            for start, end, other_line in label_boxes
+            abs(baseline - other_baseline) < _LINE and left < end and start < left + width
+            for start, end, other_baseline in label_boxes
         ):
-            line += 1.0  # below the label that lies there
-        label_boxes.append((left, left + width, line))
+            baseline += 1.0  # below the label that lies there
+        label_boxes.append((left, left + width, baseline))
         elements.append(str(tag("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=3)))
-        elements.append(str(tag("text", words[n], x=f"{left:.1f}", y=f"{line:.1f}")))
-    height = max(_SIDE, *(line + _LINE for _, _, line in label_boxes))
+        elements.append(str(tag("text", words[n], x=f"{left:.1f}", y=f"{baseline:.1f}")))
+    height = max(_SIDE, *(baseline + _LINE for _, _, baseline in label_boxes))
     background = tag("rect", width=_SIDE, height=height, fill="#ffffff")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_SIDE:.0f} {height:.0f}" '
