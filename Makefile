@@ -17,6 +17,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # These have processes of their own: a file's tests run one after another, clusters one at a time.
 APART := spark or processes or fault or browser or slow
 BESIDE := -n 2 --dist loadfile
+# To collect all tests takes longer than to run those that are held to AVX2.
+APART_FILES = $(shell grep -rlE 'mark\.(spark|processes|fault|browser|slow)' tests --include='test_*.py' | sort)
+AVX2_FILES = $(shell grep -rl 'mark\.numerics' tests --include='test_*.py' | sort)
 # A process that has no tests left takes some of the other's.
 QUICK := -n 2 --dist worksteal
 
@@ -33,15 +36,15 @@ demo: setup
 
 test: setup-dev
 	$(BIN)/python -m pytest -q $(QUICK) -m "not ($(APART))"
-	$(BIN)/python -m pytest -q $(BESIDE) -m "($(APART)) and not slow"
+	$(BIN)/python -m pytest -q $(BESIDE) -m "($(APART)) and not slow" $(APART_FILES)
 	@$(MAKE) --no-print-directory test-avx2
 
 test-avx2: setup-dev
-	$(AVX2) $(BIN)/python -m pytest -q $(QUICK) -m "numerics and not slow"
+	$(AVX2) $(BIN)/python -m pytest -q $(QUICK) -m "numerics and not slow" $(AVX2_FILES)
 
 test-all: setup-dev
 	$(BIN)/python -m pytest -q -rs $(QUICK) --durations=30 -m "not ($(APART))"
-	$(BIN)/python -m pytest -q -rs $(BESIDE) --durations=30 -m "$(APART)"
+	$(BIN)/python -m pytest -q -rs $(BESIDE) --durations=30 -m "$(APART)" $(APART_FILES)
 	@$(MAKE) --no-print-directory test-avx2
 
 lint: setup-dev

@@ -46,6 +46,7 @@ CLUSTERS = (
 )
 
 
+FILES_ARE_FOUND_BY = "spark", "processes", "fault", "browser", "slow", "numerics"
 PYSPARK_IS_FORGIVEN = pytest.mark.filterwarnings(
     "ignore::ResourceWarning",  # it leaves sockets to the garbage collector
     "ignore::FutureWarning",  # it uses what pandas and pyarrow are about to change
@@ -95,9 +96,14 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(items):
+    sources = {path: path.read_text() for path in {item.path for item in items}}
     for item in items:
         if item.get_closest_marker("spark"):
             item.add_marker(PYSPARK_IS_FORGIVEN)
+        for name in FILES_ARE_FOUND_BY:
+            if item.get_closest_marker(name) and f"mark.{name}" not in sources[item.path]:
+                wrong = f"the Makefile finds files by their marks, and none has mark.{name}"
+                raise pytest.UsageError(f"{wrong}; got {item.nodeid}; mark it in its own file")
 
 
 @pytest.hookimpl(tryfirst=True)
