@@ -108,19 +108,30 @@ def trained_vector(outcome):
     return outcome.trained.model().parameters.trained
 
 
-@pytest.mark.parametrize("workers", [1, 3, 7])
-def test_with_nothing_else_set_many_workers_learn_as_one_process_does(workers, tmp_path):
-    outcome = run(tmp_path, workers, strategy=recipes.all_reduce())
+@pytest.fixture(scope="module")
+def exact_vector(tmp_path_factory):
+    """Of a run in fp32."""
+    return trained_vector(run_by_gradients(tmp_path_factory.mktemp("exact")))
+
+
+@pytest.fixture(scope="module")
+def normed_vector(tmp_path_factory):
+    """Of a run whose module keeps statistics."""
+    model = replace(BRIEF, module=NORMED)
+    return trained_vector(run_by_gradients(tmp_path_factory.mktemp("normed"), model=model))
+
+
+def test_with_nothing_else_set_many_workers_learn_as_one_process_does(tmp_path):
+    outcome = run(tmp_path, 3, strategy=recipes.all_reduce())
     assert outcome.metrics["error"] < 0.03
 
 
-def test_in_few_bits_it_ends_near_fp32(tmp_path):
-    exact = run_by_gradients(tmp_path / "exact")
+def test_in_few_bits_it_ends_near_fp32(exact_vector, tmp_path):
     start = replace(BRIEF, sharded=DIM + 1).build((), 0).parameters.trained
-    moved = np.linalg.norm(trained_vector(exact) - start)
+    moved = np.linalg.norm(exact_vector - start)
     for codec, most in (("bf16", 0.01), ("int8", 0.02), ("int4", 0.2)):
         outcome = run_by_gradients(tmp_path / codec, parts={"codec": codec})
-        off = np.linalg.norm(trained_vector(exact) - trained_vector(outcome))
+        off = np.linalg.norm(exact_vector - trained_vector(outcome))
         assert 0 < off < most * moved, codec
 
 
@@ -134,13 +145,14 @@ def test_in_few_bits_it_ends_near_fp32(tmp_path):
     ],
     ids=["one", "one after the other", "frozen"],
 )
-def test_a_lost_owners_rows_and_its_optimizer_are_restored_to_the_bit(faults, seconds, tmp_path):
+def test_a_lost_owners_rows_and_its_optimizer_are_restored_to_the_bit(
+    faults, seconds, normed_vector, tmp_path
+):
     model = replace(BRIEF, module=NORMED)
-    first = run_by_gradients(tmp_path / "whole", model=model)
     fields = {"model": model, "faults": faults, "checkpoint_seconds": seconds}
     outcome = run_by_gradients(tmp_path / "run", **fields)
     assert went_back(outcome) == 0
-    np.testing.assert_array_equal(trained_vector(outcome), trained_vector(first))
+    np.testing.assert_array_equal(trained_vector(outcome), normed_vector)
     report = audit(outcome.folder / "ledger.jsonl")
     assert report.is_exact, report.offences
 
@@ -165,12 +177,13 @@ def test_at_whatever_point_of_a_step_an_owner_is_lost_the_bits_are_the_same(tmp_
         np.testing.assert_array_equal(trained_vector(outcome), trained_vector(first))
 
 
-def test_with_two_owners_lost_at_once_it_goes_back_and_ends_with_the_same_bits(tmp_path):
-    first = run_by_gradients(tmp_path / "whole")
+def test_with_two_owners_lost_at_once_it_goes_back_and_ends_with_the_same_bits(
+    exact_vector, tmp_path
+):
     faults = Faults().kill(slot=1, step=40).kill(slot=2, step=40)
     outcome = run_by_gradients(tmp_path / "run", faults=faults, checkpoint_seconds=0.1)
     assert went_back(outcome) == 1
-    np.testing.assert_array_equal(trained_vector(outcome), trained_vector(first))
+    np.testing.assert_array_equal(trained_vector(outcome), exact_vector)
 
 
 @pytest.mark.parametrize(
@@ -199,13 +212,10 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bits(codec, module, last, 
 
 
 @pytest.mark.parametrize("device", ["stand-in", ("stand-in", "cpu", "stand-in:1")])
-def test_on_devices_it_has_the_bits_of_the_processor(device, tmp_path):
+def test_on_devices_it_has_the_bits_of_the_processor(device, normed_vector, tmp_path):
     model = replace(BRIEF, module=NORMED)
-    outcomes = [
-        run_by_gradients(tmp_path / name, model=model, device=device)
-        for name, device in (("cpu", "cpu"), ("apart", device))
-    ]
-    np.testing.assert_array_equal(*map(trained_vector, outcomes))
+    outcome = run_by_gradients(tmp_path, model=model, device=device)
+    np.testing.assert_array_equal(trained_vector(outcome), normed_vector)
 
 
 def test_workers_without_rows_step_those_that_they_own_for_the_others(tmp_path, monkeypatch):
@@ -222,9 +232,9 @@ def test_workers_without_rows_step_those_that_they_own_for_the_others(tmp_path, 
 
 
 @pytest.mark.processes
-def test_processes_end_with_the_bits_of_the_simulator(tmp_path):
-    outcomes = [run_by_gradients(tmp_path / name, engine=name) for name in ("simulate", "local")]
-    np.testing.assert_array_equal(*map(trained_vector, outcomes))
+def test_processes_end_with_the_bits_of_the_simulator(exact_vector, tmp_path):
+    outcome = run_by_gradients(tmp_path, engine="local")
+    np.testing.assert_array_equal(trained_vector(outcome), exact_vector)
 
 
 def test_a_model_of_word_vectors_takes_no_gradients():
