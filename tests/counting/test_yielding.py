@@ -87,7 +87,7 @@ class Watched(Trial):
 @pytest.mark.spark
 @pytest.mark.fault
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seats", [4, 1])
+@pytest.mark.parametrize("seats", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_urgent_run_of_the_same_application_gets_slots_that_all_are_taken(
     spark, seats, tmp_path
 ):

@@ -111,13 +111,13 @@ def paced(bytes_per_second):
 
 @pytest.mark.processes
 def test_workers_whose_grants_take_longer_than_a_lease_keep_it(monkeypatch):
-    """800 kB for each of two workers at 250 kB a second, and a lease of two seconds."""
+    """480 kB for each of two workers at 250 kB a second, and a lease of two seconds."""
     monkeypatch.setattr(driver_session, "TcpListener", paced(250e3))
     events, chance = [], np.random.default_rng(0)
-    stage = LogisticStage(features=20_000, classes=10, epochs=1, batch_size=8)
+    stage = LogisticStage(features=12_000, classes=10, epochs=1, batch_size=8)
     phase = Phase(stage=stage, strategy=averaging(every=Steps(1), codec="bf16"))
     plan = TrainingPlan(phases=(phase,), workers=2, lease_seconds=2.0)
-    data = ArrayData(chance.random((16, 20_000), dtype=np.float32), chance.integers(0, 10, 16))
+    data = ArrayData(chance.random((16, 12_000), dtype=np.float32), chance.integers(0, 10, 16))
     run = bytes(range(16))
     LocalEngine().run(RunSpec(plan=plan, data=data, run=run, emit=events.append))
     of = {kind: [e for e in events if isinstance(e, kind)] for kind in (WorkerLost, WorkerJoined)}

@@ -36,7 +36,7 @@ from photinus.run.job import Source
 
 chance = np.random.default_rng(0)
 data = ArrayData(chance.random((400, 6), dtype=np.float32), chance.integers(0, 3, 400))
-model = LogisticStage(features=6, classes=3, epochs=20.0, batch_size=8)
+model = LogisticStage(features=6, classes=3, epochs=6.0, batch_size=8)
 
 def trained(engine, transport):
     job = ph.Job(

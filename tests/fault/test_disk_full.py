@@ -105,14 +105,20 @@ class Filled:
 
 
 @pytest.mark.usefixtures("patience")
-@pytest.mark.parametrize("left", [LINES_FIT, 0], ids=["for lines there is room", "for nothing"])
+@pytest.mark.parametrize(
+    "left",
+    [
+        pytest.param(LINES_FIT, id="for lines there is room", marks=pytest.mark.slow),
+        pytest.param(0, id="for nothing"),
+    ],
+)
 def test_a_full_disk_costs_checkpoints_for_a_while_and_no_bit(disk, left, tmp_path, monkeypatch):
     """Both ways the run ends whole, with every line of its journal and its ledger."""
     rng = np.random.default_rng(0)
     features = rng.random((ROWS, FEATURES), dtype=np.float32)
     data = ArrayData(features, rng.integers(0, 10, ROWS))
     job = Job(
-        model=LogisticStage(features=FEATURES, classes=10, epochs=50.0, batch_size=8),
+        model=LogisticStage(features=FEATURES, classes=10, epochs=15.0, batch_size=8),
         data=Source(name="given"),
         strategy=averaging(every=Steps(4), codec="fp32"),
         workers=2,

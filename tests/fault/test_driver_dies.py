@@ -181,9 +181,9 @@ def test_ctrl_c_makes_a_last_checkpoint(driver, tiny, tmp_path):
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("quick_java")
-@pytest.mark.parametrize("at", [0, 5])
+@pytest.mark.parametrize("at", [0, pytest.param(5, marks=pytest.mark.slow)])
 def test_ctrl_c_on_spark_ends_as_it_does_elsewhere(driver, at, assert_ended):
-    """At 0 no worker has come: Java is starting."""
+    """At 0 no worker has come: Java is starting. At 5 it is as SIGTERM of test_driver_stops."""
     folder, code, errors = driver(at, signal.SIGINT, engine="spark", checkpoint_seconds=3600.0)
     assert code == 130, errors
     assert "Traceback" not in errors

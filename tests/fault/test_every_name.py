@@ -234,7 +234,7 @@ def wide():
 def test_a_slow_link_is_told_of_with_what_to_do(trained, wide, engine):
     run = trained(engine, Faults().slow_link(slot=1, bytes_per_second=200e3))
     run.rows = wide
-    run.run(model=longer(10.0, features=WIDE))
+    run.run(model=longer(5.0, features=WIDE))
     [warning] = [text for text in run.warnings if "sends for" in text]
     assert re.match(r"worker 1 sends for \d+% of its time; got .* after every 5 steps; ", warning)
     assert "agree less often, as averaging(every=Steps(" in warning
@@ -314,7 +314,14 @@ def test_a_killed_driver_resumes_past_a_flipped_bit_to_the_same_bits(
     assert np.array_equal(outcome.vector, whole.vector)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "simulate",
+        pytest.param("local", marks=pytest.mark.slow),  # so does test_disk_full, always
+        pytest.param("spark", marks=pytest.mark.spark),
+    ],
+)
 def test_a_full_disk_costs_checkpoints_for_a_while_and_no_run(trained, engine, disk):
     seconds = 1.0 if engine != "simulate" else 20.0
     run = trained(engine, Faults().fill_disk(100, seconds=seconds))
