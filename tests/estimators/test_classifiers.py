@@ -32,7 +32,7 @@ pytestmark = pytest.mark.spark
 DIGITS = {
     "hiddenSizes": [64, 64],
     "preTrainEpochs": 2,
-    "fineTuneEpochs": 12,
+    "fineTuneEpochs": 6,
     "preTrainBatchSize": 20,
     "batchSize": 20,
     "learningRate": 0.01,
@@ -54,7 +54,9 @@ LOAD = """
 import sys
 from pyspark.ml import PipelineModel
 from photinus.engine.spark.session import spark_session
-spark = spark_session(1, extra={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"})
+flags = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+plain = {"spark.python.daemon.module": "pyspark.daemon"}  # for one fork it is the quicker one
+spark = spark_session(1, extra=flags | plain)
 model = PipelineModel.load(sys.argv[1])
 df = spark.createDataFrame([(2.0, 0.5), (-2.0, 0.5)], ["a", "b"])
 print([row.prediction for row in model.transform(df).collect()])

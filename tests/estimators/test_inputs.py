@@ -236,7 +236,8 @@ def test_labels_may_be_as_many_as_a_loss_of_ones_own_reads(session):
     rng = np.random.default_rng(0)
     rows = [(row.tolist(), (row * 3).astype(int).tolist()) for row in rng.random((200, 4))]
     frame = session.createDataFrame(rows, "x array<float>, y array<int>")
-    settings = QUICK | {"epochs": 60, "learningRate": 0.2, "featuresCol": "x", "labelCol": "y"}
+    fit = {"batchSize": 20, "epochs": 60, "learningRate": 0.2}
+    settings = QUICK | fit | {"featuresCol": "x", "labelCol": "y"}
     model = TorchEstimator(module=f"{NETS}:Spots", loss=f"{NETS}:by_spot", **settings).fit(frame)
     assert model.evaluate(frame).metrics["loss"] < 0.6, "chance is 1.1"
     assert len(model.transform(frame).first().prediction) == 12
@@ -246,7 +247,8 @@ def test_a_module_of_two_heads_is_trained_by_a_loss_of_both(session):
     rng = np.random.default_rng(0)
     rows = [(x.tolist(), [float(x.sum()), float(x[0] > 0.5)]) for x in rng.random((200, 4))]
     frame = session.createDataFrame(rows, "x array<float>, y array<float>")
-    settings = QUICK | {"epochs": 40, "learningRate": 0.1, "featuresCol": "x", "labelCol": "y"}
+    fit = {"batchSize": 20, "epochs": 40, "learningRate": 0.1}
+    settings = QUICK | fit | {"featuresCol": "x", "labelCol": "y"}
     model = TorchEstimator(module=f"{NETS}:Heads", loss=f"{NETS}:of_heads", **settings).fit(frame)
     assert model.evaluate(frame).metrics["loss"] < 0.6
     row = model.transform(frame).first()

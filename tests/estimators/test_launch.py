@@ -142,17 +142,17 @@ def has_another_model(rows):
 
 @pytest.mark.processes
 @pytest.mark.parametrize(
-    ("function", "kind", "says"),
+    ("function", "workers", "kind", "says"),
     [
-        (fails, RunFailedError, "the disk of this worker is full"),
-        (agrees_with_nobody, UsageError, "call photinus.agree(model) in it"),
-        (agrees_twice, UsageError, "put the models into one torch.nn.ModuleList"),
-        (has_another_model, UsageError, "worker 1 and worker 0 differ in the model"),
+        (fails, 2, RunFailedError, "the disk of this worker is full"),
+        (agrees_with_nobody, 1, UsageError, "call photinus.agree(model) in it"),
+        (agrees_twice, 1, UsageError, "put the models into one torch.nn.ModuleList"),
+        (has_another_model, 2, UsageError, "worker 1 and worker 0 differ in the model"),
     ],
 )
-def test_what_fails_on_a_worker_ends_the_launch_in_its_words(function, kind, says):
+def test_what_fails_on_a_worker_ends_the_launch_in_its_words(function, workers, kind, says):
     with pytest.raises(kind) as failed:
-        launch(function, workers=2, data=ROWS[:5], engine="local")
+        launch(function, workers=workers, data=ROWS[:5], engine="local")
     assert says in str(failed.value)
 
 

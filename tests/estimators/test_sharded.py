@@ -37,7 +37,7 @@ SETTINGS = {
     "module": "nets_of_tables:Scores",
     "inputs": {"user": "user", "item": "item", "price": "price"},
     "numWorkers": 3,
-    "epochs": 8,
+    "epochs": 4,
     "learningRate": 0.01,
 }
 
