@@ -170,6 +170,7 @@ def by_value():
     cloudpickle.unregister_pickle_by_value(module)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_one_worker_on_spark_is_the_plain_lightning_trainer_bit_for_bit(spark, by_value):
     pytest.importorskip("lightning", reason="lightning is not installed")
