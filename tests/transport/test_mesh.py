@@ -146,10 +146,11 @@ def test_a_piece_that_waits_already_is_not_sent_twice(net):
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("version", 4), ("slots", [0, 2]), ("leases", [1, 2]), ("restores", True)]
+    ("name", "value"),
+    [("version", 4), ("slots", [0, 2]), ("leases", [1, 2]), ("restores", True), ("reading", 2)],
 )
-def test_pieces_of_two_meetings_are_not_the_same(name, value):
-    header = {"version": 3, "slots": [0, 1], "leases": [1, 1], "restores": False}
+def test_pieces_of_two_meetings_and_answers_to_two_questions_are_not_the_same(name, value):
+    header = {"version": 3, "slots": [0, 1], "leases": [1, 1], "restores": False, "reading": 1}
     one = Frame("part", header=header)
     assert is_same(one, Frame("part", header=dict(header)))
     assert not is_same(one, Frame("part", header={**header, name: value}))

@@ -224,8 +224,8 @@ def is_same(one: Frame, other: Frame | None) -> bool:
 
 
 def _identity(frame: Frame) -> tuple[object, ...]:
-    """Returns which meeting a piece belongs to, and of a question for a page, which page."""
+    """Returns which meeting a piece belongs to, or which rows or page a question is for."""
     header, start = frame.header, frame.arrays.get("start")
     page = None if start is None else start.tolist()
-    names = ("version", "slots", "leases", "start", "restores", "to")
+    names = ("version", "slots", "leases", "start", "restores", "reading", "to")
     return frame.kind, frame.phase, frame.lease, page, *map(header.get, names)
