@@ -38,19 +38,19 @@ class OwnerSteps(InPlaceOptimizer):
         self.gradient: Vector = self._pages.vector
         """Of the last batch [n], where the rows lie that it read."""
         self._result = Parameters(model.parameters.layout, self.gradient)
-        dense_rows = np.arange(slot, model.first_row(next(iter(model.embeddings))), workers)
-        self._numbers = dense_rows[:, None] * model.row_size + np.arange(model.row_size)
-        """Which numbers of the parameters lie in the own rows of the other layers [d, width]."""
-        self._is_dense = self._numbers < model.dense.size
-        self._is_statistic = self._numbers >= model.statistics_offset
-        layout = _part_of(dense_layout(model.parameters.layout), self._numbers[self._is_dense])
-        self._dense = steps.make_dense(layout) if layout.size() else None
-        self._own = np.zeros(layout.size(), np.float32)
-        """The numbers of the other layers that it steps."""
-        self._before: Mapping[str, Vector] | None = None
-        """The state before a step that is not agreed on yet."""
-        self._after: Mapping[str, Vector] = {}
-        """The state after it."""
+        rows = np.arange(slot, model.first_row(next(iter(model.embeddings))), workers)
+        self._row_count = rows.size
+        """How many of the own rows are of the other layers."""
+        numbers = (rows[:, None] * model.row_size + np.arange(model.row_size)).ravel()
+        ends = np.searchsorted(numbers, (model.dense.size, model.statistics_offset))
+        self._size, self._statistics = (int(end) for end in ends)
+        """How many of their numbers are stepped, and at which running statistics begin."""
+        layout = _part_of(dense_layout(model.parameters.layout), numbers[: self._size])
+        self._dense = steps.make_dense(layout) if self._size else None
+        self._agreed: Mapping[str, Vector] = {}
+        """The state of the optimizer of the other layers after the last step that counts."""
+        self._next: Mapping[str, Vector] | None = None
+        """The state after a step that is not agreed on yet."""
 
     def descend(
         self,
@@ -83,40 +83,36 @@ class OwnerSteps(InPlaceOptimizer):
         Returns:
             The optimizer's state after the step.
         """
-        if self._dense is not None and self._before is not None:
-            self._dense.load(self._before)
-        self._before = {} if self._dense is None else self._dense.state()
-        count = len(self._numbers) if at.size and at[0] < len(self._numbers) else 0
-        if count:
-            self._step_dense(rows[:count], gradients[:count], progress)
+        if self._dense is not None and self._next is not None:
+            self._dense.load(self._agreed)
+        if at.size and at[0] < self._row_count:
+            self._step_dense(
+                rows[: self._row_count].ravel(), gradients[: self._row_count].ravel(), progress
+            )
         numbers = at * self._workers + self._slot  # rows of all parameters [r]
         for name, table in self._model.embeddings.items():
             first, width = self._model.first_row(name), table.embedding_dim
             span = slice(*np.searchsorted(numbers, (first, first + table.num_embeddings)))
             if span.start < span.stop:
                 self._steps.step_rows(table, rows[span], gradients[span, :width], progress)
-        self._after = {} if self._dense is None else self._dense.state()
-        return self._after
+        self._next = {} if self._dense is None else self._dense.state()
+        return self._next
 
-    def _step_dense(self, rows: Vector, gradients: Vector, progress: float) -> None:
-        """Steps the own rows of the other layers [d, width], and moves the statistics in them."""
-        rows[self._is_statistic] -= gradients[self._is_statistic]
+    def _step_dense(self, numbers: Vector, gradient: Vector, progress: float) -> None:
+        """Steps the own numbers of the other layers, and moves the statistics behind them."""
+        numbers[self._statistics :] -= gradient[self._statistics :]
         if self._dense is not None:
-            self._own[:] = rows[self._is_dense]
-            self._dense.step(self._own, gradients[self._is_dense], progress)
-            rows[self._is_dense] = self._own
+            self._dense.step(numbers[: self._size], gradient[: self._size], progress)
 
     def state(self) -> dict[str, Vector]:
         """Returns the agreed state of the optimizer of the other layers."""
-        if self._before is not None:
-            return dict(self._before)
-        return {} if self._dense is None else self._dense.state()
+        return dict(self._agreed)
 
     def load(self, state: Mapping[str, Vector]) -> None:
         """Takes up a `state()`, or agrees on the last step, whose state it is."""
-        if self._dense is not None and state is not self._after:
+        if self._dense is not None and state is not self._next:
             self._dense.load(state)
-        self._before = None
+        self._agreed, self._next = state, None
 
 
 def _part_of(layout: Layout, numbers: Vector) -> Layout:

@@ -1,0 +1,53 @@
+"""Steps of an owner, by the gradients of all workers."""
+
+import numpy as np
+
+from photinus.models.module import ModuleStage
+from photinus.models.optimizers import TorchOptimizer
+from photinus.models.owner_steps import OwnerSteps
+from tests.run.scores import DIM
+
+STAGE = ModuleStage(module="tests.run.scores:Normed", optimizer="adamw", lr=0.1, sharded=DIM + 1)
+SLOT, WORKERS = 1, 2
+
+
+def owner():
+    """Returns what steps the rows of a worker, and these [m, width]."""
+    model = STAGE.build((), 0)
+    steps = OwnerSteps(model, STAGE.inner(model.parameters.layout), SLOT, WORKERS)
+    return steps, model.parameters.trained.reshape(-1, model.row_size)[SLOT::WORKERS].copy()
+
+
+def gradients(rows, seed):
+    return np.random.default_rng(seed).normal(size=rows.shape).astype(np.float32)
+
+
+def take(steps, own, seed, agree=True):
+    """Takes a step of all rows; returns these after it."""
+    rows = own.copy()
+    state = steps.step_rows(np.arange(len(own)), rows, gradients(own, seed), 0.0)
+    if agree:
+        steps.load(state)
+    return rows
+
+
+def test_a_step_that_is_not_agreed_on_is_taken_again_from_where_it_began():
+    (steps, own), (twin, _) = owner(), owner()
+    for seed in range(3):
+        take(steps, own, seed + 10, agree=False)
+        before = steps.state()
+        take(steps, own, seed + 20, agree=False)
+        for name, array in before.items():
+            np.testing.assert_array_equal(steps.state()[name], array)
+        own, expected = take(steps, own, seed), take(twin, own, seed)
+        np.testing.assert_array_equal(own, expected)
+
+
+def test_a_step_copies_the_state_of_the_optimizer_once(monkeypatch):
+    steps, own = owner()
+    take(steps, own, 0)
+    copies = []
+    state = TorchOptimizer.state
+    monkeypatch.setattr(TorchOptimizer, "state", lambda s: copies.append(s) or state(s))
+    take(steps, own, 1)
+    assert len(copies) == 1
