@@ -1,10 +1,12 @@
 """Steps of an owner, by the gradients of all workers."""
 
 import numpy as np
+import pytest
+import torch
 
 from photinus.models.module import ModuleStage
-from photinus.models.optimizers import TorchOptimizer
-from photinus.models.owner_steps import OwnerSteps
+from photinus.models.optimizers import OPTIMIZERS, TorchOptimizer
+from photinus.models.owner_steps import OwnerSteps, is_elementwise
 from tests.run.scores import DIM
 
 STAGE = ModuleStage(module="tests.run.scores:Normed", optimizer="adamw", lr=0.1, sharded=DIM + 1)
@@ -51,3 +53,25 @@ def test_a_step_copies_the_state_of_the_optimizer_once(monkeypatch):
     monkeypatch.setattr(TorchOptimizer, "state", lambda s: copies.append(s) or state(s))
     take(steps, own, 1)
     assert len(copies) == 1
+
+
+class Normed(torch.optim.SGD):
+    """Steps by the gradient over its norm."""
+
+    def step(self):
+        for tensor in self.param_groups[0]["params"]:
+            tensor.grad = tensor.grad / tensor.grad.norm()
+        super().step()
+
+
+ELEMENTWISE = {
+    **dict.fromkeys(OPTIMIZERS.keys() - {"muon"}, True),
+    "adafactor": False,
+    f"{__name__}:Normed": False,
+}
+
+
+@pytest.mark.parametrize("name", sorted(ELEMENTWISE))
+def test_an_optimizer_that_looks_at_whole_tensors_is_found_by_trying_it(name):
+    stage = ModuleStage(module="torch.nn:Linear", optimizer=name, lr=1.0)
+    assert is_elementwise(stage.inner) == ELEMENTWISE[name]

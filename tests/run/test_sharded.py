@@ -486,6 +486,10 @@ def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
             {"strategy": recipes.all_reduce(), "model": replace(STAGE, per_tensor=True)},
             "none has a whole tensor; got per_tensor; use an optimizer that steps each number",
         ),
+        (
+            {"strategy": recipes.all_reduce(), "model": replace(STAGE, optimizer="adafactor")},
+            "none has a whole tensor; got optimizer 'adafactor'; use an optimizer that steps",
+        ),
         ({"strategy": recipes.averaging(codec_down="fp32")}, "codec_down of averaging does not"),
         ({"strategy": recipes.averaging(merge="nova")}, "merge of averaging does not.*got nova"),
         ({"strategy": recipes.averaging(quorum=0.5)}, "quorum of averaging.*use quorum=1.0"),

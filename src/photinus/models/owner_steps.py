@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -10,9 +10,33 @@ from photinus.core.errors import UsageError
 from photinus.core.pages import Pages
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.models.base import Batch, Model
-from photinus.models.optimizers import InPlaceOptimizer
+from photinus.models.optimizers import InnerOptimizer, InPlaceOptimizer
 from photinus.models.row_steps import RowSteps
 from photinus.models.sharded import ShardedModel, dense_layout
+
+_TRIAL = (1.0, -2.0, 0.5), ((0.1, -1.0, 2.0), (3.0, 0.5, -0.2), (-0.4, 2.0, 0.1))
+"""Numbers, and gradients that are not alike, to try an optimizer with."""
+
+
+def is_elementwise(make: Callable[[Layout], InnerOptimizer]) -> bool:
+    """Returns whether an optimizer steps each number by itself: it is tried.
+
+    Args:
+        make: returns one at a rate that shows, given the layout of what it steps.
+    """
+    whole, in_parts = _after_trial(make, slice(0, 3)), _after_trial(make, slice(0, 1), slice(1, 3))
+    return np.allclose(whole, in_parts, rtol=1e-3, equal_nan=True)
+
+
+def _after_trial(make: Callable[[Layout], InnerOptimizer], *parts: slice) -> Vector:
+    """Returns the numbers of the trial after its steps, by an optimizer for each part."""
+    numbers, gradients = (np.array(one, np.float32) for one in _TRIAL)
+    for part in parts:
+        own = numbers[part]
+        inner = make(Layout.of([("trial", (own.size, 1), TRAINED)]))
+        for gradient in gradients:
+            inner.step(own, gradient[part], 0.0)
+    return numbers
 
 
 class OwnerSteps(InPlaceOptimizer):

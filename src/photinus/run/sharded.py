@@ -10,6 +10,7 @@ from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.devices.names import OPENCL
 from photinus.models.module import ModuleStage
+from photinus.models.owner_steps import is_elementwise
 from photinus.models.sharded import ShardedModel
 from photinus.run.evaluate import LazyModel
 from photinus.strategies.codecs import codec
@@ -117,9 +118,11 @@ def _check_steps(strategy: StrategySpec | CustomStrategy, model: ModuleStage) ->
     if model.clip:
         do = "leave clip out, or name averaging"
         raise UsageError(f"{wrong}: none knows the norm", got=f"clip {model.clip:g}", do=do)
-    if model.per_tensor:
+    is_by_number = not model.per_tensor and is_elementwise(replace(model, lr=1.0).inner)
+    if not is_by_number:
         do = "use an optimizer that steps each number by itself, such as adamw, or name averaging"
-        raise UsageError(f"{wrong}: none has a whole tensor", got="per_tensor", do=do)
+        got = "per_tensor" if model.per_tensor else f"optimizer {model.optimizer!r}"
+        raise UsageError(f"{wrong}: none has a whole tensor", got=got, do=do)
 
 
 def _check_statistics(outer: OuterOptimizer, name: str) -> None:
