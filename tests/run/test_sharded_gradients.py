@@ -21,7 +21,7 @@ from photinus.run.job import Job
 from photinus.run.train import resume, train
 from photinus.strategies import recipes
 from photinus.testing import Faults
-from tests.run.scores import DIM, STAGE, Scores, events, run, went_back
+from tests.run.scores import DIM, ITEMS, STAGE, Scores, events, run, went_back
 
 BATCH = 10
 ROW = {"sgd": DIM, "adagrad": DIM + 1, "adam": 2 * DIM + 2}
@@ -92,6 +92,27 @@ def test_it_is_one_process_with_the_batches_of_all_workers(
     expected = plain_steps(stage, steps, 12 * BATCH)
     assert expected.keys() == outcome.state_dict().keys()
     for name, value in expected.items():
+        np.testing.assert_allclose(outcome.state_dict()[name], value, rtol=2e-4, atol=2e-6)
+
+
+class Looking(Deep):
+    """It reads another row for each item, too, by which nothing is differentiated."""
+
+    def forward(self, x):
+        user, item = x.long().T
+        self.batches.append(x.numpy().copy()) if torch.is_grad_enabled() else None
+        other = self.items((item + 1) % ITEMS).detach()
+        return self.out(self.inside(self.users(user) * (self.items(item) + other)))
+
+
+def test_a_row_that_is_read_without_a_gradient_stays_where_it_is(tmp_path, monkeypatch):
+    batches = []
+    monkeypatch.setattr(Deep, "batches", batches)
+    stage = replace(DEEP, module=f"{__name__}:Looking", arguments={"optimizer": "adam"})
+    job = Job(model=stage, workers=2, engine="simulate", strategy=recipes.all_reduce())
+    outcome = train(job, ArrayData(*events(12 * BATCH)), folder=tmp_path, verbose=False)
+    steps = [np.concatenate(batches[n : n + 2]) for n in range(0, len(batches), 2)]
+    for name, value in plain_steps(stage, steps, 12 * BATCH).items():
         np.testing.assert_allclose(outcome.state_dict()[name], value, rtol=2e-4, atol=2e-6)
 
 

@@ -60,7 +60,9 @@ class OwnerSteps(InPlaceOptimizer):
         self._slot, self._workers = slot, workers
         self._pages = Pages(model.parameters.trained.size, "float32")
         self.gradient: Vector = self._pages.vector
-        """Of the last batch [n], where the rows lie that it read."""
+        """Of the last batch [n], where its rows lie."""
+        self.rows: Vector = np.empty(0, np.int64)
+        """The rows [r] that the last batch has a gradient of, in order."""
         self._result = Parameters(model.parameters.layout, self.gradient)
         rows = np.arange(slot, model.first_row(next(iter(model.embeddings))), workers)
         self._row_count = rows.size
@@ -85,7 +87,7 @@ class OwnerSteps(InPlaceOptimizer):
     ) -> Mapping[str, float]:
         """Learns the gradient of a batch, and steps nothing."""
         self._pages.forget()
-        metrics = self._model.learn_into(self._result, batch, seed)
+        self.rows, metrics = self._model.learn_into(self._result, batch, seed)
         self._model.statistics_into(self._result)
         return metrics
 

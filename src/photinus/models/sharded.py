@@ -386,17 +386,24 @@ class ShardedModel(Model):
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the whole gradient [n]; a job steps rows in place instead."""
         result = Parameters(self.parameters.layout)
-        metrics = self.learn_into(result, batch, seed)
+        _, metrics = self.learn_into(result, batch, seed)
         return result.trained, metrics
 
-    def learn_into(self, result: Parameters, batch: Batch, seed: int) -> Mapping[str, float]:
-        """Writes the gradient of a batch where the rows lie that it reads; returns metrics."""
+    def learn_into(
+        self, result: Parameters, batch: Batch, seed: int
+    ) -> tuple[Vector, Mapping[str, float]]:
+        """Writes the gradient of a batch where its rows lie.
+
+        Returns:
+            The rows [r] that have a gradient, in order; metrics.
+        """
         dense, row_gradients, metrics = self.gradients(batch, seed)
         self.to_host(dense)
         result.trained[: dense.size] = dense
         for name, (ids, gradients) in row_gradients.items():
             result.view(name)[ids, : gradients.shape[1]] = gradients
-        return metrics
+        rows = [ids + self.first_row(name) for name, (ids, _) in row_gradients.items()]
+        return np.concatenate([self._dense_rows, *rows]), metrics
 
     def statistics_into(self, result: Parameters) -> None:
         """Writes how far running statistics are from what was agreed on: before less now."""

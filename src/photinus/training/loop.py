@@ -91,7 +91,7 @@ def exchange(context: PhaseContext, vector: Vector, clock: Clock, state: Any) ->
     """Does all turns that are due; returns the strategy's new state and the last news."""
     latest = StepReply()
     for turn in context.strategy.due(clock, state):
-        offered = context.offered(turn, vector)
+        offered, state = context.offered(turn, vector, state)
         message, state = offer(context.strategy, context.model, turn, offered, clock, state)
         message = context.with_reads(turn, message, clock.progress)
         if offered is context.sums:

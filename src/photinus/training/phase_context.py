@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
@@ -71,11 +73,17 @@ class PhaseContext:
     copies: list[ShardCopy] = field(default_factory=list)
     """Copies of its shard of a table for a checkpoint: at most one is being sent."""
 
-    def offered(self, turn: Turn, vector: Vector) -> Vector:
-        """Returns what a turn offers: a vector of its own, or the gradients that are pushed."""
+    def offered(self, turn: Turn, vector: Vector, state: Any) -> tuple[Vector, Any]:  # noqa: ANN401
+        """Returns what a turn offers, a vector of its own or gradients, and the strategy's state.
+
+        Of a row that was read without a gradient no owner hears: it takes no step.
+        """
         if isinstance(self.inner, OwnerSteps):
-            return self.inner.gradient
-        return vector if self.sums is None or turn.kind != "push" else self.sums
+            if turn.kind == "meet":
+                rows = np.intersect1d(state.rows, self.inner.rows, assume_unique=True)
+                state = state._replace(rows=rows)
+            return self.inner.gradient, state
+        return vector if self.sums is None or turn.kind != "push" else self.sums, state
 
     def with_reads(self, turn: Turn, message: Message | None, progress: float) -> Message | None:
         """Returns a message with the rows that the next steps read, where the feed knows them.
