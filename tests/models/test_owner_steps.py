@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from photinus.core.errors import DataError
 from photinus.models.module import ModuleStage
 from photinus.models.optimizers import OPTIMIZERS, TorchOptimizer
 from photinus.models.owner_steps import OwnerSteps, is_elementwise
@@ -62,6 +63,14 @@ class Normed(torch.optim.SGD):
         for tensor in self.param_groups[0]["params"]:
             tensor.grad = tensor.grad / tensor.grad.norm()
         super().step()
+
+
+def test_a_step_to_numbers_that_are_not_finite_is_refused():
+    steps, own = owner()
+    rows, large = own.copy(), gradients(own, 0)
+    large[-1, 0] = 1e30  # its square is more than float32 holds
+    with pytest.raises(DataError, match="by the mean gradient makes numbers of rows that are not"):
+        steps.step_rows(np.arange(len(own)), rows, large, 0.0)
 
 
 ELEMENTWISE = {

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from photinus.core.errors import UsageError
+from photinus.core.errors import DataError, UsageError
 from photinus.core.pages import Pages
-from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
+from photinus.core.parameters import TRAINED, Layout, Parameters, Vector, is_finite
 from photinus.models.base import Batch, Model
 from photinus.models.optimizers import InnerOptimizer, InPlaceOptimizer
 from photinus.models.row_steps import RowSteps
@@ -108,6 +108,9 @@ class OwnerSteps(InPlaceOptimizer):
 
         Returns:
             The optimizer's state after the step.
+
+        Raises:
+            DataError: numbers of the rows are not finite after it.
         """
         if self._dense is not None and self._next is not None:
             self._dense.load(self._agreed)
@@ -121,6 +124,9 @@ class OwnerSteps(InPlaceOptimizer):
             span = slice(*np.searchsorted(numbers, (first, first + table.num_embeddings)))
             if span.start < span.stop:
                 self._steps.step_rows(table, rows[span], gradients[span, :width], progress)
+        if not is_finite(rows.ravel()):
+            wrong = "a step by the mean gradient makes numbers of rows that are not finite"
+            raise DataError(wrong, do="look at the rows of data, or lower the learning rate")
         self._next = {} if self._dense is None else self._dense.state()
         return self._next
 

@@ -132,7 +132,8 @@ class RowSteps(InPlaceOptimizer):
         optimizer = OPTIMIZERS[table.optimizer]
         peak_rate = optimizer.rate if table.lr is None else table.lr
         relative_rate = self._rate.at(progress) / self._peak if self._peak else 0.0
-        optimizer.step(rows, gradients, peak_rate * relative_rate)
+        with np.errstate(over="ignore", invalid="ignore"):  # refused where rows are sent
+            optimizer.step(rows, gradients, peak_rate * relative_rate)
 
     def step(self, trained: Vector, gradient: Vector, progress: float) -> None:  # noqa: ARG002
         """Refuses: rows are stepped where they lie."""
