@@ -490,6 +490,10 @@ def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
             {"strategy": recipes.all_reduce(), "model": replace(STAGE, optimizer="adafactor")},
             "none has a whole tensor; got optimizer 'adafactor'; use an optimizer that steps",
         ),
+        (
+            {"strategy": recipes.all_reduce(owners=3), "transport": "torch", "security": "none"},
+            "in fp32, without sharded tables; got all_reduce every step",
+        ),
         ({"strategy": recipes.averaging(codec_down="fp32")}, "codec_down of averaging does not"),
         ({"strategy": recipes.averaging(merge="nova")}, "merge of averaging does not.*got nova"),
         ({"strategy": recipes.averaging(quorum=0.5)}, "quorum of averaging.*use quorum=1.0"),

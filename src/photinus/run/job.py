@@ -449,9 +449,8 @@ class Job:
                 and not strategy.is_sharded
             )
             if not is_summed:
-                wrong = (
-                    f"transport {self.transport} is for all_reduce(owners={self.workers}) in fp32"
-                )
+                fits = f"all_reduce(owners={self.workers}) in fp32, without sharded tables"
+                wrong = f"transport {self.transport} is for {fits}"
                 raise UsageError(wrong, got=str(strategy), do='use transport="sockets"')
 
     def _check_folder(self) -> None:
