@@ -107,7 +107,8 @@ class LookaheadFeed(_Ahead):
     Args:
         feed: yields the batches, from the position to continue from.
         steps: how many batches there are between two rounds; it is read twice as far ahead.
-        rows: returns the rows [r] that a batch reads, given the feed's position behind it.
+        rows: returns the rows [r] that a batch reads, in order and once each, given the feed's
+            position behind it.
     """
 
     def __init__(self, feed: Feed, steps: int, rows: Callable[[Batch, int], Vector]) -> None:
@@ -129,6 +130,8 @@ class LookaheadFeed(_Ahead):
             position = self._feed.position
             self._queue.append((batch, position, self._rows_of(batch, position)))
         rows = [rows for _, _, rows in islice(self._queue, start, start + self._steps)]
+        if len(rows) == 1:  # a round in every step: to look for duplicates would take milliseconds
+            return rows[0]
         return np.unique(np.concatenate([np.empty(0, np.int64), *rows]))
 
     def __iter__(self) -> Iterator[Batch]:

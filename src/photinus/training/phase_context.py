@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
 from photinus.data.base import Batch, Feed
@@ -79,9 +77,8 @@ class PhaseContext:
         Of a row that was read without a gradient no owner hears: it takes no step.
         """
         if isinstance(self.inner, OwnerSteps):
-            if turn.kind == "meet":
-                rows = np.intersect1d(state.rows, self.inner.rows, assume_unique=True)
-                state = state._replace(rows=rows)
+            if turn.kind == "meet" and state.rows.size:  # none came for a round without a step
+                state = state._replace(rows=self.inner.rows)
             return self.inner.gradient, state
         return vector if self.sums is None or turn.kind != "push" else self.sums, state
 
