@@ -9,7 +9,7 @@ from photinus.core.clock import Clock, Steps
 from photinus.core.errors import FrameError, UsageError
 from photinus.strategies.base import Message, Turn
 from photinus.strategies.outer import Adagrad, Nesterov, Sgd
-from photinus.strategies.recipes import averaging, downpour, from_plain, to_plain
+from photinus.strategies.recipes import all_reduce, averaging, downpour, from_plain, to_plain
 from photinus.strategies.rows import changed, numbers_of
 from photinus.testing import check_strategy
 
@@ -116,3 +116,14 @@ def test_in_rounds_they_are_a_table_among_the_workers():
     assert not downpour(rows=300).is_sharded
     with pytest.raises(UsageError, match=r"rows in rounds are for deltas, merge uniform or reads"):
         averaging(rows=3)
+
+
+@pytest.mark.parametrize(
+    "part", [{"quorum": 0.5}, {"merge": "reads"}, {"codec": "int8", "error_feedback": False}]
+)
+def test_their_gradients_are_those_of_all_workers(part):
+    strategy = all_reduce(owners=4, rows=300)
+    assert ", rows of 300 among 4 workers, fp32" in str(strategy)
+    assert from_plain(to_plain(strategy)) == strategy
+    with pytest.raises(UsageError, match=r"^rows of all_reduce are for gradients of all workers"):
+        all_reduce(owners=4, rows=300, **part)

@@ -19,7 +19,7 @@ from photinus.coordinator.snapshots import SnapshotCollector
 from photinus.core.events import PhaseEnded, PhaseStarted
 from photinus.core.parameters import Vector, fingerprint
 from photinus.protocol.messages import inner_of
-from photinus.strategies.base import EVERY_STEP, Message
+from photinus.strategies.base import AT_EVERY_STEP, Message
 from photinus.strategies.merge import combine
 from photinus.strategies.phase_defaults import AUTO, ENOUGH_STEPS
 from photinus.training.plan import START, Phase, TrainingPlan
@@ -370,7 +370,7 @@ class Phases:
     def _has_local_steps(self) -> bool:
         """True when in any phase workers train alone between rounds."""
         return any(
-            phase.strategy.worker().site not in EVERY_STEP and self._spans(number)[0] < 1.0
+            phase.strategy.worker().site not in AT_EVERY_STEP and self._spans(number)[0] < 1.0
             for number, phase in enumerate(self._plan.phases)
         )
 

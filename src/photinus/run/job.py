@@ -41,7 +41,7 @@ from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
 from photinus.models.low_precision import LOW_PRECISION_DTYPES
 from photinus.models.module import ModuleStage
-from photinus.strategies.base import EVERY_STEP, PARAMETERS, ROW_GRADIENTS
+from photinus.strategies.base import AT_EVERY_STEP, PARAMETERS, ROW_GRADIENTS
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.outer import Sgd
 from photinus.strategies.phase_defaults import AUTO
@@ -456,7 +456,7 @@ class Job:
     def _check_folder(self) -> None:
         for strategy in self._all_strategies:
             is_start = getattr(strategy, "gradients_until", 0) not in (0, AUTO)
-            if strategy.worker().site in EVERY_STEP or is_start:
+            if strategy.worker().site in AT_EVERY_STEP or is_start:
                 raise UsageError(
                     f"{strategy.recipe} agrees at every step, too often for a folder",
                     got=f"transport {self.transport!r}",

@@ -29,7 +29,7 @@ GRADIENT_SUM = "gradient sum"
 """After the inner step too, but what it pushes is the sum of the gradients since its last push."""
 ROW_GRADIENTS = "gradients of rows"
 """The owners of a table's rows take the step, by the mean gradient of all workers."""
-EVERY_STEP = (GRADIENT, ROW_GRADIENTS)
+AT_EVERY_STEP = (GRADIENT, ROW_GRADIENTS)
 """Where workers agree on every step."""
 
 ALL = (0, 0)

@@ -218,9 +218,13 @@ class StrategySpec:
         if conflict := self._conflicts(fits_by_name):
             wrong = (
                 "rows in rounds are for deltas, merge uniform or reads, sgd, adagrad, "
-                "row_adagrad or row_adam outside, no codec_down, and gradients_until 0; "
-                "or for gradients of batches, of all workers"
+                "row_adagrad or row_adam outside, no codec_down, and gradients_until 0"
             )
+            if is_gradient:
+                wrong = (
+                    f"rows of {self.recipe} are for gradients of all workers, merge uniform, "
+                    "examples or nova, no codec_down, and the codec's own error_feedback"
+                )
             raise UsageError(wrong, got=conflict, do="change it, or use rows=0")
 
     def _conflicts(self, fits_by_name: Mapping[str, bool]) -> str:

@@ -10,7 +10,7 @@ from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.core.settings import Limit, above, at_least, whole
 from photinus.models.base import Model, Stage
-from photinus.strategies.base import EVERY_STEP, StrategyPair
+from photinus.strategies.base import AT_EVERY_STEP, StrategyPair
 from photinus.strategies.phase_defaults import PhaseFacts, gradient_share
 from photinus.strategies.spec import StrategySpec
 
@@ -81,7 +81,7 @@ class Phase:
         """
         if self.part != WHOLE:
             return self.stage.agreed_until(span[1] if self.part == START else span[0])
-        is_together = workers == 1 or self.strategy.worker().site in EVERY_STEP
+        is_together = workers == 1 or self.strategy.worker().site in AT_EVERY_STEP
         return self.stage.agreed_until(1.0 if is_together else 0.0)
 
     def settled(
