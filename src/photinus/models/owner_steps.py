@@ -45,8 +45,8 @@ class OwnerSteps(InPlaceOptimizer):
     Of the other layers an owner steps the numbers in its rows, and keeps the optimizer's state of
     these alone. Running statistics move by the workers' mean.
 
-    A step counts once its round is agreed on, when its state is loaded. The next step after one
-    that was not begins where that one began.
+    A step counts once its round is agreed on, when its state is loaded. If a round comes to
+    nothing, the next step begins where that one began.
 
     Args:
         model: whose rows these are.
