@@ -102,8 +102,8 @@ def pytest_collection_modifyitems(items):
             item.add_marker(PYSPARK_IS_FORGIVEN)
         for name in FILES_ARE_FOUND_BY:
             if item.get_closest_marker(name) and f"mark.{name}" not in sources[item.path]:
-                wrong = f"the Makefile finds files by their marks, and none has mark.{name}"
-                raise pytest.UsageError(f"{wrong}; got {item.nodeid}; mark it in its own file")
+                wrong = f"the Makefile finds this test only if its file has mark.{name}"
+                raise pytest.UsageError(f"{wrong}; got {item.nodeid}; mark it in that file")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -480,15 +480,15 @@ def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
         ),
         (
             {"strategy": recipes.all_reduce(), "model": replace(STAGE, clip=1.0)},
-            "parts of the layers beside them: none knows the norm; got clip 1; leave clip out",
+            "parts of the layers beside them: no owner knows the norm; got clip 1; leave clip out",
         ),
         (
             {"strategy": recipes.all_reduce(), "model": replace(STAGE, per_tensor=True)},
-            "none has a whole tensor; got per_tensor; use an optimizer that steps each number",
+            "no owner has a whole tensor; got per_tensor; use an optimizer that steps each number",
         ),
         (
             {"strategy": recipes.all_reduce(), "model": replace(STAGE, optimizer="adafactor")},
-            "none has a whole tensor; got optimizer 'adafactor'; use an optimizer that steps",
+            "no owner has a whole tensor; got optimizer 'adafactor'; use an optimizer that steps",
         ),
         (
             {"strategy": recipes.all_reduce(owners=3), "transport": "torch", "security": "none"},

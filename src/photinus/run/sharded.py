@@ -117,12 +117,12 @@ def _check_steps(strategy: StrategySpec | CustomStrategy, model: ModuleStage) ->
     wrong = "with all_reduce the owners of sharded tables step parts of the layers beside them"
     if model.clip:
         do = "leave clip out, or name averaging"
-        raise UsageError(f"{wrong}: none knows the norm", got=f"clip {model.clip:g}", do=do)
+        raise UsageError(f"{wrong}: no owner knows the norm", got=f"clip {model.clip:g}", do=do)
     is_by_number = not model.per_tensor and is_elementwise(replace(model, lr=1.0).inner)
     if not is_by_number:
         do = "use an optimizer that steps each number by itself, such as adamw, or name averaging"
         got = "per_tensor" if model.per_tensor else f"optimizer {model.optimizer!r}"
-        raise UsageError(f"{wrong}: none has a whole tensor", got=got, do=do)
+        raise UsageError(f"{wrong}: no owner has a whole tensor", got=got, do=do)
 
 
 def _check_statistics(outer: OuterOptimizer, name: str) -> None:

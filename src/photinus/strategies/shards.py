@@ -132,7 +132,7 @@ class Sharded(Strategy):
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: ShardState
     ) -> tuple[Message | None, ShardState]:
-        """Offers what the rows move by; the loop adds which are wanted next."""
+        """Offers the rows' deltas, or gradients; the loop adds which rows the next steps read."""
         if turn.kind == "publish":
             # by time it is not known which steps the round after the next one will have
             requested = None if self.every.is_deterministic else state.rows[:0]
@@ -177,12 +177,12 @@ class Sharded(Strategy):
         return message, state._replace(sent=clock, is_closing=clock.closing, pending=pending)
 
     def _offered(self, vector: Vector, state: ShardState) -> Vector:
-        """Returns what the rows that came [r, width] are to move by."""
+        """Returns the deltas of the rows that were received [r, width]."""
         return state.received - vector.reshape(-1, self.rows)[state.rows]
 
     @property
     def _sends_unmoved(self) -> bool:
-        """By reads it counts that a row was read, though it did not move."""
+        """True where rows that were read are sent though they did not change: reads count."""
         return self.merge == READS
 
     def accept(self, vector: Vector, incoming: Message, state: ShardState) -> ShardState:
@@ -238,12 +238,12 @@ class Sharded(Strategy):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardedGradients(Sharded):
-    """A round in every step: gradients are sent to the rows' owners, which take it, and rows back.
+    """A round in every step: workers send gradients to owners, which step their rows by the mean.
 
     gᵣ ← Σ nᵢgᵢᵣ / Σ nᵢ, with nᵢ examples of worker i;  rowᵣ ← the row's own optimizer (rowᵣ, gᵣ).
 
-    One process with the batches of all workers takes the same step. An optimizer moves a row that
-    was read though its gradient is 0, so the rows of a step are sent whatever their gradients.
+    One process with the batches of all workers takes the same step. A gradient of 0 is sent, too:
+    an optimizer with momentum moves its row.
     """
 
     every: Trigger = field(default_factory=lambda: Steps(1))
@@ -251,7 +251,7 @@ class ShardedGradients(Sharded):
     site = ROW_GRADIENTS
 
     def _offered(self, vector: Vector, state: ShardState) -> Vector:
-        """Returns the gradients of the rows that came [r, width]."""
+        """Returns the gradients of the rows that were received [r, width]."""
         gradients: Vector = vector.reshape(-1, self.rows)[state.rows]
         return gradients
 
