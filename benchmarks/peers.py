@@ -29,6 +29,7 @@ from machine import begin
 from recipe_named import recipe_named
 from torch import nn
 
+HOME = Path(__file__).parent
 WORKERS, STEPS, BATCH, LR, MOMENTUM = 2, 480, 32, 0.05, 0.9
 
 
@@ -109,7 +110,8 @@ def ours(recipe: str) -> list[dict[str, float]]:
     from photinus.models.schedules import Schedule
 
     spark = spark_session(WORKERS)
-    spark.sparkContext.addPyFile(__file__)
+    for name in ("peers.py", "machine.py", "recipe_named.py"):
+        spark.sparkContext.addPyFile(str(HOME / name))
     x, y, *test = digits()
     frame = frame_of(spark, [(x[n::WORKERS], y[n::WORKERS]) for n in range(WORKERS)]).cache()
     frame.count()

@@ -11,7 +11,7 @@ from photinus.core.errors import DataError, UsageError
 from photinus.data import columns as columns_module
 from photinus.data.arrow import ColumnSpec, arrays
 from photinus.data.checks import RowChecker, RowChecks
-from photinus.data.columns import InputSpec, inputs_from, rename_columns
+from photinus.data.columns import InputSpec, inputs_from, numpy_values, rename_columns
 from photinus.data.inputs import Ragged
 
 VECTOR = pa.struct(
@@ -78,6 +78,21 @@ def test_numbers_arrays_and_vectors_become_float32(column, expected):
         batch = to_train_rows(part)
         assert batch["x"].dtype == np.float32
         assert batch["x"].tolist() == expected
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint16", "int64", "float16", "float32", "float64"])
+def test_numbers_are_read_as_pyarrow_reads_them_without_loading_pandas(kind):
+    numbers = pa.array(np.arange(9).astype(kind))
+    for column in (numbers, numbers[3:7], numbers[4:4], pa.array([], numbers.type)):
+        theirs = column.to_numpy(zero_copy_only=False)
+        np.testing.assert_array_equal(numpy_values(column), theirs, strict=True)
+
+
+@pytest.mark.parametrize("values", [[True, False, True], [1.5, None, 2.5], [1, None]])
+def test_truth_values_and_nulls_are_read_as_pyarrow_reads_them(values):
+    column = pa.array(values)[1:]
+    theirs = column.to_numpy(zero_copy_only=False)
+    np.testing.assert_array_equal(numpy_values(column), theirs, strict=True)
 
 
 def test_bytes_stay_bytes_and_truth_values_truth():

@@ -1,3 +1,4 @@
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ from torch import nn
 from photinus.core.errors import CheckpointError, UsageError
 from photinus.core.parameters import FLOATS, TRAINED, Layout
 from photinus.models.dbn import FineTuning
+from photinus.models.eager import eager
 from photinus.models.module import ModuleStage
 from photinus.models.optimizers import OPTIMIZERS, Clipped, Momentum, TorchOptimizer
 from photinus.models.schedules import Schedule
@@ -76,6 +78,35 @@ def test_the_flat_buffer_trains_as_the_tensors_do(name):
     ours = run(TorchOptimizer(LAYOUT, name, settings, STEADY), start(), gradients(6))
     theirs = plain(lambda p: OPTIMIZERS[name](p, lr=0.01, **settings), gradients(6))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_without_the_compiler_has_torchs_bits(name):
+    matrices = [p for p in tensors(start()) if p.ndim == 2]  # Muon takes no others
+    copies = [nn.Parameter(m.detach().clone()) for m in matrices]
+    ours, theirs = eager(OPTIMIZERS[name])(matrices, lr=0.01), OPTIMIZERS[name](copies, lr=0.01)
+    for step in gradients(3):
+        for parameters in (matrices, copies):
+            slopes = [t.data for t in tensors(step) if t.ndim == 2]
+            for parameter, slope in zip(parameters, slopes, strict=True):
+                parameter.grad = slope
+        ours.step()
+        theirs.step()
+    assert all(torch.equal(one, two) for one, two in zip(matrices, copies, strict=True))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("name", ["adamw", "sgd", "adafactor"])
+def test_the_first_step_of_a_process_does_not_load_the_compiler(name):
+    code = f"""
+import sys, numpy as np
+from photinus.core.parameters import Layout
+from photinus.models.optimizers import TorchOptimizer
+inner = TorchOptimizer(Layout.of([("w", (2, 2), "trained")]), {name!r}, per_tensor=True)
+inner.step(np.ones(4, np.float32), np.ones(4, np.float32), 0.0)
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_decay_of_weights_only_is_two_groups():

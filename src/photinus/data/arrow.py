@@ -14,7 +14,7 @@ from photinus.core.errors import DataError
 from photinus.core.settings import Limit, above, one_of, validate
 from photinus.data.base import Array, Block, Features
 from photinus.data.checks import InvalidValues, RowChecker
-from photinus.data.columns import InputSpec, inputs_of
+from photinus.data.columns import InputSpec, inputs_of, numpy_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -238,5 +238,4 @@ def _weights(batch: pa.RecordBatch, name: str | None) -> Array | None:
 def _numbers(column: pa.Array, name: str) -> Array:
     """Returns the numbers of a column without nulls, sharing its memory where that is possible."""
     _require_type(_type_is(column, "integer", "floating", "boolean"), column, name, "numbers")
-    numbers: Array = column.to_numpy(zero_copy_only=False)
-    return numbers
+    return numpy_values(column)

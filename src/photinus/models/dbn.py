@@ -39,7 +39,6 @@ from photinus.models.optimizers import (
     Momentum,
     TorchOptimizer,
     check_optimizer_named,
-    preload,
     usual_rate,
 )
 from photinus.models.rbm import RBM, ContrastiveDivergence, first_parameters, rbm_layout
@@ -248,10 +247,6 @@ class FineTuneStage(Stage):
         s = self.settings
         optimizer_settings = {"weight_decay": s.weight_decay} if s.weight_decay else {}
         return TorchOptimizer(layout, s.optimizer, optimizer_settings, s.rate(), decays="weights")
-
-    def preload(self) -> None:
-        """Loads the optimizer."""
-        preload(self.settings.optimizer)
 
 
 @named_settings

@@ -38,7 +38,7 @@ from photinus.models.optimizers import (
     InnerOptimizer,
     TorchOptimizer,
     check_optimizer_named,
-    preload,
+    optimizer_class,
     usual_rate,
 )
 from photinus.models.row_steps import RowSteps
@@ -389,7 +389,7 @@ class ModuleStage(Stage):
     def preload(self) -> None:
         """Imports the factory and what it is trained with; the factory is not called."""
         resolve_user_code(self.module, "module", nn.Module, Model)
-        preload(self.optimizer)
+        optimizer_class(self.optimizer)
 
     def inner(self, layout: Layout) -> InnerOptimizer:
         if self.sharded:

@@ -21,6 +21,7 @@ from photinus.core.errors import CheckpointError, UsageError
 from photinus.core.factories import resolve_user_code
 from photinus.core.parameters import TRAINED, Layout, Vector
 from photinus.core.settings import unknown_name
+from photinus.models.eager import eager
 from photinus.models.schedules import Schedule
 from photinus.models.tables import BY_ROWS, check_optimizer, nonzero_rows, sparse_adam
 from photinus.models.tensors import tensor_of
@@ -230,7 +231,7 @@ class TorchOptimizer(InnerOptimizer):
         self._bound: Vector | Tensor | None = None
 
     def _make(self, name: str, given: Mapping[str, Any]) -> list[torch.optim.Optimizer]:
-        cls, settings = _class_of(name), dict(given)
+        cls, settings = optimizer_class(name), dict(given)
         _check_arguments(cls, name, settings)
         pairs = list(zip(self._spans, self._tensors, strict=True))
         self._by_rows = [p.is_table and name.lower() in BY_ROWS for p in self._spans]
@@ -375,25 +376,21 @@ class Clipped(InnerOptimizer):
         self._inner.load(state)
 
 
-def preload(optimizer: str) -> None:
-    """Imports an optimizer, and what torch loads when the first one is made: some seconds.
+def optimizer_class(name: str) -> Any:  # noqa: ANN401 - whatever a name leads to
+    """Returns the class of an optimizer.
 
     Args:
-        optimizer: as of `TorchOptimizer`.
+        name: as of `TorchOptimizer`.
 
     Raises:
-        UsageError: it is unknown, or cannot be imported.
+        UsageError: it is unknown, cannot be imported, or needs a closure.
     """
-    _class_of(optimizer)
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
-
-
-def _class_of(name: str) -> Any:  # noqa: ANN401 - whatever a name leads to
     cls: Any = OPTIMIZERS.get(name.lower())
-    if ":" in name:
-        cls = resolve_user_code(name, "optimizer", torch.optim.Optimizer)
-    if cls is None:
-        raise unknown_name("optimizer", name, OPTIMIZERS)
+    if ":" not in name:
+        if cls is None:
+            raise unknown_name("optimizer", name, OPTIMIZERS)
+        return eager(cls)
+    cls = resolve_user_code(name, "optimizer", torch.optim.Optimizer)
     step = inspect.signature(cls.step).parameters if hasattr(cls, "step") else {}
     if "closure" in step and step["closure"].default is inspect.Parameter.empty:
         raise _closure_error(name)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from photinus.core.errors import UsageError
+from photinus.models.eager import eager
 
 BY_ROWS = ("adam", "adamw")
 """Of these a table's rows are stepped by torch's SparseAdam."""
@@ -78,10 +79,10 @@ def _refuse(table: str, got: str, do: str = "leave that out, or use sparse=False
     raise UsageError(wrong, got=got, do=do)
 
 
-def sparse_adam(tables: list[nn.Parameter], settings: Mapping[str, Any]) -> torch.optim.SparseAdam:
+def sparse_adam(tables: list[nn.Parameter], settings: Mapping[str, Any]) -> torch.optim.Optimizer:
     """Returns what steps the rows of tables, with the settings that it shares with Adam."""
     shared = {name: settings[name] for name in _SPARSE_ADAM_SETTINGS if name in settings}
-    return torch.optim.SparseAdam(tables, **shared)
+    return eager(torch.optim.SparseAdam)(tables, **shared)
 
 
 def nonzero_rows(gradient: Tensor) -> Tensor:

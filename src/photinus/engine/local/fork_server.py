@@ -1,6 +1,6 @@
 """A process that has imported what workers need, and forks them.
 
-A worker that starts afresh imports torch: 4 seconds of processor time. A forked one has it.
+A worker that starts afresh imports torch: 2 seconds of processor time. A forked one has it.
 
 The driver asks by a pipe of its own. What it sends along with `FORK` are the descriptors of the
 payload's pipe, of the rows, of the driver's end, and of what is printed. The answers are "born PID"
@@ -17,6 +17,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from multiprocessing import Pipe
@@ -306,13 +307,14 @@ class _ForkingProcess:
 
 def main() -> int:
     """Runs the process, or a worker that it has forked; returns the exit code."""
+    gc.disable()  # what an import makes stays: each collection on the way would find nothing
     import numpy as np
-    import torch._dynamo  # noqa: F401 - which the first optimizer of a process loads
 
     from photinus.engine.local import worker_main
 
     gc.collect()
     gc.freeze()  # a collection would write to the pages that all workers share
+    gc.enable()
     handles = _ForkingProcess(Connection(int(sys.argv[1]))).serve()
     if handles is None:
         return 0
@@ -321,7 +323,20 @@ def main() -> int:
         os.dup2(fd, target_fd)
         os.close(fd)
     np.random.seed()  # Python's own chance is another one in each process; this is not
-    return worker_main.main(rows_fd, parent_fd)
+    _end(worker_main.main(rows_fd, parent_fd))
+    return 0
+
+
+def _end(code: int) -> None:
+    """Ends the process as Python does, but for taking all modules apart: .4 seconds."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # whoever reads it has ended
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

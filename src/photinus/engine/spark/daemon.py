@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import gc
 
-import torch._dynamo  # noqa: F401 - which the first optimizer of a process loads
-
-import photinus.data.spool
-import photinus.engine.worker_bootstrap  # noqa: F401 - so that every fork has both
-from photinus.engine.spark.archives import keep_archives
-
 __all__: list[str] = []
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Loads what a worker needs, and forks workers until Spark closes the input."""
+    gc.disable()  # what an import makes stays: each collection on the way would find nothing
+    import pyarrow as pa  # noqa: F401 - so that every fork has them
     from pyspark.daemon import manager
+
+    import photinus.engine.spark.engine  # noqa: F401
+    from photinus.engine.spark.archives import keep_archives
 
     # pyspark collects garbage after every task, and would go through all of the library each time
     keep_archives()
     gc.collect()
     gc.freeze()
+    gc.enable()
     manager()  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    main()
