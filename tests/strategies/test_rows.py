@@ -10,7 +10,7 @@ from photinus.core.errors import FrameError, UsageError
 from photinus.strategies.base import Message, Turn
 from photinus.strategies.outer import Adagrad, Nesterov, Sgd
 from photinus.strategies.recipes import all_reduce, averaging, downpour, from_plain, to_plain
-from photinus.strategies.rows import changed, numbers_of
+from photinus.strategies.rows import changed, numbers_of, union
 from photinus.testing import check_strategy
 
 
@@ -24,6 +24,14 @@ def test_the_rows_that_changed_hold_every_number_that_is_not_zero(numbers, width
     scattered = np.zeros_like(vector)
     scattered[at] = vector[at]
     np.testing.assert_array_equal(scattered, vector)
+
+
+@given(st.lists(st.lists(st.integers(-3, 2**40) | st.integers(0, 50)), max_size=4))
+def test_the_rows_of_some_lists_are_what_sorting_all_of_them_finds(lists):
+    arrays = [np.array(rows, np.int64) for rows in lists]
+    expected = sorted({row for rows in lists for row in rows})
+    found = union(arrays)
+    assert (found.tolist(), found.dtype) == (expected, np.int64)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from photinus.protocol.reduce_scatter import Piece
 from photinus.strategies.base import Message, OwnedShard, RowExchange, ShardMove
 from photinus.strategies.codecs import decode, encode
 from photinus.strategies.row_codec import RowCodec, answer_codec
-from photinus.strategies.rows import shares_of_reads
+from photinus.strategies.rows import shares_of_reads, union
 from photinus.strategies.shard_backups import BACKLOG_NUMBERS, from_arrays, next_moved, to_arrays
 from photinus.transport.frames import Frame
 
@@ -292,7 +292,7 @@ class RowMeeting:
         if len(self._parts) < len(self.slots):
             return False
         owned, parts = self._owned, [self._parts[slot] for slot in self.slots]
-        rows = np.unique(np.concatenate([part["rows"] for part in parts]))
+        rows = union([part["rows"] for part in parts])
         total = self._merged(parts, rows)
         # deltas may be large, and nothing asks for them any more
         parts = [{name: part[name] for name in part if name != "vector"} for part in parts]

@@ -6,12 +6,15 @@ it is no matter: with the width of its word vectors, a network's other layers ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from photinus.core.errors import FrameError
 from photinus.core.parameters import Vector
+
+_MARKS_PER_ROW = 256
+"""Of a table of more rows, few are sorted rather than marked."""
 
 
 def changed(vector: Vector, width: int) -> Vector:
@@ -44,6 +47,27 @@ def numbers_of(rows: Vector, width: int, size: int) -> Vector:
         raise FrameError("rows must be named once, in order", got=f"{rows.size} rows")
     numbers: Vector = (rows[:, None] * width + np.arange(width)).ravel()
     return numbers[: np.searchsorted(numbers, size)]
+
+
+def union(lists: Sequence[Vector]) -> Vector:
+    """Returns the rows [r] that some lists name, in order and once each.
+
+    Args:
+        lists: rows, each in any order.
+
+    Example:
+        >>> union([np.array([4, 7]), np.array([], np.int64), np.array([1, 7])]).tolist()
+        [1, 4, 7]
+    """
+    count = sum(rows.size for rows in lists)
+    first = min((int(rows.min()) for rows in lists if rows.size), default=0)
+    end = max((int(rows.max()) for rows in lists if rows.size), default=-1) + 1
+    if first < 0 or end > _MARKS_PER_ROW * count:
+        return np.unique(np.concatenate([np.empty(0, np.int64), *lists]))
+    marks = np.zeros(end, bool)  # a hundred times as fast as to sort millions of rows
+    for rows in lists:
+        marks[rows] = True
+    return np.flatnonzero(marks)
 
 
 def shares_of_reads(rows: Vector, reads_by_worker: Iterable[tuple[Vector, Vector]]) -> Vector:

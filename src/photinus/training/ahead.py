@@ -11,6 +11,7 @@ import numpy as np
 
 from photinus.core.parameters import Vector
 from photinus.data.base import Batch, Feed, MappedFeed, Transform
+from photinus.strategies.rows import union
 
 LEAST_BYTES = 1 << 20
 """Of a batch's features: a smaller one is there sooner than a thread is asked for it."""
@@ -132,7 +133,7 @@ class LookaheadFeed(_Ahead):
         rows = [rows for _, _, rows in islice(self._queue, start, start + self._steps)]
         if len(rows) == 1:  # a round in every step: to look for duplicates would take milliseconds
             return rows[0]
-        return np.unique(np.concatenate([np.empty(0, np.int64), *rows]))
+        return union(rows)
 
     def __iter__(self) -> Iterator[Batch]:
         """Hands out what was read ahead: only the rows of these batches are here."""
@@ -142,14 +143,13 @@ class LookaheadFeed(_Ahead):
             yield batch
 
     def reads(self, rows: Vector) -> Vector:
-        """Returns how many batches read each of some rows [r] since the last call."""
-        known, counts = np.unique(
-            np.concatenate([np.empty(0, np.int64), *self._read]), return_counts=True
-        )
-        self._read.clear()
+        """Returns how many batches read each of some rows [r], in order, since the last call."""
         reads = np.zeros(rows.size, np.uint16)
-        is_known = np.isin(rows, known)
-        reads[is_known] = counts[np.searchsorted(known, rows[is_known])]
+        for batch_rows in self._read if rows.size else ():
+            at = np.searchsorted(rows, batch_rows)
+            at[at == rows.size] = 0
+            reads[at[rows[at] == batch_rows]] += 1
+        self._read.clear()
         return reads
 
     def seek(self, position: int) -> None:

@@ -97,7 +97,10 @@ class PhaseContext:
             owned = owned._replace(update=partial(_step, self.inner, owned, progress))
         elif owned is not None:
             owned = owned._replace(inner=self.inner.state())
-        reads = None if message.rows is None else feed.reads(message.rows)
+        reads = None
+        if message.rows is not None:  # they are counted where the merge asks, and else forgotten
+            is_merged_by_reads = owned is not None and owned.by_reads
+            reads = feed.reads(message.rows if is_merged_by_reads else message.rows[:0])
         asks = feed.asks(int(turn.kind == "publish")) if table.asks is None else table.asks
         return message._replace(table=replace(table, asks=asks, reads=reads, owned=owned))
 
