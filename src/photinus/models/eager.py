@@ -23,7 +23,7 @@ def eager(optimizer: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]
         >>> weight = torch.nn.Parameter(torch.ones(1))
         >>> weight.grad = torch.ones(1)
         >>> eager(torch.optim.SGD)([weight], lr=0.5).step()
-        >>> float(weight)
+        >>> weight.item()
         0.5
     """
     namespace = {
