@@ -494,7 +494,7 @@ def _task(task_spec: _TaskSpec) -> Callable[[Iterable[pa.RecordBatch]], Iterator
             end_executor()
             raise
         # not `pa.array`, which loads pandas: .4 seconds of a processor in each worker
-        numbers = {
+        numbers: dict[str, tuple[pa.DataType, np.generic]] = {
             "slot": (pa.int32(), np.int32(slot)),
             "rows": (pa.int64(), np.int64(report["rows"])),
             "streams": (pa.bool_(), np.bool_(report["streams"])),
