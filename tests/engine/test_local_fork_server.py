@@ -100,7 +100,7 @@ QUICK = """
 import sys
 from types import ModuleType
 
-for name in ("torch", "torch._dynamo", "photinus.engine.local.worker_main"):
+for name in ("torch", "photinus.engine.local.worker_main"):
     sys.modules[name] = ModuleType(name)
 sys.modules["photinus.engine.local.worker_main"].main = lambda rows, parent: 0
 """
@@ -233,3 +233,34 @@ def test_each_worker_has_chance_of_its_own(tmp_path, monkeypatch, capfd):
     draws = [line.split()[1:] for line in capfd.readouterr().out.splitlines() if "chance" in line]
     for numbers in zip(*draws, strict=True):
         assert len(set(numbers)) == len(numbers) >= 2
+
+
+ENDING = (
+    QUICK
+    + """
+import atexit, os, threading
+
+def note(word):
+    with open(PATH, "a") as file:
+        file.write(word)
+
+def main(rows, parent):
+    atexit.register(note, "exit ")
+    threading.Thread(target=lambda: (os.system("true"), note("thread "))).start()
+    return 7
+
+sys.modules["photinus.engine.local.worker_main"].main = main
+"""
+)
+
+
+def test_a_worker_that_ends_joins_its_threads_and_runs_what_was_registered(
+    environment, handles, tmp_path
+):
+    notes = tmp_path / "notes"
+    code = ENDING.replace("PATH", repr(str(notes)))
+    (tmp_path / "sitecustomize.py").write_text(code)
+    server = ForkServer(environment)
+    assert server.fork(b"", *handles).wait(60) == 7
+    server.close()
+    assert notes.read_text() == "thread exit "
