@@ -1,6 +1,8 @@
 """Arrow columns of every kind as inputs; a wrong row or column is one sentence."""
 
 import io
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -81,11 +83,23 @@ def test_numbers_arrays_and_vectors_become_float32(column, expected):
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint16", "int64", "float16", "float32", "float64"])
-def test_numbers_are_read_as_pyarrow_reads_them_without_loading_pandas(kind):
+def test_numbers_are_read_as_pyarrow_reads_them(kind):
     numbers = pa.array(np.arange(9).astype(kind))
     for column in (numbers, numbers[3:7], numbers[4:4], pa.array([], numbers.type)):
         theirs = column.to_numpy(zero_copy_only=False)
         np.testing.assert_array_equal(numpy_values(column), theirs, strict=True)
+
+
+@pytest.mark.processes
+def test_reading_numbers_does_not_load_pandas():
+    code = """
+import sys, pyarrow as pa
+from photinus.data.columns import numpy_values
+column = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(bytes(8))])
+assert numpy_values(column).tolist() == [0]
+sys.exit("pandas" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("values", [[True, False, True], [1.5, None, 2.5], [1, None]])
