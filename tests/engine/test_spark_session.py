@@ -42,6 +42,7 @@ def pyspark(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark.sql", sql)
     monkeypatch.setitem(sys.modules, "pyspark.logger", None)
     monkeypatch.setattr(session, "ensure_java", lambda: "/a/java")
+    monkeypatch.setattr(session, "archive_options", lambda home: f"-XX:SharedArchiveFile={home}")
     monkeypatch.setattr(os, "environ", {})
     return fake
 
@@ -56,6 +57,11 @@ def test_our_own_application_survives_a_thousand_failures(pyspark):
     assert settings["spark.master"] == "local[4,20]"
     assert settings["spark.task.maxFailures"] == "20"
     assert settings["spark.app.name"] == "digits"
+
+
+def test_our_own_application_starts_from_an_archive_of_its_javas_classes(pyspark):
+    settings = session.spark_session(1).settings
+    assert settings["spark.driver.defaultJavaOptions"].endswith(" -XX:SharedArchiveFile=/a/java")
 
 
 def test_our_own_application_opens_no_port_to_others(pyspark):
