@@ -192,3 +192,23 @@ def test_memory_is_shared_where_the_type_is_the_same():
 def test_a_spec_survives_plain_values():
     spec = ColumnSpec(features=("a", "b"), label="y", kind="numeric", shape=(2,), scale=0.5)
     assert from_dict(ColumnSpec, to_dict(spec)) == spec
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.large_list(pa.float64())], ids=str)
+def test_arrays_of_labels_of_other_lengths_are_named(kind):
+    # three lengths whose sum two labels a row would also have: rows got the labels of others
+    labels = pa.array([[1, 0], [1], [0, 0, 1]], kind)
+    rows = pa.array([[1.0]] * 3, pa.list_(pa.float32()))
+    message = "partition 3 row 1 column y: 1 labels, expected 2 as in the first row; mend the row"
+    with pytest.raises(DataError, match=message):
+        read_arrays(batch(rows, labels), kind="list", shape=(1,), label="y")
+
+
+def test_arrays_of_labels_keep_their_length_from_block_to_block():
+    rows = pa.array([[1.0]], pa.list_(pa.float32()))
+    checker = RowChecker(RowChecks(), 3)
+    kinds = {"kind": "list", "shape": (1,), "label": "y"}
+    _, labels = read_arrays(batch(rows, [[1, 0]]), checker=checker, **kinds)
+    assert labels.tolist() == [[1, 0]]
+    with pytest.raises(DataError, match="row 1 column y: 3 labels, expected 2"):
+        read_arrays(batch(rows, [[1, 0, 1]]), checker=checker, **kinds)

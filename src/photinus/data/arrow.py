@@ -99,6 +99,8 @@ def arrays(batch: pa.RecordBatch, spec: ColumnSpec, checker: RowChecker) -> Bloc
         checker.refuse(_findings(batch, spec))
         with np.errstate(over="ignore"):  # a number that becomes infinite is found below
             features = _features(batch, spec)
+    if spec.label is not None:
+        checker.refuse(_unequal_labels(batch.column(spec.label), spec.label, checker))
     labels = None if spec.label is None else _labels(batch.column(spec.label), spec.label)
     names = (", ".join(spec.features), spec.label or "label")
     block = Block(features, labels, _weights(batch, spec.weight))
@@ -136,6 +138,22 @@ def _unequal_lengths(column: pa.Array, name: str, spec: ColumnSpec) -> Iterator[
     )
 
 
+def _unequal_labels(column: pa.Array, name: str, checker: RowChecker) -> Iterator[InvalidValues]:
+    """Yields rows whose array of labels is longer or shorter than that of the partition's first."""
+    if not (_is_list(column) and len(column)):
+        return
+    # only the sum of the lengths shows in the numbers: one row would get those of another
+    widths = np.diff(_offsets(column, name, LIST))
+    expected = checker.label_width = int(
+        widths[0] if checker.label_width is None else checker.label_width
+    )
+    yield InvalidValues(
+        name,
+        widths != expected,
+        lambda row: f"{widths[row]} labels, expected {expected} as in the first row",
+    )
+
+
 def _null_inside(column: pa.Array, name: str) -> Iterator[InvalidValues]:
     offsets = _offsets(column, name, LIST)
     numbers = column.values.slice(offsets[0], offsets[-1] - offsets[0])
@@ -169,6 +187,10 @@ def _type_is(column: pa.Array, *kinds: str) -> bool:
     import pyarrow.types as types
 
     return any(getattr(types, f"is_{kind}")(column.type) for kind in kinds)
+
+
+def _is_list(column: pa.Array) -> bool:
+    return _type_is(column, "list", "large_list", "fixed_size_list")
 
 
 def _require_type(has_type: bool, column: pa.Array, name: str, expected: str) -> None:
@@ -222,7 +244,7 @@ def _features(batch: pa.RecordBatch, spec: ColumnSpec) -> Array:
 
 def _labels(column: pa.Array, name: str) -> Array:
     """Returns [n] or [n, L], as int64 where they are whole numbers or truth values."""
-    if _type_is(column, "list", "large_list", "fixed_size_list"):
+    if _is_list(column):
         offsets = _offsets(column, name, LIST)
         numbers = column.values.slice(offsets[0], offsets[-1] - offsets[0])
         return _labels(numbers, name).reshape(len(column), -1)

@@ -163,6 +163,8 @@ class RowChecker:
         self.rows_seen = 0
         self.templates: dict[str, Column] = {}
         """Input -> its column without rows: the type and the shape that its first rows had."""
+        self.label_width: int | None = None
+        """How many labels the first row had, where they are arrays."""
         self._block_start = 0
 
     def open(self, rows: int) -> None:
