@@ -155,6 +155,12 @@ def test_there_are_exactly_as_many_partitions_as_workers(table, workers):
     assert split.count() == 8
 
 
+def test_a_plan_that_spark_knows_to_be_empty_is_refused(table):
+    # it has no partition, so that no task would ever come
+    with pytest.raises(DataError, match="there are no rows to train on; look at where the data"):
+        partitioned(table.limit(0), 2)
+
+
 @pytest.mark.parametrize("workers", [1, 3, 6])
 def test_every_worker_is_a_task_even_where_spark_joins_partitions(table, workers):
     def one_row(batches):

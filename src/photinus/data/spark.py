@@ -450,10 +450,14 @@ def partitioned(df: DataFrame, workers: int) -> DataFrame:
 
     Raises:
         UsageError: `workers` is below 1.
+        DataError: Spark knows from the plan that there are no rows.
     """
     if workers < 1:
         raise UsageError("workers must be at least 1", got=workers)
     partitions = _partitions(df)
+    if partitions == 0:  # as of `df.limit(0)`: it would stay without tasks, however it is divided
+        do = "look at where the data is read and filtered"
+        raise DataError("there are no rows to train on", do=do)
     if partitions == workers:
         return df
     if partitions is not None and partitions > workers:
