@@ -56,6 +56,17 @@ def test_what_to_do_about_a_label_depends_on_it(label, cure):
     assert str(caught.value).partition("; ")[2] == cure
 
 
+@pytest.mark.parametrize(("first", "advised"), [(1, True), (0, False)])
+def test_where_labels_begin_at_1_it_is_said_to_subtract_1(first, advised):
+    checker = RowChecker(RowChecks(classes=2, more_classes="give the module {} outputs or more"))
+    checker.open(2)
+    with pytest.raises(DataError) as caught:
+        checker.checked(Block(np.ones((2, 1)), np.array([first, 2])))
+    advice = "give the module 3 outputs or more, or mend the row"
+    advice += ", or subtract 1 where labels begin at 1" * advised
+    assert str(caught.value).endswith(f"label 2 outside 0..1; {advice}")
+
+
 def test_class_labels_come_out_as_whole_numbers():
     _, labels, _ = checked(np.ones((3, 1)), np.array([0.0, 2.0, 1.0]), classes=3)
     assert labels.dtype == np.int64

@@ -85,7 +85,10 @@ mend the row, or leave it out
                 label = classes[row]
                 if label > highest and label == np.floor(label):
                     hint = self.more_classes.format(int(label) + 1)
-                    return f"{hint}, or mend the row" if hint else _DEFAULT_ADVICE
+                    # one more class would fit, and be one that no row has
+                    begins_at_1 = label == self.classes and classes.min(initial=1) == 1
+                    then = ", or subtract 1 where labels begin at 1" if begins_at_1 else ""
+                    return f"{hint}, or mend the row{then}" if hint else _DEFAULT_ADVICE
                 return "number the classes 0, 1, 2, ... (StringIndexer does), or mend the row"
 
             yield InvalidValues(columns[1], bad, describe, cure)
