@@ -22,7 +22,7 @@ from sklearn.metrics import (
     r2_score,
 )
 
-from photinus.core.errors import UsageError
+from photinus.core.errors import DataError, UsageError
 from photinus.core.events import Evaluated
 from photinus.core.settings import to_dict
 from photinus.estimators.dbn import DBNClassifier
@@ -166,6 +166,14 @@ def test_each_label_of_several_is_counted_whatever_the_loss(table, loss):
     assert "true positives" in str(evaluation)
     with pytest.raises(UsageError, match="read labels, the counts of each label"):
         _ = evaluation.error
+
+
+def test_a_label_of_several_beside_0_and_1_is_refused_by_its_row(table):
+    clf = TorchClassifier(**linear(2), labelCol="wrong", loss="binary_cross_entropy")
+    wrong = table.withColumn("wrong", F.array(F.lit(0), F.lit(2)))
+    message = r"row 0 column wrong: 2 at 1, expected 1 where the row has the label and 0 elsewhere"
+    with pytest.raises(DataError, match=message):
+        clf.fit(wrong)
 
 
 def test_one_output_tells_two_classes_apart(table):

@@ -59,6 +59,8 @@ mend the row, or leave it out
     """Labels must be whole numbers of 0..classes-1; None takes any number."""
     more_classes: str = ""
     """What to do where a label is too large for `classes`; {} stands for how many it needs."""
+    shares: bool = False
+    """Where a row has several labels, each of them must lie in 0..1."""
     LIMITS = {"classes": Limit.optional(whole(1))}  # noqa: RUF012
 
     def __post_init__(self) -> None:
@@ -92,6 +94,19 @@ mend the row, or leave it out
                 return "number the classes 0, 1, 2, ... (StringIndexer does), or mend the row"
 
             yield InvalidValues(columns[1], bad, describe, cure)
+        if self.shares and labels is not None and labels.ndim > 1:
+            yield _no_shares(columns[1], labels)
+
+
+def _no_shares(column: str, labels: Array) -> InvalidValues:
+    """Finds rows [n, L] with a label below 0 or above 1."""
+    wrong = np.logical_not((labels >= 0) & (labels <= 1))
+
+    def describe(row: int) -> str:
+        i = int(np.argmax(wrong[row]))
+        return f"{labels[row, i]:g} at {i}, expected 1 where the row has the label and 0 elsewhere"
+
+    return InvalidValues(column, np.asarray(wrong.any(axis=1)), describe)
 
 
 def not_finite(column: str, values: Array) -> Iterator[InvalidValues]:

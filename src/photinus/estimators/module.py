@@ -14,6 +14,7 @@ from photinus.core.factories import resolve_user_code
 from photinus.core.settings import unknown_column
 from photinus.data.arrow import unequal_rows_advice
 from photinus.data.base import Array, Batch
+from photinus.data.checks import RowChecks
 from photinus.data.spark import classes_in
 from photinus.estimators.base import NetworkClassifier, NetworkEstimator, Plan, SelectedRows
 from photinus.estimators.inputs import first_length, is_ragged
@@ -381,7 +382,12 @@ class TorchClassifier(_ModuleEstimator, NetworkClassifier):
                 do = "set loss='binary_cross_entropy' for several"
                 raise UsageError(wrong, got=f"several in {rows.spec.label}", do=do)
             self._try_loss(draft, rows, labels)
-            return Plan(draft=draft, outputs=outputs, head=LABELS, model_class=TorchMultiLabelModel)
+            # a loss of the user's own may mean something else by them
+            checks = RowChecks(shares=loss == "binary_cross_entropy")
+            model_class = TorchMultiLabelModel
+            return Plan(
+                draft=draft, outputs=outputs, head=LABELS, checks=checks, model_class=model_class
+            )
         is_single_logit = outputs == 1 and loss not in CLASS_LOSSES
         if not is_single_logit and (len(shape) != 2 or outputs < max(2, known_outputs or 0)):
             wrong = f"the module must return one number for each of {known_outputs or 2} classes"
