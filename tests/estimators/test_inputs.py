@@ -313,6 +313,10 @@ THREE = {"in_features": 3, "out_features": 2}
             "does not take its inputs; .* cast columns of whole numbers to integers",
         ),
         (
+            {"inputs": {"tokens": "tokens"}, "moduleArgs": {"tokens": 1}},
+            r"give nn.Embedding as many rows as the largest index \+ 1; here are tokens 0..\d+",
+        ),
+        (
             {
                 "featuresCol": ["whole", "number"],
                 "module": "torch.nn:Linear",

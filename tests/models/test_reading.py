@@ -31,3 +31,16 @@ def test_bytes_of_a_wrong_shape_are_not_told_with_scale():
     batch = SimpleNamespace(features=BYTES, labels=np.zeros(4, np.int64))
     with pytest.raises(DataError, match="compare the columns with what the module reads"):
         ModuleModel(module, "cross_entropy").learn(batch, 0)
+
+
+class Cities(nn.Embedding):
+    def forward(self, city, size):
+        return super().forward(city) * size[:, None]
+
+
+def test_an_index_without_a_row_in_an_embedding_is_told_with_the_columns_of_whole_numbers():
+    rows = {"city": np.array([1, 2]), "size": np.ones(2, np.float32)}
+    batch = SimpleNamespace(features=rows, labels=np.zeros(2, np.int64))
+    advice = r"give nn.Embedding as many rows as the largest index \+ 1; here are city 1..2$"
+    with pytest.raises(DataError, match=advice):
+        ModuleModel(Cities(2, 3), "cross_entropy").learn(batch, 0)

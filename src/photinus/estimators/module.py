@@ -29,7 +29,7 @@ from photinus.models.base import Model
 from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS
 from photinus.models.losses import CLASSES as CLASS_LOSSES
 from photinus.models.module import ModuleStage
-from photinus.models.reading import advice_for_bytes
+from photinus.models.reading import advice_for_input
 from photinus.models.schedules import Schedule
 from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
@@ -137,8 +137,8 @@ class _ModuleEstimator(NetworkEstimator):
             do += f"{spec.features[0]!r}}}, where whole numbers stay whole"
         elif has_named_inputs and "scalar types" in str(error):
             do = "cast columns of whole numbers to integers, as with SQLTransformer in a Pipeline"
-        elif not has_named_inputs:
-            do = advice_for_bytes(rows.example, error) or do
+        else:
+            do = advice_for_input(rows.example, error) or do
         wrong = f"the module {module} does not take {description}"
         return UsageError(wrong, got=_error_text(error), do=do)
 

@@ -48,7 +48,7 @@ from photinus.models.reading import (
     FeatureReading,
     Features,
     ModuleInput,
-    advice_for_bytes,
+    advice_for_input,
     cast_floats,
     chunks,
     example_count,
@@ -617,7 +617,7 @@ class ModuleModel(PlacedModel):
             raise DataError(
                 f"{type(self.module).__name__} with loss {self._name} does not take this batch",
                 got=f"{description}: {error}{_error_location(error)}",
-                do=advice_for_bytes(features, error)
+                do=advice_for_input(features, error)
                 or "compare the columns with what the module reads",
             ) from error
 

@@ -30,18 +30,39 @@ ModuleInput = Tensor | dict[str, Tensor]
 CHUNK_ROWS = 1000
 
 
-def advice_for_bytes(features: Any, error: Exception) -> str:  # noqa: ANN401 - a tensor or a dict
-    """Returns what to do where a module does not take bytes; empty where it failed otherwise.
+def advice_for_input(features: Any, error: Exception) -> str:  # noqa: ANN401 - a tensor or a dict
+    """Returns what to do where a module does not take bytes or indices, or nothing.
 
     Args:
-        features: what the module was called with, an array or a tensor.
+        features: what the module was called with: an array or a tensor, or a dict of them.
         error: what it raised; torch names the type in it.
+
+    Example:
+        >>> city = {"city": torch.tensor([2, 4])}
+        >>> advice_for_input(city, IndexError("index out of range in self"))
+        'give nn.Embedding as many rows as the largest index + 1; here are city 2..4'
     """
+    if "index out of range in self" in str(error):  # says neither which index nor which table
+        return "give nn.Embedding as many rows as the largest index + 1" + _index_ranges(features)
     is_bytes = str(getattr(features, "dtype", "")).removeprefix("torch.") == "uint8"
     text = str(error)
     if not is_bytes or "scalar types" in text or not ("Byte" in text or "unsigned char" in text):
         return ""
     return "bytes stay bytes without scale: set scale=1/255 (of a Job: of its data)"
+
+
+def _index_ranges(features: Any) -> str:  # noqa: ANN401 - a tensor or a dict
+    named = features if isinstance(features, Mapping) else {"features": features}
+    arrays = {
+        name: np.asarray(values.cpu() if isinstance(values, Tensor) else values)
+        for name, values in named.items()
+    }
+    ranges = [
+        f"{name} {x.min()}..{x.max()}"
+        for name, x in arrays.items()
+        if x.dtype.kind in "iu" and x.size
+    ]
+    return f"; here are {', '.join(ranges)}" if ranges else ""
 
 
 @dataclass(frozen=True, slots=True)
