@@ -176,6 +176,19 @@ def test_a_label_of_several_beside_0_and_1_is_refused_by_its_row(table):
         clf.fit(wrong)
 
 
+@pytest.mark.parametrize(
+    ("softmax", "loss", "warned"),
+    [(True, "cross_entropy", True), (True, "own:focal", False), (False, "cross_entropy", False)],
+)
+def test_probabilities_under_a_loss_that_makes_them_itself_are_warned_of(
+    table, caplog, softmax, loss, warned
+):
+    settings = {"module": "own:softmaxed", "moduleArgs": {"softmax": softmax}, "loss": loss}
+    TorchClassifier(**QUICK | settings).fit(table)
+    warning = "own:softmaxed returns probabilities, and cross_entropy takes the softmax itself"
+    assert (warning in caplog.text) == warned
+
+
 def test_one_output_tells_two_classes_apart(table):
     clf = TorchClassifier(**linear(1), loss="binary_cross_entropy", epochs=5)
     model = clf.fit(table)

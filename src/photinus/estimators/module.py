@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -9,7 +10,7 @@ import numpy as np
 from pyspark.ml.regression import Regressor
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
-from photinus.core.errors import DataError, PhotinusError, UsageError
+from photinus.core.errors import DataError, PhotinusError, UsageError, message
 from photinus.core.factories import resolve_user_code
 from photinus.core.settings import unknown_column
 from photinus.data.arrow import unequal_rows_advice
@@ -395,11 +396,22 @@ class TorchClassifier(_ModuleEstimator, NetworkClassifier):
             do += _ONE_OUTPUT if outputs == 1 and (known_outputs or 2) == 2 else ""
             raise UsageError(wrong, got=f"outputs of shape {list(shape[1:])}", do=do)
         self._try_loss(draft, rows, labels)
+        if loss == "cross_entropy":
+            _warn_of_softmax(draft.job.model.module, model.outputs(rows.example))
         head, checks = (
             BINARY if is_single_logit else CLASSES,
             self._row_checks(2 if is_single_logit else outputs),
         )
         return Plan(draft=draft, outputs=outputs, head=head, checks=checks)
+
+
+def _warn_of_softmax(module: str, outputs: Array) -> None:
+    """Logs a warning where the outputs [B, classes] of a module are probabilities already."""
+    outputs = np.asarray(outputs)  # a model of the user's own may return another kind
+    if bool((outputs >= 0).all()) and np.allclose(outputs.sum(1), 1, rtol=0, atol=1e-5):
+        wrong = f"{module} returns probabilities, and cross_entropy takes the softmax itself"
+        then, do = "the classes are learnt more slowly", "leave the softmax out of the module"
+        logging.getLogger("photinus").warning(message(wrong, then=then, do=do))
 
 
 def _zero_labels(rows: SelectedRows) -> Array | None:
