@@ -120,7 +120,8 @@ def test_a_bad_row_is_named_by_the_task(spark):
         ),
         (["a", "vector"], None, UsageError, "of several feature columns each must hold numbers"),
         ("time", None, DataError, "column time holds times; got timestamp; make numbers of them"),
-        (["a", "day"], None, DataError, 'e.g. by F.hour("day") or F.unix_timestamp("day")'),
+        (["a", "day"], None, DataError, 'e.g. by F.year("day") or F.dayofyear("day")'),
+        (["a", "time"], None, DataError, 'e.g. by F.hour("time") or F.dayofyear("time")'),
         ("a", "a", UsageError, "a column cannot be taken twice; got 'a'"),
         ([], "a", UsageError, "no feature column is named"),
         (

@@ -609,7 +609,9 @@ def _number(df: DataFrame, name: str, *, several: bool) -> Column:
 
 
 def _times_error(name: str, data_type: T.DataType) -> DataError:
-    do = f'make numbers of them first, e.g. by F.hour("{name}") or F.unix_timestamp("{name}")'
+    # not of seconds since 1970: they are too large to train on, and float32 tells no minutes apart
+    first = "F.year" if isinstance(data_type, T.DateType) else "F.hour"  # the hour of a date is 0
+    do = f'make numbers of them first, e.g. by {first}("{name}") or F.dayofyear("{name}")'
     return DataError(f"column {name} holds times", got=data_type.simpleString(), do=do)
 
 
