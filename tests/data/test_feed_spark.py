@@ -5,13 +5,13 @@ from pyspark.errors import PySparkAttributeError
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import Row
-from pyspark.sql.functions import array, col, lit
+from pyspark.sql.functions import array, col, lit, when
 
 from photinus.core.errors import DataError, UsageError
 from photinus.data import cifar
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.checks import RowChecker, RowChecks
-from photinus.data.spark import cifar_frame, columns, partitioned
+from photinus.data.spark import cifar_frame, columns, one_column, partitioned
 from photinus.data.spool import Budget, gather
 
 pytestmark = pytest.mark.spark
@@ -146,6 +146,13 @@ def test_no_rows_and_empty_rows_are_named(spark, table):
         columns(table.where("false"), "doubles")
     with pytest.raises(DataError, match="column x: the first row is empty"):
         columns(spark.createDataFrame([([],)], "x array<double>"), "x")
+
+
+def test_of_several_columns_that_are_scored_the_one_with_a_null_is_named(table):
+    holed = table.withColumn("b", when(col("id") == 5, lit(None)).otherwise(col("a")))
+    stacked, _ = one_column(holed, ["a", "b"], (2,))
+    with pytest.raises(Exception, match="column b: a row holds null"):
+        holed.select(stacked).collect()
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])

@@ -438,7 +438,8 @@ def _stacked(df: DataFrame, features: list[str], shape: tuple[int, ...]) -> Colu
         wrong = f"a row must hold {math.prod(shape)} numbers"
         raise UsageError(wrong, got=f"{len(features)} columns")
     column = _array_or_null([_number(df, name, several=True) for name in features])
-    message = F.lit(f"columns {', '.join(features)}: a row holds null")
+    nulls = [F.when(_quoted(name).isNull(), F.lit(name)) for name in features]
+    message = F.concat(F.lit("column "), F.concat_ws(", ", *nulls), F.lit(": a row holds null"))
     return F.when(column.isNotNull(), column).otherwise(F.raise_error(message))
 
 
