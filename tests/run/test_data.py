@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -72,6 +73,27 @@ def test_no_file_and_no_rows_are_told(write_table, small, tmp_path):
     (tmp_path / "junk.parquet").write_bytes(b"no table" * 9)
     with pytest.raises(DataError, match="cannot be read as Parquet; got"):
         read_train(small.job(data=parquet_source(str(tmp_path / "junk.parquet")), engine="local"))
+
+
+CSV = "spark.read.csv(PATH, header=True, inferSchema=True).write.parquet(FOLDER)"
+
+
+def test_of_files_that_are_no_parquet_it_is_said_how_to_write_them_so(small, tmp_path):
+    (tmp_path / "rows.csv").write_text("features,label\n1.0,0\n")
+    with pytest.raises(DataError) as caught:
+        read_train(small.job(data=parquet_source(str(tmp_path)), engine="local"))
+    assert str(caught.value).endswith(f"write it as Parquet: of CSV by {CSV}")
+
+
+@pytest.mark.spark
+def test_spark_tells_a_missing_path_and_csv_as_a_local_run_does(spark, small, tmp_path):
+    assert spark is not None
+    lost = str(tmp_path / "no")
+    with pytest.raises(DataError, match=f"there is no {lost}; name a Parquet file"):
+        read_train(small.job(data=parquet_source(lost), engine="spark"))
+    (tmp_path / "rows.csv").write_text("features,label\n1.0,0\n")
+    with pytest.raises(DataError, match=f"cannot be read as Parquet; got .*{re.escape(CSV)}"):
+        read_train(small.job(data=parquet_source(str(tmp_path)), engine="spark"))
 
 
 def test_rows_that_were_handed_over_must_be_again(small):

@@ -339,8 +339,19 @@ def _parquet_frame_data(job: Job, source: Source) -> Any:  # noqa: ANN401 - Fram
         lines = str(error).strip().splitlines()
         causes = [line for line in lines if line.startswith("Caused by:")]
         reason = (causes[-1:] or lines[:1] or [type(error).__name__])[0]
-        raise DataError(f"{source.path} cannot be read as Parquet", got=reason) from error
+        is_missing = "[PATH_NOT_FOUND]" in str(error)
+        raise (_no_path(source.path) if is_missing else _no_parquet(source.path, reason)) from error
     return _frame_data(frame, source)
+
+
+def _no_path(path: str) -> DataError:
+    return DataError(f"there is no {path}", do="name a Parquet file or a folder of them")
+
+
+def _no_parquet(path: str, reason: str) -> DataError:
+    do = "write it as Parquet: of CSV by spark.read.csv(PATH, header=True, inferSchema=True)"
+    do += ".write.parquet(FOLDER)"
+    return DataError(f"{path} cannot be read as Parquet", got=reason, do=do)
 
 
 def _frame_data(frame: Any, source: Source) -> Any:  # noqa: ANN401 - a DataFrame -> FrameData
@@ -387,12 +398,12 @@ def _open_parquet(source: Source, path: str) -> tuple[Any, list[str]]:
         raise NotReadyError("pyarrow is not installed", do="pip install pyarrow") from None
     remote, location = filesystem(path) if is_address(path) else (None, str(on_disk(path)))
     if not (remote.exists(location) if remote else Path(location).exists()):
-        raise DataError(f"there is no {path}", do="name a Parquet file or a folder of them")
+        raise _no_path(path)
     try:
         table = ds.dataset(location, filesystem=remote, format="parquet")
     except (OSError, ValueError) as error:
         reason = reason_of(error).partition("\n")[0]
-        raise DataError(f"{path} cannot be read as Parquet", got=reason) from error
+        raise _no_parquet(path, reason) from error
     of_inputs = source.inputs.values() if source.inputs else source.features
     labels = source.labels or []
     column_names = [name for names in (*of_inputs, labels) for name in _as_list(names)]
