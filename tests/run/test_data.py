@@ -62,6 +62,15 @@ def test_a_label_out_of_range_is_named(write_table, small):
         read_train(small.job(data=parquet_source(path, classes=10), engine="local"))
 
 
+def test_a_wrong_label_of_a_table_is_named_by_its_column(tmp_path, small):
+    table = pa.table({"x": [1.0, 2.0], "y": [0, 3]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    source = Source(name="parquet", path=str(tmp_path), features=("x",), label="y")
+    job = small.job(data=source, engine="local")
+    with pytest.raises(DataError, match=r"row 1 column y: label 3 outside 0..2"):
+        limited(read_train(job), 3).checked(job.plan())  # as of a module of three outputs
+
+
 def test_no_file_and_no_rows_are_told(write_table, small, tmp_path):
     with pytest.raises(DataError, match="there is no"):
         read_train(small.job(data=parquet_source(str(tmp_path / "no")), engine="local"))

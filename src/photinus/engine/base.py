@@ -17,7 +17,7 @@ from photinus.core.seeds import generator
 from photinus.core.settings import Limit, above, at_least, one_of, validate, whole
 from photinus.data.arrays import PartitionFeed
 from photinus.data.base import Array, Block, Features
-from photinus.data.checks import RowChecker, RowChecks
+from photinus.data.checks import ColumnNames, RowChecker, RowChecks
 from photinus.data.inputs import Inputs
 from photinus.data.label_skew import label_counts
 from photinus.data.rows import Rows, value_range
@@ -44,6 +44,7 @@ class ArrayData:
         scale: features are handed out as float32(features) · scale; None as they are.
         checks: what every row must be.
         weights: how much each row counts, float32 [n]; None for all alike.
+        columns: the names of features and labels, for messages.
     """
 
     features: Features
@@ -51,6 +52,7 @@ class ArrayData:
     scale: float | None = None
     checks: RowChecks = field(default_factory=RowChecks)
     weights: Array | None = None
+    columns: ColumnNames = ("features", "label")
     LIMITS = {"scale": Limit.optional(at_least(0))}  # noqa: RUF012
 
     def __post_init__(self) -> None:
@@ -82,8 +84,9 @@ class ArrayData:
         """
         checker = RowChecker(self.checks, training_dtype=lambda: training_dtype(plan))
         checker.open(len(self.features))
-        rows = checker.checked(Block(self.features, self.labels, self.weights), scale=self.scale)
-        return ArrayData(rows.features, rows.labels, self.scale, self.checks, rows.weights)
+        block = Block(self.features, self.labels, self.weights)
+        rows = checker.checked(block, self.columns, self.scale)
+        return replace(self, features=rows.features, labels=rows.labels, weights=rows.weights)
 
 
 def check_arrays(features: Any, labels: Any) -> None:  # noqa: ANN401 - what a user may give

@@ -84,7 +84,9 @@ def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's r
 
 def _table_data(source: Source) -> ArrayData:
     rows, checks = _read_parquet(source, source.path), RowChecks(classes=source.classes)
-    return ArrayData(rows.features, rows.labels, source.scale, checks, rows.weights)
+    labels = ", ".join(_as_list(source.labels or "label"))
+    columns = (", ".join(source.features), labels)
+    return ArrayData(rows.features, rows.labels, source.scale, checks, rows.weights, columns)
 
 
 def read_test(source: Source) -> TestRows | None:
