@@ -135,6 +135,7 @@ def test_an_error_of_the_users_module_names_line_partition_and_batch(
         LocalEngine().run(RunSpec(plan=plan, data=rows, run=bytes(16)))
     for words in (*told, "partition 0, in the batch of its examples 16 to 23"):
         assert words in str(failed.value)
+    assert str(failed.value) == str(failed.value).strip()  # what follows it begins no line
 
 
 @dataclass(frozen=True, kw_only=True)

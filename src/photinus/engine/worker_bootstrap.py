@@ -267,7 +267,7 @@ class Rendezvous:
         """
         text = "; ".join([str(error), *getattr(error, "__notes__", ())])
         if not isinstance(error, PhotinusError):
-            text = f"worker {seat.slot} failed: " + "".join(_user_traceback(error))
+            text = f"worker {seat.slot} failed: " + "".join(_user_traceback(error)).rstrip()
         cause = f"{type(error).__name__}: {error}{_location(error)}"
         limit = 20_000 if text.isascii() else 4_000  # a header has 64 KiB, a letter up to 12 bytes
         header = {"error": text[-limit:], "type": type(error).__name__, "cause": cause[:600]}
