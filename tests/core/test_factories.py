@@ -41,6 +41,11 @@ def test_what_is_no_name_of_a_callable_is_one_clear_sentence(path, said):
     assert str(raised.value).startswith(said)
 
 
+def test_of_a_module_that_is_not_there_it_is_said_how_it_is_sent():
+    with pytest.raises(UsageError, match=r"or send its file, by addPyFile or --py-files$"):
+        import_named("nowhere_at_all:f", "module")
+
+
 class Base:
     def __call__(self):
         return self
