@@ -13,6 +13,20 @@ def test_without_fsspec_it_says_what_to_install(monkeypatch):
         filesystem("hdfs://there/runs")
 
 
+def test_where_only_pyarrow_opens_hdfs_one_line_says_what_to_install(monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+
+    def url_to_fs(*_, **__):
+        raise OSError("Unable to load libjvm\ndlopen(/usr/a) failed\ndlopen(/usr/b) failed")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", url_to_fs)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(NotReadyError) as caught:
+        filesystem("hdfs://there/runs")
+    wrong = "hdfs://there/runs cannot be opened; got Unable to load libjvm"
+    assert str(caught.value) == f"{wrong}; pip install 'photinus[hdfs]'"
+
+
 def test_an_address_is_opened_to_its_path():
     pytest.importorskip("fsspec")
     system, path = filesystem("memory://runs/first/")

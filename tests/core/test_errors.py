@@ -3,7 +3,7 @@
 import pytest
 
 from photinus.core import errors
-from photinus.core.errors import PhotinusError, message
+from photinus.core.errors import PhotinusError, message, reason_of
 
 
 @pytest.mark.parametrize("name", [n for n in vars(errors) if errors.class_of(n)])
@@ -22,3 +22,12 @@ def test_what_is_wrong_what_was_got_what_to_do():
     assert message("a is wrong", do="do b") == "a is wrong; do b"
     assert message("a is wrong") == "a is wrong"
     assert str(errors.UsageError("a", got="")) == "a; got "
+
+
+@pytest.mark.parametrize("name", ["AccessControlException", r"FSNamesystem$Error"])
+def test_what_a_namenode_answers_is_told_without_javas_trace(name):
+    answer = r"Permission denied: user=me, inode=\"/data\":root:supergroup:drwx------"
+    error = RuntimeError(rf'RPCError("org.apache.hadoop.{name}", "{answer}\n\tat a.b(C.java:1)")')
+    expected = 'Permission denied: user=me, inode="/data":root:supergroup:drwx------'
+    assert reason_of(error) == expected
+    assert reason_of(RuntimeError(f'RPCError("a.b", "{answer}")')) == expected

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from photinus.core.errors import NotReadyError, reason_of
+
+_INSTALL_HDFS: Final = "pip install 'photinus[hdfs]'"
 
 
 def is_address(text: object) -> bool:
@@ -55,7 +58,7 @@ def filesystem(address: str) -> tuple[Any, str]:
     except ImportError:
         raise NotReadyError(
             f"{address} is reached through fsspec, which is not installed",
-            do="pip install 'photinus[hdfs]'",
+            do=_INSTALL_HDFS,
         ) from None
     _find_hadoop_settings()
     try:
@@ -63,7 +66,11 @@ def filesystem(address: str) -> tuple[Any, str]:
         # pyspark forks to start Java
         fs, path = fsspec.core.url_to_fs(address, skip_instance_cache=True)
     except (ImportError, ValueError, OSError) as error:
-        raise NotReadyError(f"{address} cannot be opened", got=reason_of(error)) from error
+        wrong, reason = f"{address} cannot be opened", reason_of(error).partition("\n")[0]
+        # without hdfs-native fsspec takes pyarrow's client, which needs Hadoop's own libraries here
+        is_native = importlib.util.find_spec("hdfs_native") is not None
+        do = "" if is_native or not address.startswith("hdfs:") else _INSTALL_HDFS
+        raise NotReadyError(wrong, got=reason, do=do) from error
     return fs, str(path).rstrip("/")
 
 

@@ -13,6 +13,12 @@ PhotinusError
 └── RunFailedError              a run ended without its result
 """
 
+import re
+from typing import Final
+
+_HDFS_ANSWER: Final = re.compile(r'RPCError\("[\w.$]+", "(.+?)(?:\\n|"\)$)')
+"""What hdfs-native makes of a NameNode's answer; behind its first line is a trace of Java's."""
+
 
 def message(wrong: str, *, got: object = None, then: str = "", do: str = "") -> str:
     """Returns the one form of every message.
@@ -34,15 +40,19 @@ def message(wrong: str, *, got: object = None, then: str = "", do: str = "") -> 
 
 
 def reason_of(error: BaseException) -> str:
-    """Returns in words why something failed: an error of the system without its number.
+    r"""Returns in words why something failed: an error of the system without its number.
 
     Example:
         >>> reason_of(FileNotFoundError(2, "No such file or directory", "job.toml"))
         'No such file or directory'
         >>> reason_of(ValueError("a wrong date"))
         'a wrong date'
+        >>> reason_of(RuntimeError(r'RPCError("org.StandbyException", "A standby\n\tat a.b")'))
+        'A standby'
     """
     reason = (isinstance(error, OSError) and error.strerror) or str(error)
+    if answer := _HDFS_ANSWER.match(reason):
+        reason = answer[1].replace('\\"', '"')
     return reason or type(error).__name__
 
 
