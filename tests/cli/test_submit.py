@@ -11,7 +11,7 @@ import pytest
 from photinus.cli import submit
 from photinus.deploy import packaging
 
-pytest.importorskip("fsspec")
+url_to_fs = pytest.importorskip("fsspec.core").url_to_fs
 
 CORE = (
     "<configuration><property><name>fs.defaultFS</name><value>memory://host</value></property>"
@@ -58,7 +58,14 @@ def remote(job, tmp_path):
     """A job whose rows lie where a node can read them."""
     text = (tmp_path / job).read_text()
     (tmp_path / "remote.toml").write_text(text.replace('"t', '"memory://host/t'))
+    for name in ("train.parquet", "test.parquet"):
+        put(f"memory://host/{name}", (tmp_path / name).read_bytes())
     return "remote.toml"
+
+
+def put(address, data):
+    filesystem, path = url_to_fs(address)
+    filesystem.pipe_file(path, data)
 
 
 def test_a_job_is_sent_and_started_on_a_node(call, cluster, remote, tmp_path, monkeypatch):
@@ -147,6 +154,19 @@ def test_a_driver_here_trains_as_train_does_with_the_clusters_spark(
     assert captured["python"] == "./environment/bin/python"
     assert captured["words"][-1] == "pyspark-shell"
     assert "photinus/cli/launch.py" in captured["files"]
+
+
+@pytest.mark.usefixtures("cluster", "remote")
+@pytest.mark.parametrize("mode", ["client", "cluster"])
+@pytest.mark.parametrize("key", ["path", "test"])
+def test_rows_that_are_not_at_their_address_are_told_before_anything_is_sent(
+    call, tmp_path, mode, key
+):
+    rows = f"data.{key}=memory://host/nowhere.parquet"
+    code, out, err = call("submit", "remote.toml", "--deploy-mode", mode, "--set", rows)
+    wrong = "there is no memory://host/nowhere.parquet; name a file or a folder of files"
+    assert (code, out, err) == (2, "", f"photinus: {wrong}\n")
+    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.parametrize(

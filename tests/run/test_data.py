@@ -13,7 +13,15 @@ from photinus.engine.base import ArrayData
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
 from photinus.models.module import ModuleStage
-from photinus.run.data import TestRows, check_fit, check_test, limited, read_test, read_train
+from photinus.run.data import (
+    TestRows,
+    check_files,
+    check_fit,
+    check_test,
+    limited,
+    read_test,
+    read_train,
+)
 from photinus.run.job import Source
 from photinus.run.presets import preset
 
@@ -180,6 +188,28 @@ def test_rows_to_measure_on_may_lie_at_an_address(write_table, small):
     assert np.array_equal(read_test(remote).features, read_test(local).features)
     with pytest.raises(DataError, match="there is no memory://digits/none"):
         read_test(parquet_source("memory://digits/none", features=("a", "b")))
+
+
+def test_rows_on_a_cluster_that_this_user_may_not_read_are_told_before_spark_starts(
+    small, monkeypatch
+):
+    fsspec = pytest.importorskip("fsspec")
+    job = small.job(data=parquet_source("memory://secret/rows.parquet"), engine="spark")
+
+    def refuse(*_, **__):
+        raise RuntimeError(r'RPCError("a.AccessControlException", "Permission denied: a\n\tat b")')
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "info", refuse)
+    with pytest.raises(
+        UsageError, match=r"rows\.parquet cannot be read; got Permission denied: a$"
+    ):
+        check_files(job)
+
+
+@pytest.mark.parametrize("path", ["memory://days/2026-*/rows.parquet", "nosuch://days/rows"])
+def test_what_only_spark_can_find_is_left_to_spark(small, path):
+    pytest.importorskip("fsspec")
+    check_files(small.job(data=Source(name="parquet", path=path), engine="spark"))
 
 
 @pytest.mark.spark

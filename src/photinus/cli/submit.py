@@ -87,6 +87,7 @@ def _resolve_job(job: str | None, settings: tuple[str, ...], options: dict[str, 
     from dataclasses import replace
 
     from photinus.cli.train import job_of, new_run_hint
+    from photinus.run.data import check_files
 
     overrides = {name: options[name] for name in ("workers", "strategy", "seed", "threads")}
     if options["resume"]:
@@ -100,6 +101,7 @@ def _resolve_job(job: str | None, settings: tuple[str, ...], options: dict[str, 
     resolved_job = replace(job_of(job, settings, **overrides), engine="spark")
     if options["deploy_mode"] == "cluster":
         _check_rows(resolved_job)
+    check_files(resolved_job)  # before packages are made and sent, and a cluster is asked
     return resolved_job
 
 

@@ -29,7 +29,7 @@ from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticStage
 from photinus.models.tensors import wrong_width
 from photinus.run.job import Job, Source, classes_of
-from photinus.transport.filesystems import check_reachable
+from photinus.transport.filesystems import check_reachable, check_readable
 
 _HAND_OVER_HINT = "hand them over again: photinus.resume(RUN, data), or train(job, data)"
 
@@ -381,13 +381,14 @@ def check_files(job: Job) -> None:
         UsageError: one cannot be read, or lacks a column.
     """
     source = job.data
-    if source.name != "parquet" or job.engine == "spark":
+    if source.name != "parquet":
         return
     for path in filter(None, (source.path, source.test)):
-        if is_address(path):
-            check_reachable(path)
         try:
-            _open_parquet(source, path)
+            if is_address(path):
+                check_readable(path)
+            if job.engine != "spark":
+                _open_parquet(source, path)
         except DataError as error:
             raise UsageError(str(error)) from error
 

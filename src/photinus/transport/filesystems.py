@@ -6,6 +6,7 @@ A file appears whole or not at all; a listing of a directory never has one that 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import uuid
@@ -16,10 +17,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from photinus.core.addresses import filesystem, is_address
-from photinus.core.errors import LinkLostError, NotReadyError, UsageError
+from photinus.core.errors import DataError, LinkLostError, NotReadyError, UsageError, reason_of
 
 _HIDDEN = "."
 _CONNECT_SECONDS = 10.0
+_PATTERN = re.compile(r"[*?\[{]")
 
 
 class Filesystem(ABC):
@@ -95,7 +97,7 @@ class LocalFilesystem(Filesystem):
             return None
         except OSError as error:
             wrong = f"the folder {self.address} cannot be read"
-            raise LinkLostError(wrong, got=error.strerror or str(error)) from error
+            raise LinkLostError(wrong, got=reason_of(error)) from error
         return sorted(name for name in entries if not name.startswith(_HIDDEN))
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
@@ -147,7 +149,7 @@ class RemoteFilesystem(Filesystem):
         except (FileNotFoundError, NotADirectoryError):
             return None
         except Exception as error:
-            raise LinkLostError(f"{self.address} cannot be listed", got=error) from error
+            raise LinkLostError(f"{self.address} cannot be listed", got=reason_of(error)) from error
         names = (str(path).rstrip("/").rpartition("/")[2] for path in paths)
         return sorted(name for name in names if not name.startswith(_HIDDEN))
 
@@ -167,9 +169,9 @@ class RemoteFilesystem(Filesystem):
 
 
 def _unwritable_error(address: str, error: Exception) -> LinkLostError:
-    reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
     do = "name a folder that the driver and all workers may write to"
-    return LinkLostError(f"the folder {address} cannot be written to", got=reason, do=do)
+    wrong = f"the folder {address} cannot be written to"
+    return LinkLostError(wrong, got=reason_of(error), do=do)
 
 
 def check_reachable(address: str) -> None:
@@ -197,6 +199,35 @@ def check_reachable(address: str) -> None:
             got=error.strerror or str(error),
             do=f"check that {host} listens on port {port}",
         ) from error
+
+
+def check_readable(address: str) -> None:
+    """Looks for rows before Spark is started, which takes a minute on a cluster.
+
+    Where the file system says neither that they are missing nor that this user may not read them,
+    or where nothing installed here opens it, they are left to Spark, which has clients of its own.
+
+    Raises:
+        DataError: they are missing, or this user may not read them.
+        NotReadyError: nothing answers there.
+    """
+    check_reachable(address)
+    if _PATTERN.search(address):  # Spark finds what it stands for
+        return
+    try:
+        fs, path = filesystem(address)
+    except NotReadyError:
+        return
+    try:
+        if fs.info(path)["type"] == "directory":
+            fs.ls(path)
+        else:
+            fs.open(path).close()
+    except FileNotFoundError:
+        raise DataError(f"there is no {address}", do="name a file or a folder of files") from None
+    except Exception as error:  # a file system of any maker, each with errors of its own
+        if "Permission denied" in (reason := reason_of(error)):
+            raise DataError(f"{address} cannot be read", got=reason) from error
 
 
 def filesystem_of(address: str) -> Filesystem:
