@@ -87,3 +87,6 @@ def test_where_a_cluster_is_named_it_says_whether_a_job_can_be_submitted(
     (tmp_path / "core-site.xml").write_text(core)
     _, out, _ = call(capsys, "--no-spark")
     assert "archives and runs below memory://host/user/mary" in out
+    (tmp_path / "core-site.xml").write_text(core.replace("host<", "localhost:1<"))
+    _, out, _ = call(capsys, "--no-spark")
+    assert "nothing answers at memory://localhost:1/user/mary" in out

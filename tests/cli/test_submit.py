@@ -200,6 +200,18 @@ def test_without_a_clusters_settings_the_environment_is_not_ready(call, job, mon
     assert "the cluster's settings are not here" in err
 
 
+@pytest.mark.parametrize("mode", ["client", "cluster"])
+@pytest.mark.usefixtures("cluster")
+def test_a_cluster_that_does_not_answer_is_told_before_anything_is_made(
+    call, remote, tmp_path, mode
+):
+    (tmp_path / "conf" / "core-site.xml").write_text(CORE.replace("//host", "//localhost:1"))
+    code, out, err = call("submit", remote, "--deploy-mode", mode)
+    assert (code, out) == (3, "")
+    assert err.startswith("photinus: nothing answers at memory://localhost:1/user/")
+    assert not (tmp_path / "cache").exists()
+
+
 def test_a_page_that_is_told_again_is_said_once():
     lines = ["\t tracking URL: http://host:8088/proxy/a/", "\t tracking URL: N/A"] * 2
     assert list(submit.states(lines)) == ["  http://host:8088/proxy/a/"]

@@ -9,6 +9,7 @@ from photinus.core.errors import NotReadyError, UsageError
 from photinus.deploy.spark_submit import (
     Submission,
     check_answered,
+    check_cluster_answered,
     check_master,
     checked_settings,
     home_of_user,
@@ -61,6 +62,37 @@ def test_of_several_masters_one_must_answer():
         for master in (f"spark://{dead}", f"spark://{dead},{dead}"):
             with pytest.raises(NotReadyError, match=f"nothing answers at spark://{dead}; got"):
                 check_answered(master)
+
+
+def test_a_file_system_and_a_yarn_that_do_not_answer_are_told_at_once(cluster):
+    def write(name, **settings):
+        properties = "".join(
+            f"<property><name>{key.replace('_', '.')}</name><value>{value}</value></property>"
+            for key, value in settings.items()
+        )
+        (cluster / name).write_text(f"<configuration>{properties}</configuration>")
+
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # nobody listens there
+        alive, dead = (f"127.0.0.1:{s.getsockname()[1]}" for s in (server, bound))
+        write("core-site.xml", fs_defaultFS=f"hdfs://{dead}")
+        with pytest.raises(NotReadyError, match=f"^nothing answers at hdfs://{dead}/user/"):
+            check_cluster_answered()
+        write("core-site.xml", fs_defaultFS=f"hdfs://{alive}")
+        check_cluster_answered()  # yarn-site.xml names no ResourceManager
+        rm = "yarn.resourcemanager"
+        write("yarn-site.xml", **{f"{rm}.address": dead})
+        with pytest.raises(NotReadyError, match=f"^YARN's ResourceManager cannot .*yarn://{dead}"):
+            check_cluster_answered()
+        port = "${yarn.resourcemanager.hostname}:" + alive.partition(":")[2]
+        both = {f"{rm}.ha.rm-ids": "a, b", f"{rm}.address.a": dead, f"{rm}.address.b": alive}
+        for answered in (
+            {f"{rm}.hostname": "127.0.0.1", f"{rm}.address": port},
+            both,
+            both | {f"{rm}.address.b": "${of.another.setting}"},
+        ):
+            write("yarn-site.xml", **answered)
+            check_cluster_answered()
 
 
 def test_yarn_needs_the_clusters_settings(cluster, monkeypatch, tmp_path):

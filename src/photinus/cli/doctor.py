@@ -112,12 +112,13 @@ def _check_java() -> Diagnosis:
 def _check_cluster() -> Diagnosis:
     """Looks for what `photinus submit` needs, where a cluster's settings are named."""
     from photinus.core.addresses import filesystem
-    from photinus.deploy.spark_submit import check_master, home_of_user
+    from photinus.deploy.spark_submit import check_cluster_answered, check_master, home_of_user
     from photinus.engine.spark.diagnostics import Diagnosis
 
     try:
         check_master("yarn", "client")
         home = home_of_user()
+        check_cluster_answered()
         filesystem(home)
     except NotReadyError as error:
         wrong, _, fix = str(error).rpartition("; ")

@@ -68,9 +68,13 @@ def submit(job: str | None, settings: tuple[str, ...], **options: Any) -> None: 
     photinus, PyTorch and Spark travel with it and stay in the cluster's file system, so that the
     next job does not send them again. Secrets belong into spark-defaults.conf.
     """
-    from photinus.deploy.spark_submit import check_master
+    from photinus.deploy.spark_submit import check_answered, check_cluster_answered, check_master
 
     check_master(options["master"], options["deploy_mode"])
+    if not options["dry_run"]:
+        check_answered(options["master"])
+        if options["master"] == "yarn":
+            check_cluster_answered()
     resolved_job = _resolve_job(job, settings, options)
     with tempfile.TemporaryDirectory(prefix="photinus-") as scratch_folder:
         submitted_run = _SubmittedRun(resolved_job, options, Path(scratch_folder))
@@ -218,9 +222,7 @@ class _SubmittedRun:
         """Trains with the driver in this process."""
         from photinus.cli.train import begin, continue_run
         from photinus.deploy.java import ensure_java
-        from photinus.deploy.spark_submit import check_answered
 
-        check_answered(self.options["master"])
         submission = self._send_files()
         is_local = self.options["master"].startswith("local")
         if not is_local:

@@ -176,6 +176,36 @@ def check_answered(master: str) -> None:
     check_reachable(last)
 
 
+def check_cluster_answered() -> None:
+    """Asks the cluster's file system and YARN for a connection: their clients try for many minutes.
+
+    Raises:
+        NotReadyError: one of them does not answer.
+    """
+    check_reachable(home_of_user())
+    managers = _resource_managers()
+    for n, address in enumerate(managers, 1):
+        try:
+            return check_reachable(address)
+        except NotReadyError as error:
+            if n == len(managers):
+                wrong = f"YARN's ResourceManager cannot be reached: {error}"
+                raise NotReadyError(wrong) from error
+
+
+def _resource_managers() -> list[str]:
+    """Returns where YARN's ResourceManagers listen; none where its settings do not say it."""
+    settings = _read_settings("yarn-site.xml")
+    names = settings.get("yarn.resourcemanager.ha.rm-ids", "").replace(" ", "").split(",")
+    addresses = []
+    for suffix in (f".{name}" if name else "" for name in names):
+        host = settings.get(f"yarn.resourcemanager.hostname{suffix}", "")
+        address = settings.get(f"yarn.resourcemanager.address{suffix}") or f"{host}:8032"
+        addresses.append(address.replace("${yarn.resourcemanager.hostname}", host))
+    is_known = all(re.fullmatch(r"[\w.-]+:\d+", address) for address in addresses)
+    return [f"yarn://{address}" for address in addresses] if is_known else []
+
+
 def _settings_folder(file: str) -> Path:
     folders = [
         os.environ[name] for name in ("YARN_CONF_DIR", "HADOOP_CONF_DIR") if name in os.environ
@@ -190,20 +220,26 @@ def _settings_folder(file: str) -> Path:
     )
 
 
+def _read_settings(name: str) -> dict[str, str]:
+    file = _settings_folder(name) / name
+    try:
+        settings = ElementTree.parse(file).getroot()  # noqa: S314 - the administrator's own file
+    except (OSError, ElementTree.ParseError) as error:
+        raise NotReadyError(f"{file} cannot be read", got=reason_of(error)) from error
+    properties = settings.iter("property")
+    return {p.findtext("name", "").strip(): p.findtext("value", "").strip() for p in properties}
+
+
 def home_of_user() -> str:
     """Returns the user's folder on the cluster's own file system, such as hdfs://host/user/me.
 
     Raises:
         NotReadyError: the cluster's settings name no file system that all nodes share.
     """
-    file = _settings_folder("core-site.xml") / "core-site.xml"
-    try:
-        settings = ElementTree.parse(file).getroot()  # noqa: S314 - the administrator's own file
-    except (OSError, ElementTree.ParseError) as error:
-        raise NotReadyError(f"{file} cannot be read", got=reason_of(error)) from error
-    values = {p.findtext("name", ""): p.findtext("value", "") for p in settings.iter("property")}
-    root = (values.get("fs.defaultFS") or values.get("fs.default.name") or "").strip().rstrip("/")
+    values = _read_settings("core-site.xml")
+    root = (values.get("fs.defaultFS") or values.get("fs.default.name") or "").rstrip("/")
     if not is_address(root):
+        file = _settings_folder("core-site.xml") / "core-site.xml"
         raise NotReadyError(
             f"{file} names no file system that all nodes share: fs.defaultFS",
             got=root or "none",
