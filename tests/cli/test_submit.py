@@ -1,5 +1,6 @@
 """`photinus submit`, without a cluster; on real YARN see tests/fault/test_yarn.py."""
 
+import json
 import shlex
 import signal
 import subprocess
@@ -114,6 +115,35 @@ def test_an_application_that_somebody_ends_says_how_to_go_on(call, cluster, remo
     assert err.strip().splitlines()[-1] == expected
 
 
+def test_what_a_command_needs_to_go_on_with_a_run_is_in_what_it_says(
+    call, cluster, remote, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("ENDS", "1")
+    monkeypatch.setenv("LAST", "KILLED")
+    (tmp_path / "nets.py").touch()
+    text = (tmp_path / remote).read_text()
+    module = 'kind = "module"\nmodule = "nets:net"\nepochs = 3\n\n[data]'
+    start, _, end = text.replace("[data]", "\0").partition("\0")
+    (tmp_path / remote).write_text(start.partition("kind")[0] + module + end)
+    needed = ["--python", "/opt/p y", "--py-files", "nets.py", "--conf", "spark.executor.memory=2g"]
+    folder = f"{cluster}/runs/a"
+    given = ["--deploy-mode", "cluster", "--folder", folder, *needed]
+    _, _, err = call("submit", remote, *given)
+    again = f"continue with: photinus submit --resume {folder} --deploy-mode cluster "
+    assert shlex.split(err.strip().partition(again)[2]) == [*needed, "--trust-code"]
+
+
+def test_an_application_that_fails_says_why_its_run_failed(call, cluster, remote, monkeypatch):
+    monkeypatch.setenv("ENDS", "1")
+    ended = {"at": 1.0, "kind": "RunEnded", "state": "failed", "seconds": 1.0, "metrics": {}}
+    lines = [json.dumps({**ended, "reason": reason}) for reason in ("a row is wrong", "not again")]
+    put(f"{cluster}/runs/b/events.jsonl", "\n".join(lines).encode())
+    given = ("--deploy-mode", "cluster", "--folder", f"{cluster}/runs/b")
+    _, _, err = call("submit", remote, *given)
+    assert "the application failed; got a row is wrong; photinus report memory://" in err
+    assert err.endswith("yarn logs -applicationId application_1_0001 has the containers' words\n")
+
+
 def test_a_dry_run_prints_the_line_and_sends_nothing(call, cluster, remote, tmp_path):
     _, out, _ = call("submit", remote, "--deploy-mode", "cluster", "--dry-run")
     words = shlex.split(out)
@@ -130,12 +160,13 @@ def test_a_driver_here_trains_as_train_does_with_the_clusters_spark(
     call, cluster, job, tmp_path, monkeypatch
 ):
     captured = {}
+    (tmp_path / "nets.py").touch()
 
     def begin(job, folder, command):
         import os
 
         words = shlex.split(os.environ["PYSPARK_SUBMIT_ARGS"])
-        code = words[words.index("--py-files") + 1]
+        code = words[words.index("--py-files") + 1].split(",")[0]
         captured.update(
             job=job,
             folder=folder,
@@ -154,6 +185,8 @@ def test_a_driver_here_trains_as_train_does_with_the_clusters_spark(
     assert captured["python"] == "./environment/bin/python"
     assert captured["words"][-1] == "pyspark-shell"
     assert "photinus/cli/launch.py" in captured["files"]
+    assert call("submit", job, "--folder", "run", "--py-files", "nets.py")[0] == 0
+    assert captured["command"] == "submit --master yarn --py-files nets.py"
 
 
 @pytest.mark.usefixtures("cluster", "remote")

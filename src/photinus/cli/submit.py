@@ -186,6 +186,17 @@ class _SubmittedRun:
             settings=self._settings,
         )
 
+    def _options_again(self) -> list[str]:
+        """Returns the options that a command which continues with the run needs, too."""
+        values = {"--environment": self.options["environment"], "--python": self.options["python"]}
+        pairs = [(name, value) for name, value in values.items() if value not in ("", "ship")]
+        pairs += [("--py-files", file) for file in self._files]
+        pairs += [("--conf", f"{name}={value}") for name, value in self._settings.items()]
+        names_code = self._is_cluster and code_names(self._known_job().to_dict())
+        # a node's key signed what a driver there made, and this user has another one
+        trust = ["--trust-code"] if names_code or self.options["trust_code"] else []
+        return [*(word for pair in pairs for word in pair), *trust]
+
     def _known_job(self) -> Job:
         """The job, which a resumed run has in its folder."""
         if self.job is None:
@@ -231,7 +242,7 @@ class _SubmittedRun:
         os.environ["SPARK_HOME"] = _spark_submit()[0].removesuffix("/bin/spark-submit")
         os.environ["PYSPARK_SUBMIT_ARGS"] = self._submit_args(submission)
         os.environ["PYSPARK_PYTHON"] = sys.executable if is_local else submission.worker_python
-        command = f"submit --master {self.options['master']}"
+        command = shlex.join(["submit", "--master", self.options["master"], *self._options_again()])
         if self.options["resume"]:
             continue_run(self.folder, command=command, trust_code=self.options["trust_code"])
         else:
@@ -264,6 +275,9 @@ class _SubmittedRun:
             click.echo(f"  photinus {name} {shlex.quote(self.folder)}")
 
     def _wait_for_end(self, command: list[str], environment: dict[str, str]) -> None:
+        from photinus.run.remote_resume import failures
+
+        failures_before = len(failures(self.folder)) if self.options["resume"] else 0
         output_lines, shown_lines = list[str](), list[str]()
         with subprocess.Popen(  # noqa: S603 - spark-submit of the installed pyspark
             command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
@@ -274,14 +288,18 @@ class _SubmittedRun:
                     click.echo(line)
                     shown_lines.append(line)
         if process.returncode and any(line.endswith(": killed") for line in shown_lines):
-            trust = " --trust-code" if self.options["trust_code"] else ""
-            resume_options = f"--resume {shlex.quote(self.folder)} --deploy-mode cluster{trust}"
+            options = ["--resume", self.folder, "--deploy-mode", "cluster", *self._options_again()]
             wrong = "the application was ended by YARN, or by somebody"
-            raise RunFailedError(wrong, do=f"continue with: photinus submit {resume_options}")
+            do = f"continue with: photinus submit {shlex.join(options)}"
+            raise RunFailedError(wrong, do=do)
         if process.returncode:
+            reasons = failures(self.folder)[failures_before:] or [_cause(output_lines)]
+            applications = [line.split(":")[0] for line in shown_lines if ": " in line]
+            application = applications[-1] if applications else "APPLICATION"
             wrong = "the application failed"
-            do = f"photinus report {shlex.quote(self.folder)}; yarn logs has the containers' words"
-            raise RunFailedError(wrong, got=_cause(output_lines) or None, do=do)
+            logs = f"yarn logs -applicationId {application} has the containers' words"
+            do = f"photinus report {shlex.quote(self.folder)}; {logs}"
+            raise RunFailedError(wrong, got=reasons[0] or None, do=do)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,14 @@ from pathlib import Path
 from photinus.checkpoint.mirror import Mirror
 from photinus.checkpoint.signatures import Trust, check_code, is_signed, signature_of
 from photinus.core.addresses import is_address
-from photinus.core.errors import CheckpointError, FencedError, RunFailedError, UsageError, reason_of
+from photinus.core.errors import (
+    CheckpointError,
+    FencedError,
+    PhotinusError,
+    RunFailedError,
+    UsageError,
+    reason_of,
+)
 from photinus.core.events import RunEnded, RunStarted
 from photinus.report.journal import read
 from photinus.run.job import Job
@@ -73,6 +80,15 @@ def how_it_ended(folder: Path) -> tuple[str, str]:
     run_events = [s.event for s in records if isinstance(s.event, (RunStarted, RunEnded))]
     last_event = run_events[-1] if run_events else None
     return (last_event.state, last_event.reason) if isinstance(last_event, RunEnded) else ("", "")
+
+
+def failures(address: str) -> list[str]:
+    """Returns why terms of a run at an address failed, oldest first; none where it is unknown."""
+    with contextlib.suppress(PhotinusError), fetched(address, "events.jsonl") as folder:
+        journal = folder / "events.jsonl"
+        events = [record.event for record in read(journal)] if journal.exists() else []
+        return [e.reason for e in events if isinstance(e, RunEnded) and e.state == "failed"]
+    return []
 
 
 @contextlib.contextmanager
