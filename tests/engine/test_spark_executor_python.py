@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from photinus.core.errors import NotReadyError
-from photinus.engine.spark.executor_python import check_python
+from photinus.engine.spark.executor_python import _problem_of, check_python
 
 PLAIN = """
 import sys
@@ -49,3 +49,40 @@ def test_a_session_of_the_users_own_with_another_python_is_refused_in_a_sentence
         [sys.executable, "-c", PLAIN], env=environment, capture_output=True, text=True, timeout=200
     )
     assert "NotReadyError: the Python of Spark's tasks has no photinus; got " in completed.stderr
+
+
+@pytest.mark.parametrize(
+    ("failure", "wrong", "got"),
+    [
+        (
+            'Lost task 0.0: java.io.IOException: Cannot run program "/no/python": error=2, No such '
+            "file or directory\n\tat java.base/java.lang.ProcessBuilder.start",
+            "cannot be started",
+            "/no/python: No such file or directory",
+        ),
+        (
+            "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version:"
+            " 3.12 than that in driver: 3.11, PySpark cannot run with different minor versions.",
+            "has another version than the driver's",
+            "3.12 and 3.11",
+        ),
+        (
+            "org.apache.spark.SparkException: EOFException occurred while reading the port number "
+            "from photinus.engine.spark.daemon's stdout and terminated with code: 1..",
+            "has no photinus",
+            "bin/python",
+        ),
+        ("ImportError: no such module\n", "has no photinus", "ImportError: no such module"),
+    ],
+)
+def test_what_is_wrong_with_a_python_is_said_in_words_and_not_as_sparks_exception(
+    failure, wrong, got
+):
+    assert _problem_of(failure, "bin/python") == (f"the Python of Spark's tasks {wrong}", got)
+
+
+def test_what_the_python_that_travelled_says_is_passed_on():
+    said = "no Python 3.11 on node7; got PATH=/bin; name it: --python PATH"
+    daemon = "EOFException occurred while reading the port number from photinus.engine.spark.daemon"
+    with pytest.raises(NotReadyError, match=f"^{said}$"):
+        _problem_of(f"Error from python worker:\n  photinus: {said}\n{daemon}", "python")

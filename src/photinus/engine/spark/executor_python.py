@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from typing import TYPE_CHECKING, Final
@@ -14,8 +15,15 @@ if TYPE_CHECKING:
 
 
 _CLUSTER_ADVICE: Final = (
-    "set PYSPARK_PYTHON to a Python that has it on every node, or send it by --archives"
+    "set PYSPARK_PYTHON (photinus submit: --python) to one that has photinus on every node, "
+    "or send one by --archives"
 )
+_NOT_STARTED: Final = re.compile(r'Cannot run program "(.+?)".*error=\d+, (.+)')
+_OTHER_VERSION: Final = re.compile(r"different version: ([\d.]+) than that in driver: ([\d.]+)")
+_LAUNCHER_ERROR: Final = re.compile(r"photinus: (no Python .+)")
+"""Of the script that an environment of `photinus submit` has for its Python."""
+_DAEMON: Final = "photinus.engine.spark.daemon"
+_NO_PHOTINUS: Final = "the Python of Spark's tasks has no photinus"
 _checked: set[str] = set()
 """Applications whose Python has photinus."""
 
@@ -44,14 +52,34 @@ def check_python(context: SparkContext) -> None:
     job.start()
     while job.is_alive() and not job.failures():
         job.join(0.1)
+    failure = job.failure()
     if job.is_alive():
         job.cancel()
         job.join()
-    problem = cause_of(job.error) if job.error is not None else job.rows[0]
+    if failure or job.error is not None:
+        wrong, problem = _problem_of(failure or str(job.error), str(context.pythonExec))
+    else:
+        wrong, problem = _NO_PHOTINUS, job.rows[0]
     if problem:
         is_local = str(context.master).startswith("local")
         alternative = f"set PYSPARK_PYTHON={sys.executable} before Spark starts"
         do = f"start Spark with photinus.spark_session(workers), or {alternative}"
-        wrong = "the Python of Spark's tasks has no photinus"
         raise NotReadyError(wrong, got=problem, do=do if is_local else _CLUSTER_ADVICE)
     _checked.add(application)
+
+
+def _problem_of(failure: str, program: str) -> tuple[str, str]:
+    """Returns what is wrong with the tasks' Python, and what was got.
+
+    Raises:
+        NotReadyError: the Python of an environment that travelled says by itself what is wrong.
+    """
+    if said := _LAUNCHER_ERROR.search(failure):
+        raise NotReadyError(said[1])
+    if match := _NOT_STARTED.search(failure):
+        return "the Python of Spark's tasks cannot be started", f"{match[1]}: {match[2]}"
+    if match := _OTHER_VERSION.search(failure):
+        wrong = "the Python of Spark's tasks has another version than the driver's"
+        return wrong, f"{match[1]} and {match[2]}"
+    # Spark itself says only that the daemon, which is photinus's, wrote no number of a port
+    return _NO_PHOTINUS, program if _DAEMON in failure else cause_of(failure)

@@ -183,6 +183,11 @@ class SparkJob(threading.Thread):
         """Returns why a task failed, in one line; empty where Spark does not report it."""
         return self.failed().reason
 
+    def failure(self) -> str:
+        """Returns what Spark reports of the last attempt that failed; empty where it does not."""
+        self.failed()
+        return next((text for _, text in reversed(self._failure_messages.values())), "")
+
     def ended_tasks(self) -> list[tuple[int, str]]:
         """Returns the partition and the attempt of each task that failed in its Python process.
 
