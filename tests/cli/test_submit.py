@@ -202,6 +202,30 @@ def test_rows_that_are_not_at_their_address_are_told_before_anything_is_sent(
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.parametrize("is_package", [False, True])
+def test_a_module_of_this_folder_that_does_not_travel_is_told_before_anything_is_sent(
+    call, cluster, remote, tmp_path, is_package
+):
+    text = (tmp_path / remote).read_text()
+    module = 'kind = "module"\nmodule = "nets.small:net"\nepochs = 3\n\n[data]'
+    (tmp_path / remote).write_text(text.partition("kind")[0] + module + text.partition("[data]")[2])
+    files = tmp_path / "nets" / "__init__.py" if is_package else tmp_path / "nets.py"
+    files.parent.mkdir(exist_ok=True)
+    files.touch()
+    code, out, err = call("submit", remote, "--deploy-mode", "cluster")
+    assert (code, out) == (2, "")
+    do = "make a zip of the folder nets, and add --py-files nets.zip"
+    assert err.endswith(f"; got nets.small:net; {do if is_package else 'add --py-files nets.py'}\n")
+    assert not (tmp_path / "cache").exists()
+    zipfile.ZipFile(tmp_path / "nets.zip", "w").close()
+    for given in (
+        ("--environment", "installed"),
+        ("--py-files", "nets.zip"),
+        ("--conf", "spark.executorEnv.PYTHONPATH=/opt/nets"),
+    ):
+        assert call("submit", remote, "--deploy-mode", "cluster", *given)[0] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words", "end"),
     [

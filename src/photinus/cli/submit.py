@@ -120,6 +120,31 @@ def _check_rows(job: Job) -> None:
             raise UsageError(wrong, got=path or "none", do=do)
 
 
+def _check_modules(job: Job, options: dict[str, Any]) -> None:
+    """Refuses a job that names code of the present folder, which the nodes would not have.
+
+    Where packages were installed there, or another archive is named, it may be there already.
+    """
+    is_own_way = any(re.search(r"pyFiles|PYTHONPATH|archives", text) for text in options["conf"])
+    sent = {Path(file).stem for file in options["py_files"] if Path(file).suffix == ".py"}
+    has_zip = len(sent) < len(options["py_files"])  # which may hold it
+    is_local = options["master"].startswith("local")
+    if is_local or is_own_way or has_zip or options["environment"] != "ship":
+        return
+    for name in code_names(job.to_dict()):
+        package = re.split("[.:]", name)[0]
+        if package in sent:
+            continue
+        if Path(f"{package}.py").is_file():
+            do = f"add --py-files {package}.py"
+        elif Path(package, "__init__.py").is_file():
+            do = f"make a zip of the folder {package}, and add --py-files {package}.zip"
+        else:
+            continue
+        wrong = "the job names code that lies in this folder only, and the nodes would not have it"
+        raise UsageError(wrong, got=name, do=do)
+
+
 class _SubmittedRun:
     """One submit: what is sent, and what is started."""
 
@@ -132,6 +157,8 @@ class _SubmittedRun:
         for file in self._files:
             if Path(file).suffix not in (".py", ".zip", ".egg") or not Path(file).is_file():
                 raise UsageError("a Python file or zip that travels must exist", got=file)
+        if not options["resume"]:
+            _check_modules(self._known_job(), options)
         self._is_yarn = options["master"] == "yarn"
         self._home = home_of_user() if self._is_yarn else ""
         self._is_cluster = options["deploy_mode"] == "cluster"
