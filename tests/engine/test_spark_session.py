@@ -132,6 +132,7 @@ def test_a_cluster_that_lets_nobody_in_is_told_without_javas_trace(pyspark, monk
     with pytest.raises(NotReadyError) as caught:
         session.spark_session(1)
     assert "got java.lang.IllegalStateException: a stopped context; look at" in str(caught.value)
+    assert "here or in logs/spark.log of the run" in str(caught.value)
     assert "spark.authenticate.secret" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 

@@ -22,8 +22,9 @@ _RETRIES: Final = 20  # far more, and one bad row in a query of the user's is tr
 _SPARK_VARIABLES: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_REMOTE")
 """In the environment: another program has chosen the Spark to use."""
 _CLUSTER_ADVICE: Final = (
-    "look at what Spark says above; a cluster that authenticates asks for its own "
-    "spark.authenticate.secret, in spark-defaults.conf of the folder SPARK_CONF_DIR"
+    "look at what Spark says, here or in logs/spark.log of the run; a cluster that authenticates "
+    "asks for its own spark.authenticate.secret, "
+    "in spark-defaults.conf of the folder SPARK_CONF_DIR"
 )
 _LOGGING: Final = Path(__file__).with_name("log4j2.properties")
 
