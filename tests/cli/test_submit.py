@@ -88,10 +88,15 @@ def test_a_job_is_sent_and_started_on_a_node(call, cluster, remote, tmp_path, mo
     assert [line for line in out.splitlines() if "application_1_0001" in line] == [
         f"application_1_0001: {state}" for state in ("accepted", "running", "finished")
     ]
-    assert out.count("sent to") == 2
+    archives = [line for line in out.splitlines() if line.startswith("photinus-")]
+    beginnings, ends = archives[::2], archives[1::2]
+    assert all(line.endswith(": made and sent once, which takes minutes") for line in beginnings)
+    assert [line.split(":")[0] for line in ends] == [line.split(":")[0] for line in beginnings]
+    assert out.count("sent to") == len(ends) == 2
     _, second_output, _ = call("submit", remote, "--deploy-mode", "cluster")
     assert second_output.count("there already") == 2
     assert "sent to" not in second_output
+    assert "takes minutes" not in second_output
 
 
 def test_an_application_that_fails_is_a_failure_with_its_last_words(
@@ -145,7 +150,9 @@ def test_an_application_that_fails_says_why_its_run_failed(call, cluster, remote
 
 
 def test_a_dry_run_prints_the_line_and_sends_nothing(call, cluster, remote, tmp_path):
-    _, out, _ = call("submit", remote, "--deploy-mode", "cluster", "--dry-run")
+    (tmp_path / "conf" / "core-site.xml").write_text(CORE.replace("//host", "//localhost:1"))
+    nowhere = ("--set", "data.path=memory://localhost:1/rows")  # nothing is asked
+    _, out, _ = call("submit", remote, "--deploy-mode", "cluster", "--dry-run", *nowhere)
     words = shlex.split(out)
     assert words[0].endswith("/bin/spark-submit")
     assert words[-1] == "job.toml"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +106,8 @@ def _resolve_job(job: str | None, settings: tuple[str, ...], options: dict[str, 
     resolved_job = replace(job_of(job, settings, **overrides), engine="spark")
     if options["deploy_mode"] == "cluster":
         _check_rows(resolved_job)
-    check_files(resolved_job)  # before packages are made and sent, and a cluster is asked
+    if not options["dry_run"]:
+        check_files(resolved_job)  # before packages are made and sent, and a cluster is asked
     return resolved_job
 
 
@@ -251,7 +253,10 @@ class _SubmittedRun:
         if not self.options["master"].startswith("local"):
             for name, make in archives.items():
                 archive = make()
-                paths[name], is_new = packaging.sent(archive, cache_folder("archives"), folder)
+                beginning = f"{archive.name}: made and sent once, which takes minutes"
+                paths[name], is_new = packaging.sent(
+                    archive, cache_folder("archives"), folder, partial(click.echo, beginning)
+                )
                 click.echo(f"{archive.name}: {'sent to ' + folder if is_new else 'there already'}")
         packaging.own_code(self._scratch / "photinus.zip")
         return self._submission(paths["environment"], paths["jars"])

@@ -222,25 +222,34 @@ def own_code(path: Path) -> None:
         archive.writestr(f"photinus-{photinus.__version__}.dist-info/METADATA", metadata_text)
 
 
-def sent(archive: LazyArchive, cache_folder: Path, folder: str) -> tuple[str, bool]:
+def sent(
+    archive: LazyArchive,
+    cache_folder: Path,
+    folder: str,
+    on_new: Callable[[], None] = lambda: None,
+) -> tuple[str, bool]:
     """Returns where an archive lies for the cluster, and whether it had to be sent.
 
     Args:
         archive: the archive to send.
         cache_folder: the folder of this machine that it is made in.
         folder: an address, or "" where it stays here.
+        on_new: is called before it is made or sent, which may take minutes.
 
     Raises:
         NotReadyError: it cannot be made.
         CheckpointError: the address cannot be written to.
     """
     if not is_address(folder):
+        if not (cache_folder / archive.name).exists():
+            on_new()
         return str(archive.path_in(cache_folder)), False
     fs, path = filesystem(folder)
     target = f"{path}/{archive.name}"
     try:
         if fs.exists(target):
             return f"{folder}/{archive.name}", False
+        on_new()
         file = archive.path_in(cache_folder)
         temporary = f"{path}/.{archive.name}.{os.getpid()}-{uuid.uuid4().hex}"
         fs.makedirs(path, exist_ok=True)
