@@ -91,6 +91,20 @@ def test_what_to_do_about_missing_workers_is_what_sparks_tasks_say(ours, all_tas
     assert absent.advice() == said
 
 
+@pytest.mark.parametrize(("present", "is_told"), [(0, True), (2, True), (3, False)])
+def test_a_cluster_that_has_given_too_few_slots_yet_is_told_so(present, is_told):
+    tracker = SimpleNamespace(getActiveStageIds=lambda: [], getStageInfo={}.get)
+    manager = SimpleNamespace(defaultResourceProfile=lambda: "default")
+    scala = SimpleNamespace(
+        resourceProfileManager=lambda: manager, maxNumConcurrentTasks={"default": present}.get
+    )
+    java = SimpleNamespace(sc=lambda: scala)
+    context = SimpleNamespace(statusTracker=lambda: tracker, _jsc=java)
+    advice = AbsenceReasons(context, 3, lambda: 3).advice()
+    assert (f"the cluster has given {present} slots so far" in advice) == is_told
+    assert ("slots are free" in advice) != is_told
+
+
 def test_where_spark_is_gone_there_is_still_something_to_do():
     def gone():
         raise ConnectionError

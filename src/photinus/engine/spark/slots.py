@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from photinus.coordinator.callbacks import wait_for_them
@@ -122,7 +122,24 @@ class AbsenceReasons:
             return f"other jobs hold {others} of {slots} slots: end them, or ask for fewer workers"
         if slots is not None and slots < self._workers:
             return f"there are {slots} slots: free slots, or ask for fewer workers"
+        present = self._present()
+        if present is not None and present < self._workers:
+            return (
+                f"wait: the cluster has given {present} slots so far, and starts others if it has "
+                "room; else ask for fewer workers"
+            )
         return "wait: slots are free, and Spark is still starting the tasks"
+
+    def _present(self) -> int | None:
+        """Returns how many slots the executors that are there have; None where it is unknown.
+
+        YARN and dynamic allocation promise executors that may never come.
+        """
+        with suppress(Exception):  # a method of Spark's own, which may change
+            scala = self._context._jsc.sc()
+            profile = scala.resourceProfileManager().defaultResourceProfile()
+            return int(scala.maxNumConcurrentTasks(profile))
+        return None
 
     def _running(self) -> int:
         tracker = self._context.statusTracker()
