@@ -35,6 +35,7 @@ demo: setup
 	@$(BIN)/photinus demo
 
 test: setup-dev
+	-@$(BIN)/photinus doctor > /dev/null  # then each Spark that the tests start is there sooner
 	$(BIN)/python -m pytest -q $(QUICK) -m "not ($(APART))"
 	$(BIN)/python -m pytest -q $(BESIDE) -m "($(APART)) and not slow" $(APART_FILES)
 	@$(MAKE) --no-print-directory test-avx2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from photinus.deploy.class_archive import archive_options
+from photinus.deploy.class_archive import reading_options, writing_options
 from photinus.deploy.java import java_home
 
 pytestmark = pytest.mark.processes
@@ -27,9 +27,9 @@ def home(monkeypatch, tmp_path):
     return str(home)
 
 
-def started(home, *more):
+def started(home, options, *more):
     """Returns what Java prints with the options."""
-    command = [f"{home}/bin/java", *shlex.split(archive_options(home)), *more, "-version"]
+    command = [f"{home}/bin/java", *shlex.split(options), *more, "-version"]
     result = subprocess.run(command, check=True, capture_output=True, text=True)
     return result.stdout + result.stderr
 
@@ -39,49 +39,51 @@ def files(tmp_path, suffix):
     return list((tmp_path / "a cache" / "photinus" / "java").glob(f"*{suffix}"))
 
 
-def test_the_first_java_writes_the_archive_and_the_next_one_reads_it(home, tmp_path):
-    assert "ArchiveClassesAtExit" in archive_options(home)
-    assert "warning" not in started(home)
-    assert "SharedArchiveFile" in archive_options(home)
+def test_one_java_writes_the_archive_and_the_next_one_reads_it(home, tmp_path):
+    assert reading_options(home) == "", "a session that did not ask for it does not take longer"
+    assert "warning" not in started(home, writing_options(home))
+    assert "(top)" in started(home, reading_options(home), "-Xlog:class+load=info:stdout"), (
+        "of the file, not of Java's own"
+    )
     assert not files(tmp_path, ".new")
-    assert "(top)" in started(home, "-Xlog:class+load=info:stdout"), "of the file, not Java's own"
+    assert writing_options(home) == "", "it is there"
     folder = files(tmp_path, ".jsa")[0].parent
     assert folder.stat().st_mode & 0o777 == 0o700, "code that Java trusts"
 
 
 def test_an_archive_that_was_cut_short_is_written_anew(home, tmp_path):
-    started(home)
+    started(home, writing_options(home))
     (written,) = files(tmp_path, ".new")
     written.chmod(0o600)
     written.write_bytes(bytes(8) + written.read_bytes()[8:])  # Java writes the first bytes last
-    assert "ArchiveClassesAtExit" in archive_options(home)
-    started(home)
-    assert "SharedArchiveFile" in archive_options(home)
+    assert reading_options(home) == ""
+    started(home, writing_options(home))
+    assert "SharedArchiveFile" in reading_options(home)
 
 
-def test_an_archive_of_before_the_machine_started_is_written_anew(home, tmp_path):
-    started(home)
+def test_an_archive_of_before_the_machine_started_is_not_read(home, tmp_path):
+    started(home, writing_options(home))
     (written,) = files(tmp_path, ".new")
     os.utime(written, (1, 1))
-    assert "ArchiveClassesAtExit" in archive_options(home)
+    assert reading_options(home) == ""
     assert not files(tmp_path, "")
 
 
 def test_java_starts_without_an_archive_that_is_another_javas(home, tmp_path):
-    started(home)
-    archive_options(home)
+    started(home, writing_options(home))
+    reading_options(home)
     (path,) = files(tmp_path, ".jsa")
     path.chmod(0o600)
     path.write_bytes(bytes(8) + path.read_bytes()[8:])
-    output = started(home)
+    output = started(home, reading_options(home))
     assert output.startswith("openjdk")
     assert "warning" not in output
 
 
 def test_another_version_of_spark_has_an_archive_of_its_own(home, tmp_path):
-    before = archive_options(home)
+    before = writing_options(home)
     os.utime(tmp_path / "spark" / "jars", (1, 1))
-    assert archive_options(home) != before
+    assert writing_options(home) != before
 
 
 @pytest.mark.parametrize("name", ["SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"])
@@ -89,12 +91,12 @@ def test_where_spark_reads_a_folder_of_settings_there_is_none(home, tmp_path, mo
     folder = tmp_path / "conf"
     folder.mkdir()
     monkeypatch.setenv(name, str(folder))
-    assert archive_options(home) != ""
+    assert writing_options(home) != ""
     (folder / "spark-defaults.conf").write_text("")
-    assert archive_options(home) == "", "Java would end with an error that names the folder"
+    assert writing_options(home) == "", "Java would end with an error that names the folder"
 
 
 def test_without_javas_own_archive_or_a_place_there_is_none(home, tmp_path, monkeypatch):
-    assert archive_options(str(tmp_path)) == ""
+    assert writing_options(str(tmp_path)) == ""
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path(__file__) / "no folder"))
-    assert archive_options(home) == ""
+    assert writing_options(home) == reading_options(home) == ""

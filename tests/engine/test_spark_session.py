@@ -42,7 +42,7 @@ def pyspark(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark.sql", sql)
     monkeypatch.setitem(sys.modules, "pyspark.logger", None)
     monkeypatch.setattr(session, "ensure_java", lambda: "/a/java")
-    monkeypatch.setattr(session, "archive_options", lambda home: f"-XX:SharedArchiveFile={home}")
+    monkeypatch.setattr(session, "reading_options", lambda home: f"-XX:SharedArchiveFile={home}")
     monkeypatch.setattr(os, "environ", {})
     return fake
 

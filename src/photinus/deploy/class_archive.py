@@ -1,7 +1,7 @@
 """An archive of the classes that Spark's Java loads: from it a session starts in half the time.
 
-Java loads and checks some 15,000 classes at each start. The first session's Java writes them to a
-file when it ends, and those after it map that file (application class-data sharing). Java itself
+Java loads and checks some 15,000 classes at each start. That of `photinus doctor` writes them to a
+file when it ends, and later sessions map that file (application class-data sharing). Java itself
 looks whether a file fits, and starts without one that does not.
 """
 
@@ -16,38 +16,64 @@ from pathlib import Path
 
 from photinus.core.addresses import cache_folder
 
+FOLDER = "java"
+"""Of the user's cache, in which archives are."""
 _MAGIC = (0xF00BABA8).to_bytes(4, sys.byteorder)
 """Of an archive that is whole: Java writes it last."""
 _QUIET = "-Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
 """Java warns of each class that it leaves out of an archive."""
 
+_WRITTEN = ".new"
+"""Ends the name of an archive before it is sealed."""
 _HADOOP_FOLDERS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 
 
-def archive_options(home: str) -> str:
-    """Returns the options by which Java reads the archive, or writes it when it ends; or none.
+def reading_options(home: str) -> str:
+    """Returns the options by which Java reads the archive; none where there is none.
 
     Args:
         home: of Java.
     """
+    path = _path(home)
+    try:
+        if path is not None and path.with_suffix(_WRITTEN).exists():
+            _seal(path.with_suffix(_WRITTEN), path)
+    except OSError:  # another process has just done so
+        pass
+    return "" if path is None or not path.exists() else _options(f"SharedArchiveFile={path}")
+
+
+def writing_options(home: str) -> str:
+    """Returns the options by which Java writes the archive when it ends; none where it is there.
+
+    Java then takes half as long again until a first query has ended.
+
+    Args:
+        home: of Java.
+    """
+    path = _path(home)
+    if path is None or path.exists():
+        return ""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return ""
+    return _options(f"ArchiveClassesAtExit={path.with_suffix(_WRITTEN)}")
+
+
+def _options(option: str) -> str:
+    return f"{_QUIET} {shlex.quote(f'-XX:{option}')}"
+
+
+def _path(home: str) -> Path | None:
+    """Returns where the archive of this Java and this Spark lies; None where Java makes none."""
     from pyspark.find_spark_home import _find_spark_home
 
     base = Path(home, "lib", "server", "classes.jsa")  # of Java's own classes: ours lies on it
     spark_home = Path(_find_spark_home())  # type: ignore[no-untyped-call]
     if not (sys.platform == "linux" and base.exists()) or _has_other_classes(spark_home):
-        return ""
-    try:
-        folder = cache_folder("java")
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = folder / f"{_digest(base, spark_home / 'jars')}.jsa"
-        written = path.with_suffix(".new")
-        if written.exists():
-            _seal(written, path)
-        is_there = path.exists()
-        option = f"SharedArchiveFile={path}" if is_there else f"ArchiveClassesAtExit={written}"
-    except OSError:  # no place for it: a session starts as it did
-        return ""
-    return f"{_QUIET} {shlex.quote(f'-XX:{option}')}"
+        return None
+    return cache_folder(FOLDER) / f"{_digest(base, spark_home / 'jars')}.jsa"
 
 
 def _has_other_classes(spark_home: Path) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from photinus.core.errors import NotReadyError, UsageError
-from photinus.deploy.class_archive import archive_options
+from photinus.deploy.class_archive import reading_options
 from photinus.deploy.java import ensure_java
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def spark_session(
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(name)
     settings = _settings(workers)
-    settings["spark.driver.defaultJavaOptions"] += f" {archive_options(os.environ['JAVA_HOME'])}"
+    settings["spark.driver.defaultJavaOptions"] += f" {reading_options(os.environ['JAVA_HOME'])}"
     for key, value in {**settings, **(extra or {})}.items():
         builder = builder.config(key, value)
     _silence_query_loggers()
