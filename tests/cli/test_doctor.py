@@ -1,6 +1,7 @@
 """`photinus doctor`: what it finds, and what it says to do."""
 
 from importlib import metadata
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,3 +91,23 @@ def test_where_a_cluster_is_named_it_says_whether_a_job_can_be_submitted(
     (tmp_path / "core-site.xml").write_text(core.replace("host<", "localhost:1<"))
     _, out, _ = call(capsys, "--no-spark")
     assert "nothing answers at memory://localhost:1/user/mary" in out
+
+
+@pytest.mark.parametrize("is_configured", [True, False])
+def test_its_java_writes_the_archive_that_later_ones_read(capsys, monkeypatch, is_configured):
+    def session(workers, name, extra):
+        assert extra == {"spark.driver.extraJavaOptions": "-XX:ArchiveClassesAtExit=x"}
+        settings = extra if is_configured else {}  # not those of an application of the user's
+        return SimpleNamespace(conf=SimpleNamespace(get=settings.get))
+
+    patch = monkeypatch.setattr
+    patch("photinus.deploy.java.java_home", lambda: "/a/java")
+    patch(
+        "photinus.deploy.class_archive.writing_options",
+        {"/a/java": "-XX:ArchiveClassesAtExit=x"}.get,
+    )
+    patch("photinus.engine.spark.session.spark_session", session)
+    patch("photinus.engine.spark.diagnostics.diagnose", lambda spark, workers: iter(()))
+    code, out, err = call(capsys)
+    assert (code, err) == (0, "")
+    assert ("Java's start" in out) == is_configured
