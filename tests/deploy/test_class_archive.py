@@ -34,9 +34,10 @@ def started(home, options, *more):
     return result.stdout + result.stderr
 
 
-def files(tmp_path, suffix):
-    """Returns the archives of a kind: .new as Java has written them, .jsa as it reads them."""
-    return list((tmp_path / "a cache" / "photinus" / "java").glob(f"*{suffix}"))
+def only_file(tmp_path):
+    """Returns the archive: .jsa as Java reads it, or of another name as it was written."""
+    (path,) = (tmp_path / "a cache" / "photinus" / "java").iterdir()
+    return path
 
 
 def test_one_java_writes_the_archive_and_the_next_one_reads_it(home, tmp_path):
@@ -45,15 +46,14 @@ def test_one_java_writes_the_archive_and_the_next_one_reads_it(home, tmp_path):
     assert "(top)" in started(home, reading_options(home), "-Xlog:class+load=info:stdout"), (
         "of the file, not of Java's own"
     )
-    assert not files(tmp_path, ".new")
     assert writing_options(home) == "", "it is there"
-    folder = files(tmp_path, ".jsa")[0].parent
-    assert folder.stat().st_mode & 0o777 == 0o700, "code that Java trusts"
+    assert only_file(tmp_path).suffix == ".jsa"
+    assert only_file(tmp_path).parent.stat().st_mode & 0o777 == 0o700, "code that Java trusts"
 
 
 def test_an_archive_that_was_cut_short_is_written_anew(home, tmp_path):
     started(home, writing_options(home))
-    (written,) = files(tmp_path, ".new")
+    written = only_file(tmp_path)
     written.chmod(0o600)
     written.write_bytes(bytes(8) + written.read_bytes()[8:])  # Java writes the first bytes last
     assert reading_options(home) == ""
@@ -63,16 +63,17 @@ def test_an_archive_that_was_cut_short_is_written_anew(home, tmp_path):
 
 def test_an_archive_of_before_the_machine_started_is_not_read(home, tmp_path):
     started(home, writing_options(home))
-    (written,) = files(tmp_path, ".new")
-    os.utime(written, (1, 1))
+    written = only_file(tmp_path)
+    other = written.rename(written.with_suffix(".of-another-start"))
     assert reading_options(home) == ""
-    assert not files(tmp_path, "")
+    assert "ArchiveClassesAtExit" in writing_options(home)
+    assert not other.exists()
 
 
 def test_java_starts_without_an_archive_that_is_another_javas(home, tmp_path):
     started(home, writing_options(home))
     reading_options(home)
-    (path,) = files(tmp_path, ".jsa")
+    path = only_file(tmp_path)
     path.chmod(0o600)
     path.write_bytes(bytes(8) + path.read_bytes()[8:])
     output = started(home, reading_options(home))
@@ -99,4 +100,6 @@ def test_where_spark_reads_a_folder_of_settings_there_is_none(home, tmp_path, mo
 def test_without_javas_own_archive_or_a_place_there_is_none(home, tmp_path, monkeypatch):
     assert writing_options(str(tmp_path)) == ""
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path(__file__) / "no folder"))
+    assert writing_options(home) == reading_options(home) == ""
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path / "gone"))
     assert writing_options(home) == reading_options(home) == ""

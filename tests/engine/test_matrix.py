@@ -101,6 +101,7 @@ def test_f20_a_clock_that_is_wrong_by_hours_ends_no_lease_and_no_key():
     }
     assert knows == {
         "checkpoint/mirror.py",  # a file whose stamp is another one was changed
+        "deploy/class_archive.py",  # likewise
         "engine/spark/archives.py",  # likewise
         "testing/faults/process.py",  # the diary of faults
         "testing/faults/driver.py",  # which checkpoint shall be damaged

@@ -11,7 +11,7 @@ import hashlib
 import os
 import shlex
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
 from photinus.core.addresses import cache_folder
@@ -23,8 +23,8 @@ _MAGIC = (0xF00BABA8).to_bytes(4, sys.byteorder)
 _QUIET = "-Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
 """Java warns of each class that it leaves out of an archive."""
 
-_WRITTEN = ".new"
-"""Ends the name of an archive before it is sealed."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Another one after each start of the machine."""
 _HADOOP_FOLDERS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 
 
@@ -35,18 +35,17 @@ def reading_options(home: str) -> str:
         home: of Java.
     """
     path = _path(home)
-    try:
-        if path is not None and path.with_suffix(_WRITTEN).exists():
-            _seal(path.with_suffix(_WRITTEN), path)
-    except OSError:  # another process has just done so
-        pass
-    return "" if path is None or not path.exists() else _options(f"SharedArchiveFile={path}")
+    if path is None:
+        return ""
+    with suppress(OSError):  # there is none, or another process has just sealed it
+        _seal(_written(path), path)
+    return _options(f"SharedArchiveFile={path}") if path.exists() else ""
 
 
 def writing_options(home: str) -> str:
     """Returns the options by which Java writes the archive when it ends; none where it is there.
 
-    Java then takes half as long again until a first query has ended.
+    Java then takes twice as long until a first query has ended.
 
     Args:
         home: of Java.
@@ -56,9 +55,13 @@ def writing_options(home: str) -> str:
         return ""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        written = _written(path)
+        for other in path.parent.glob(f"{path.stem}.*"):
+            if other != written:
+                other.unlink(missing_ok=True)
     except OSError:
         return ""
-    return _options(f"ArchiveClassesAtExit={path.with_suffix(_WRITTEN)}")
+    return _options(f"ArchiveClassesAtExit={written}")
 
 
 def _options(option: str) -> str:
@@ -71,9 +74,12 @@ def _path(home: str) -> Path | None:
 
     base = Path(home, "lib", "server", "classes.jsa")  # of Java's own classes: ours lies on it
     spark_home = Path(_find_spark_home())  # type: ignore[no-untyped-call]
-    if not (sys.platform == "linux" and base.exists()) or _has_other_classes(spark_home):
+    try:
+        if not (sys.platform == "linux" and base.exists()) or _has_other_classes(spark_home):
+            return None
+        return cache_folder(FOLDER) / f"{_digest(base, spark_home / 'jars')}.jsa"
+    except OSError:  # this user may not look there
         return None
-    return cache_folder(FOLDER) / f"{_digest(base, spark_home / 'jars')}.jsa"
 
 
 def _has_other_classes(spark_home: Path) -> bool:
@@ -84,18 +90,21 @@ def _has_other_classes(spark_home: Path) -> bool:
     return has_files or bool(os.environ.get("SPARK_DIST_CLASSPATH"))
 
 
+def _written(path: Path) -> Path:
+    """Returns where Java writes an archive; after the machine's next start it is another place.
+
+    The machine may have lost a part of what was not yet on the disk.
+    """
+    return path.with_suffix(f".{_BOOT_ID.read_text().strip()}")
+
+
 def _seal(written: Path, path: Path) -> None:
     """Gives an archive its name once all of it is on the disk: Java breaks off at half of one."""
     with written.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
-            return  # it is being written, or was cut short: the next Java writes it anew
-        started = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-        is_lost = os.fstat(file.fileno()).st_mtime < started  # the machine may have lost a part
+            return  # it is being written, or was cut short
         os.fsync(file.fileno())
-    if is_lost:
-        written.unlink()
-    else:
-        written.replace(path)
+    written.replace(path)
 
 
 def _digest(*paths: Path) -> str:
