@@ -87,6 +87,14 @@ def test_another_version_of_spark_has_an_archive_of_its_own(home, tmp_path):
     assert writing_options(home) != before
 
 
+def test_an_archive_of_another_user_is_not_read(home, monkeypatch):
+    started(home, writing_options(home))
+    assert reading_options(home) != ""
+    me = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: me + 1)
+    assert reading_options(home) == ""
+
+
 @pytest.mark.parametrize("name", ["SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR"])
 def test_where_spark_reads_a_folder_of_settings_there_is_none(home, tmp_path, monkeypatch, name):
     folder = tmp_path / "conf"

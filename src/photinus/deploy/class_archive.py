@@ -39,7 +39,8 @@ def reading_options(home: str) -> str:
         return ""
     with suppress(OSError):  # there is none, or another process has just sealed it
         _seal(_written(path), path)
-    return _options(f"SharedArchiveFile={path}") if path.exists() else ""
+    is_ours = path.exists() and path.parent.stat().st_uid == path.stat().st_uid == os.getuid()
+    return _options(f"SharedArchiveFile={path}") if is_ours else ""  # Java trusts what it holds
 
 
 def writing_options(home: str) -> str:
