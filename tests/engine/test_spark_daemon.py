@@ -18,7 +18,8 @@ def test_the_garbage_round_after_a_task_spares_the_loaded_library(spark):
 
 def test_a_fork_has_the_library_before_its_first_line(spark):
     def loaded(_):
-        return {"torch", "pyarrow", "photinus.engine.spark.engine"} <= set(sys.modules)
+        names = ("engine.spark.engine", "engine.worker_bootstrap")
+        return {"torch", "pyarrow", *(f"photinus.{name}" for name in names)} <= set(sys.modules)
 
     assert spark.sparkContext.parallelize([0], 1).map(loaded).first()
 

@@ -24,7 +24,7 @@ _QUIET = "-Xshare:auto -Xlog:disable -Xlog:all=error:stderr"
 """Java warns of each class that it leaves out of an archive."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Another one after each start of the machine."""
+"""Holds another number after each start of the machine."""
 _HADOOP_FOLDERS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 
 
@@ -100,7 +100,7 @@ def _written(path: Path) -> Path:
 
 
 def _seal(written: Path, path: Path) -> None:
-    """Gives an archive its name once all of it is on the disk: Java breaks off at half of one."""
+    """Gives an archive its name once all of it is on the disk: Java aborts if a part is missing."""
     with written.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             return  # it is being written, or was cut short

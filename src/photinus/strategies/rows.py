@@ -14,7 +14,7 @@ from photinus.core.errors import FrameError
 from photinus.core.parameters import Vector
 
 _MARKS_PER_ROW = 256
-"""Of a table of more rows, few are sorted rather than marked."""
+"""Where a table has more rows for each row that is named, sorting is faster."""
 
 
 def changed(vector: Vector, width: int) -> Vector:
@@ -64,7 +64,7 @@ def union(lists: Sequence[Vector]) -> Vector:
     end = max((int(rows.max()) for rows in lists if rows.size), default=-1) + 1
     if first < 0 or end > _MARKS_PER_ROW * count:
         return np.unique(np.concatenate([np.empty(0, np.int64), *lists]))
-    marks = np.zeros(end, bool)  # a hundred times as fast as to sort millions of rows
+    marks = np.zeros(end, bool)  # many times as fast as to sort millions of rows
     for rows in lists:
         marks[rows] = True
     return np.flatnonzero(marks)
