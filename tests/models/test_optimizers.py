@@ -162,6 +162,18 @@ def test_anothers_state_is_refused():
         sgd.load(adam.state())
 
 
+def test_a_step_reads_the_gradient_that_it_is_given():
+    """Of the same buffer with other numbers, and of another buffer."""
+    kept, plain = start(), start()
+    optimizer = TorchOptimizer(LAYOUT, "sgd", lr=STEADY)
+    buffers = [np.arange(50, dtype="f4"), np.ones(50, "f4")]
+    for n in (0, 0, 1, 0, 1):
+        buffers[n] += n + 1
+        optimizer.step(kept, buffers[n], 0.0)
+        TorchOptimizer(LAYOUT, "sgd", lr=STEADY).step(plain, buffers[n].copy(), 0.0)
+        np.testing.assert_array_equal(kept, plain)
+
+
 def test_it_steps_in_place_on_any_buffer_and_leaves_the_gradient():
     inner, gradient = TorchOptimizer(LAYOUT, "sgd", lr=STEADY), np.ones(50, np.float32)
     gradient.flags.writeable = False

@@ -21,6 +21,26 @@ def test_a_line_cut_by_a_crash_is_dropped_when_the_file_is_opened_again(tmp_path
         assert path.read_bytes() == whole + b'{"c":2}\n'
 
 
+def test_a_line_that_may_wait_is_written_with_the_next_one(tmp_path):
+    path = tmp_path / "lines"
+    lines = Lines(path)
+    lines.write({"a": 1}, waits=True)
+    assert path.read_bytes() == b""
+    lines.write({"b": 2})
+    assert path.read_bytes() == b'{"a":1}\n{"b":2}\n'
+    lines.write({"c": 3}, waits=True)
+    lines.close()
+    assert path.read_bytes().endswith(b'{"b":2}\n{"c":3}\n')
+
+
+def test_lines_do_not_wait_for_ever(tmp_path):
+    lines = Lines(tmp_path / "lines")
+    for _ in range(70):
+        lines.write({"a": "x" * 1000}, waits=True)
+    assert (tmp_path / "lines").stat().st_size > 60_000
+    lines.close()
+
+
 @pytest.fixture
 def disk(monkeypatch):
     """A disk with room for so many bytes more; None for a disk that is never full."""

@@ -35,6 +35,23 @@ def audit_of(tmp_path, entries: list[Entry]):
     return audit(tmp_path / "ledger.jsonl")
 
 
+@pytest.mark.parametrize("last", ["ack", "miss", "hello"])
+def test_what_a_worker_is_answered_stands_in_the_file_before(tmp_path, last):
+    """One write for all that became of a push."""
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path)
+    ledger.write("push", sequence=0)
+    ledger.write("apply", sequence=0)
+    assert path.read_bytes() == b""
+    ledger.write(last, sequence=0)
+    assert [line.split(b'"')[3].decode() for line in path.read_bytes().splitlines()] == [
+        "push",
+        "apply",
+        last,
+    ]
+    ledger.close()
+
+
 GOOD = [entry("hello"), *push_entries(0), *push_entries(1)]
 BEGUN = [entry("rest", phase=1, version=0)]
 

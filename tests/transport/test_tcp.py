@@ -466,6 +466,45 @@ def test_a_frame_waits_until_the_system_has_taken_it(listen, ear):
     link.close()
 
 
+@pytest.mark.parametrize("keys", [TLS, CLEAR], ids=["tls", "clear"])
+def test_a_small_frame_is_sent_without_a_wait(listen, ear, keys):
+    """From the thread that sends it: nothing is left for the one that writes."""
+    link = TcpLink(listen(keys).address, keys.worker())
+    link.exchange(Frame("push", RUN), 0)
+    ear.until(lambda: ear.frames)
+    peer = ear.frames[0][0]
+    before = peer.bytes_sent
+    peer.send(Frame("agreed", RUN, arrays={"a": np.arange(9_610, dtype="f4")}))
+    assert peer.bytes_sent > before + 38_440
+    assert not peer.waiting
+    [frame] = link.exchange(None, 10)
+    np.testing.assert_array_equal(frame.arrays["a"], np.arange(9_610))
+    link.close()
+
+
+@pytest.mark.parametrize("keys", [TLS, CLEAR], ids=["tls", "clear"])
+def test_frames_keep_their_order_when_the_system_takes_only_some_at_once(listen, ear, keys):
+    """A worker reads nothing meanwhile: small and large frames wait behind a part of one."""
+    link = TcpLink(listen(keys).address, keys.worker())
+    link.exchange(Frame("push", RUN), 0)
+    ear.until(lambda: ear.frames)
+    peer, sizes = ear.frames[0][0], (10, 9_610, 9_610, 100_000)
+    count = 0
+    while len(peer.waiting) < 20:
+        numbers = np.full(sizes[count % 4], count, "f4")
+        peer.send(Frame("agreed", RUN, sequence=count, arrays={"a": numbers}))
+        count += 1
+    frames = []
+    while len(frames) < count:
+        frames += link.exchange(None, 10)
+    assert [f.sequence for f in frames] == list(range(count))
+    for frame in frames:
+        assert (frame.arrays["a"] == frame.sequence).all()
+        assert frame.arrays["a"].size == sizes[frame.sequence % 4]
+    until(lambda: not peer.waiting)
+    link.close()
+
+
 def test_a_worker_sees_that_a_long_frame_comes_in(listen, ear):
     """Whoever watches its link sees the bytes move before the frame is whole."""
     pace = RateLimit(2e6)

@@ -229,6 +229,8 @@ class TorchOptimizer(InnerOptimizer):
         self._optimizers = self._make(optimizer, settings or {})
         """Of all tensors, and of those that are stepped by rows, where there are any."""
         self._bound: Vector | Tensor | None = None
+        self._bound_gradient: Vector | Tensor | None = None
+        self._gradients: list[Tensor] = []
 
     def _make(self, name: str, given: Mapping[str, Any]) -> list[torch.optim.Optimizer]:
         cls, settings = optimizer_class(name), dict(given)
@@ -266,9 +268,11 @@ class TorchOptimizer(InnerOptimizer):
         """Moves `trained` downhill by the optimizer's rule."""
         if self._bound is not trained:
             self._bind(trained)
-        flat = tensor_of(gradient)
-        for span, tensor, by_rows in zip(self._spans, self._tensors, self._by_rows, strict=True):
-            grad = flat[span.start : span.stop].view(span.shape)
+        if self._bound_gradient is not gradient:
+            self._gradients, self._bound_gradient = self._views(gradient), gradient
+        for grad, tensor, by_rows in zip(
+            self._gradients, self._tensors, self._by_rows, strict=True
+        ):
             tensor.grad = nonzero_rows(grad) if by_rows else grad
         for optimizer in self._optimizers:
             if self._lr is not None:
@@ -280,10 +284,14 @@ class TorchOptimizer(InnerOptimizer):
     def _bind(self, trained: Vector | Tensor) -> None:
         if trained.shape != (self._size,):
             raise UsageError("the layout has another size", got=list(trained.shape))
-        flat = tensor_of(trained)
-        for span, tensor in zip(self._spans, self._tensors, strict=True):
-            tensor.data = flat[span.start : span.stop].view(span.shape)
+        for view, tensor in zip(self._views(trained), self._tensors, strict=True):
+            tensor.data = view
         self._bound = trained
+
+    def _views(self, vector: Vector | Tensor) -> list[Tensor]:
+        """Returns each parameter's part of a vector [n], in its shape."""
+        flat = tensor_of(vector)
+        return [flat[span.start : span.stop].view(span.shape) for span in self._spans]
 
     def state(self) -> dict[str, Vector]:
         """Returns the optimizer's vectors, each [n] in the layout's order, and its numbers."""

@@ -23,8 +23,12 @@ def _to_plain(value: object) -> object:
     return str(value)
 
 
+_ENCODER = json.JSONEncoder(default=_to_plain, separators=(",", ":"))
+_MOST_TOGETHER_BYTES = 64 << 10
+
+
 class Lines:
-    """Appends JSON lines from any thread, each flushed at once.
+    """Appends JSON lines from any thread, each written at once unless it may wait.
 
     A full disk does not end the training: lines wait until there is room again. Those that find
     none before the end, or are more than memory should hold, are lost, and counted.
@@ -44,15 +48,21 @@ class Lines:
         except OSError as error:
             raise UsageError(f"{path} cannot be written", got=error.strerror) from error
 
-    def write(self, values: Mapping[str, Any]) -> None:
-        """Appends one line; after `close` it is counted as lost."""
-        line = json.dumps(values, default=_to_plain, separators=(",", ":")).encode() + b"\n"
+    def write(self, values: Mapping[str, Any], *, waits: bool = False) -> None:
+        """Appends one line; after `close` it is counted as lost.
+
+        Args:
+            values: the line.
+            waits: whether it is written together with the next one that does not wait.
+        """
+        line = _ENCODER.encode(values).encode() + b"\n"
         with self._lock:
             if self._is_closed or len(self._buffer) > _MOST_WAITING_BYTES:
                 self._dropped += 1
             else:
                 self._buffer += line
-            self._flush()
+            if not waits or len(self._buffer) > _MOST_TOGETHER_BYTES:
+                self._flush()
 
     def _flush(self) -> None:
         """Writes what waits; of a line that fits in part the rest comes with the next ones."""

@@ -45,7 +45,8 @@ class Ledger:
         """
         if op not in OPERATIONS:
             raise UsageError(f"an entry's op must be one of {', '.join(OPERATIONS)}", got=op)
-        self._lines.write({"op": op, **fields})
+        # a push counts once it is answered: its ack, or the entry of its miss, writes these, too
+        self._lines.write({"op": op, **fields}, waits=op in ("push", "apply"))
 
     @property
     def lost(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ class LedgerWriter:
 
     def __init__(self, path: Path, run: bytes) -> None:
         self._ledger, self._run, self._counts = Ledger(path), run.hex()[:8], Counter[str]()
-        self._counts_by_phase: dict[int, Counter[str]] = {}
+        self._counts_by_phase = defaultdict[int, Counter[str]](Counter)
 
     def enter(self, operation: str, frame: Frame, extra: Mapping[str, Any]) -> None:
         """Enters one thing."""
@@ -49,7 +49,7 @@ class LedgerWriter:
             return
         self._counts[operation] += 1
         phase, header = extra.get("phase", frame.phase), frame.header
-        self._counts_by_phase.setdefault(phase, Counter())[operation] += 1
+        self._counts_by_phase[phase][operation] += 1
         fields: dict[str, Any] = {
             "run": self._run,
             "term": frame.term,

@@ -47,6 +47,7 @@ _PIECE = struct.Struct("<4sBBIII")
 _CHECKSUM, _BLOCK_BYTES = struct.Struct("<I"), 4 << 10
 _HEADER_BYTES = _PIECE.size + _CHECKSUM.size
 # kind, run, term, phase, slot, lease, sequence, length of the header, arrays
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _HEAD = struct.Struct("<B16s5qIB")
 # type, numbers, length of the name; then the name
 _ARRAY = struct.Struct("<BQB")
@@ -138,7 +139,7 @@ def _little_endian(array: Vector) -> Vector:
 def _encode_head(frame: Frame, vectors: list[Vector]) -> bytes:
     _check_frame(frame)
     try:
-        header = json.dumps(dict(frame.header), separators=(",", ":")).encode()
+        header = _ENCODER.encode(dict(frame.header)).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise FrameError("the header of a frame must be plain JSON values", got=error) from error
     if len(header) > MAX_HEADER_BYTES:

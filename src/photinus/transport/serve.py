@@ -12,12 +12,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from time import monotonic
 
-from photinus.core.errors import AuthenticationError, FrameError, LinkError, NotReadyError
+from photinus.core.errors import (
+    AuthenticationError,
+    FrameError,
+    LinkError,
+    LinkLostError,
+    NotReadyError,
+)
 from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.frames import Frame, encode_frame
 from photinus.transport.link import Listener, OnClosed, OnFrame, Peer
 from photinus.transport.refusals import OnRefused, Refusals
-from photinus.transport.wire import FrameReader, Limits, Wire, admit
+from photinus.transport.wire import SMALL_BYTES, FrameReader, Limits, Wire, admit
 
 _FLUSH_SECONDS = 2.0
 _SETTLE_SECONDS = 0.05
@@ -44,16 +50,21 @@ class _Stranger:
 
 
 class TcpPeer(Peer):
-    """The listener's side of one connection; `send` queues, a thread of its own writes."""
+    """The listener's side of one connection.
+
+    `send` never waits: what the socket does not take at once is queued, and a thread of its own
+    writes it.
+    """
 
     def __init__(self, wire: Wire, name: str, limits: Limits) -> None:
         super().__init__()
         self.name = name
         self._wire = wire
         self._limits = limits
-        self._queue: queue.SimpleQueue[tuple[Frame, list[bytes | memoryview]] | None] = (
+        self._queue: queue.SimpleQueue[tuple[Frame, list[bytes | memoryview], int] | None] = (
             queue.SimpleQueue()
         )
+        """Frames, what is left of them to send, and how many bytes they count."""
         self._lock = threading.Lock()
         self._queued_bytes = 0
         self._settle_seconds = _FLUSH_SECONDS
@@ -66,15 +77,32 @@ class TcpPeer(Peer):
     def send(self, frame: Frame) -> None:
         """See `Peer.send`; a peer for which too much piles up is cut off."""
         pieces = encode_frame(frame, checksums=not self._wire.is_secure)
+        size = sum(map(len, pieces))
         with self._lock:
             if self.is_closing or self.ended.is_set():
                 return
-            self._queued_bytes += sum(map(len, pieces))
+            if not self._queued_bytes and self._send_at_once(pieces, size):
+                return
+            self._queued_bytes += size
             is_stuck = self._queued_bytes > self._limits.max_queued_bytes
-            self._queue.put(None if is_stuck else (frame, pieces))
+            self._queue.put(None if is_stuck else (frame, pieces, size))
             self.waiting.add(frame)
         if is_stuck:
             self._wire.cut()
+
+    def _send_at_once(self, pieces: list[bytes | memoryview], size: int) -> bool:
+        """Sends a small frame from this thread, as to wake another one takes longer.
+
+        Returns:
+            Whether nothing of it is left to send.
+        """
+        if size > min(SMALL_BYTES, self._limits.max_queued_bytes) or self._limits.pace is not None:
+            return False
+        with contextlib.suppress(LinkLostError):  # reported by the reader
+            is_sent = self._wire.send(pieces, None)
+            pieces.clear()  # the wire has the rest
+            return is_sent
+        return True
 
     def update_counts(self) -> None:
         """Notes how many bytes have moved, also within a frame."""
@@ -101,10 +129,10 @@ class TcpPeer(Peer):
             self.ended.wait(self._settle_seconds)
         self._wire.cut()
 
-    def _write_one(self, frame: Frame, pieces: list[bytes | memoryview]) -> None:
+    def _write_one(self, frame: Frame, pieces: list[bytes | memoryview], size: int) -> None:
         self._wire.send(pieces, self._limits.stall_seconds, self._limits.pace)
         with self._lock:
-            self._queued_bytes -= sum(map(len, pieces))
+            self._queued_bytes -= size
             self.waiting.discard(frame)
 
 

@@ -12,8 +12,10 @@ import select
 import socket
 import ssl
 import threading
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from time import monotonic
 
 from photinus.core.errors import AuthenticationError, FrameError, LinkLostError
@@ -21,7 +23,9 @@ from photinus.core.settings import above, validate, whole
 from photinus.transport.frames import PIECE_BYTES, Decoder, Frame
 from photinus.transport.rate_limit import BURST_BYTES, RateLimit
 
-_RECORD_BYTES = 16 << 10
+SMALL_BYTES = 64 << 10
+"""A frame up to this size is enciphered in one call, and read in one: each call of the cipher lets
+other threads run, and to wait for their end takes longer than a copy."""
 _BATCH_BYTES = 256 << 10
 _STRANGER_BYTES = 16 << 10
 _UNSENT_BYTES = 128 << 10
@@ -94,6 +98,10 @@ class Wire:
         self._lock = threading.Lock()
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._buffer = memoryview(b"")
+        self._unsent = deque[memoryview]()
+        """As it travels: what the socket has not taken yet."""
+        self._is_drained = False
+        """The cipher has given all that arrived."""
         self._tls: ssl.SSLObject | None = None
         if context is not None:
             self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=is_server)
@@ -134,7 +142,7 @@ class Wire:
             raise _authentication_error(error) from error
         finally:
             # also after a failure: the alert in it gives the other side the reason
-            self._flush(deadline - monotonic())
+            self._send_unsent(deadline - monotonic())
         return True
 
     def receive(self, view: memoryview, seconds: float | None) -> int | None:
@@ -155,14 +163,14 @@ class Wire:
         if self._tls is None:
             return self._receive_plain(view, deadline)
         while True:
-            n = self._decipher(self._tls, view)
-            if n is not None:
+            if not self._is_drained and (n := self._decipher(self._tls, view)) is not None:
                 return n
             n = self._receive_plain(self._buffer, deadline)
             if not n:
                 return n
             with self._lock:
                 self._incoming.write(self._buffer[:n])
+            self._is_drained = False
 
     def _decipher(self, tls: ssl.SSLObject, view: memoryview) -> int | None:
         received = 0
@@ -174,6 +182,7 @@ class Wire:
                     received += n
                     view = view[n:]
             except ssl.SSLWantReadError:
+                self._is_drained = True
                 return received or None
             except ssl.SSLZeroReturnError:
                 return received
@@ -186,7 +195,7 @@ class Wire:
             try:
                 n = self._sock.recv_into(view)
             except BlockingIOError:
-                if not self._wait_ready(select.POLLIN, deadline):
+                if deadline <= monotonic() or not self._wait_ready(select.POLLIN, deadline):
                     return None
             except OSError as error:
                 raise _link_lost_error(error) from error
@@ -197,69 +206,70 @@ class Wire:
 
     def send(
         self,
-        pieces: Iterable[bytes | memoryview],
-        stall_seconds: float,
+        pieces: Sequence[bytes | memoryview],
+        stall_seconds: float | None,
         pace: RateLimit | None = None,
-    ) -> None:
+    ) -> bool:
         """Sends all pieces, in order; one thread at a time.
+
+        Args:
+            pieces: what to send after all that was sent before.
+            stall_seconds: the longest wait; None for no wait: what the socket does not take at
+                once stays here, for the next call.
+            pace: how fast.
+
+        Returns:
+            Whether the socket took all.
 
         Raises:
             LinkLostError: the connection broke, or took nothing for `stall_seconds`.
         """
         if self._tls is None:
-            self._send_plain([memoryview(piece) for piece in pieces], stall_seconds, pace)
-            return
-        for piece in pieces:
-            view = memoryview(piece)
-            while len(view):
-                with self._lock:
-                    view = self._encipher(self._tls, view)
-                if self._outgoing.pending >= _BATCH_BYTES:
-                    self._flush(stall_seconds, pace)
-        self._flush(stall_seconds, pace)
+            self._unsent += [memoryview(piece) for piece in pieces if len(piece)]
+            return self._send_unsent(stall_seconds, pace)
+        for view in _batches(pieces):
+            self._encipher(self._tls, view)
+            if self._outgoing.pending >= _BATCH_BYTES:
+                self._send_unsent(stall_seconds, pace)
+        return self._send_unsent(stall_seconds, pace)
 
-    def _encipher(self, tls: ssl.SSLObject, view: memoryview) -> memoryview:
+    def _encipher(self, tls: ssl.SSLObject, view: memoryview) -> None:
         try:
-            while len(view) and self._outgoing.pending < _BATCH_BYTES:
-                view = view[tls.write(view[:_RECORD_BYTES]) :]
+            with self._lock:
+                tls.write(view)  # all of it: a buffer in memory is never full
         except ssl.SSLError as error:
             raise _link_lost_error(error) from error
-        return view
 
-    def _flush(self, stall_seconds: float, pace: RateLimit | None = None) -> None:
-        with self._lock:
-            data = self._outgoing.read()
-        self._send_plain([memoryview(data)], stall_seconds, pace)
-
-    def _send_plain(
-        self, views: list[memoryview], stall_seconds: float, pace: RateLimit | None = None
-    ) -> None:
-        views = [view for view in views if len(view)]
-        sent_views = 0
-        while sent_views < len(views):
-            chunk = (
-                views[sent_views : sent_views + 16]
-                if pace is None
-                else [views[sent_views][:BURST_BYTES]]
-            )
+    def _send_unsent(self, stall_seconds: float | None, pace: RateLimit | None = None) -> bool:
+        if self._outgoing.pending:
+            with self._lock:
+                self._unsent.append(memoryview(self._outgoing.read()))
+        while self._unsent:
+            first = self._unsent[0]
+            chunk = list(islice(self._unsent, 16)) if pace is None else [first[:BURST_BYTES]]
             try:
                 n = self._sock.sendmsg(chunk)
             except BlockingIOError:
+                if stall_seconds is None:
+                    return False
                 if not self._wait_ready(select.POLLOUT, monotonic() + stall_seconds):
                     got = f"nothing taken for {stall_seconds:g} seconds"
                     raise LinkLostError("the other side is stuck", got=got) from None
                 continue
             except OSError as error:
                 raise _link_lost_error(error) from error
-            self.bytes_sent += n
-            self.on_progress()
+            self._drop_sent(n)
             if pace is not None:
                 pace.spend(n)
-            while n:
-                step = min(n, len(views[sent_views]))
-                views[sent_views] = views[sent_views][step:]
-                n -= step
-                sent_views += not len(views[sent_views])
+        return True
+
+    def _drop_sent(self, n: int) -> None:
+        self.bytes_sent += n
+        self.on_progress()
+        while self._unsent and n >= len(self._unsent[0]):
+            n -= len(self._unsent.popleft())
+        if n:
+            self._unsent[0] = self._unsent[0][n:]
 
     def _wait_ready(self, events: int, deadline: float) -> bool:
         poll = select.poll()
@@ -299,6 +309,16 @@ class Wire:
 
 def _ignore_progress() -> None:
     pass
+
+
+def _batches(pieces: Sequence[bytes | memoryview]) -> Iterator[memoryview]:
+    """Yields what is enciphered in one call each."""
+    if sum(map(len, pieces)) <= SMALL_BYTES:
+        yield memoryview(b"".join(pieces))
+        return
+    for piece in pieces:
+        view = memoryview(piece)
+        yield from (view[at : at + _BATCH_BYTES] for at in range(0, len(view), _BATCH_BYTES))
 
 
 def _link_lost_error(error: Exception) -> LinkLostError:
@@ -365,7 +385,7 @@ class FrameReader:
 
     def __init__(self, wire: Wire, limits: Limits) -> None:
         self._wire = wire
-        self._scratch = memoryview(bytearray(_RECORD_BYTES))
+        self._scratch = memoryview(bytearray(SMALL_BYTES))
         self._payload_bytes, self._payload_seconds = 0, 0.0
         self._decoder = Decoder(
             limits.max_frame_bytes, limits.max_vector_bytes, checksums=not wire.is_secure
