@@ -174,6 +174,21 @@ def test_a_step_reads_the_gradient_that_it_is_given():
         np.testing.assert_array_equal(kept, plain)
 
 
+def test_a_large_gradient_is_taken_for_one_step():
+    """What cannot be taken is left to the vector: small, of another order or type, sparse."""
+    layout = Layout.of([("b", (5,), TRAINED), ("w", (300, 256), TRAINED)])
+    optimizer, trained = TorchOptimizer(layout, "sgd", lr=STEADY), np.zeros(5 + 300 * 256, "f4")
+    ones = torch.ones(300, 256)
+    assert not optimizer.take(0, torch.ones(5))
+    for other in (torch.ones(256, 300).T, ones.double(), ones.to_sparse()):
+        assert not optimizer.take(5, other)
+    assert optimizer.take(5, ones)
+    optimizer.step(trained, np.zeros_like(trained), 0.0)
+    np.testing.assert_array_equal(trained, np.repeat(np.float32([0, -0.01]), [5, 300 * 256]))
+    optimizer.step(trained, np.ones_like(trained), 0.0)
+    np.testing.assert_allclose(trained, np.repeat(np.float32([-0.01, -0.02]), [5, 300 * 256]))
+
+
 def test_it_steps_in_place_on_any_buffer_and_leaves_the_gradient():
     inner, gradient = TorchOptimizer(LAYOUT, "sgd", lr=STEADY), np.ones(50, np.float32)
     gradient.flags.writeable = False

@@ -23,6 +23,8 @@ from photinus.core.parameters import (
 from photinus.models.metrics import finished
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from photinus.models.optimizers import InnerOptimizer
 
 
@@ -49,6 +51,9 @@ class Model(ABC):
     on_gradient: Callable[[Vector, int, int], None] | None = None
     """Where it is set, `learn` may call it with the gradient [n], start and stop as soon as the
     numbers start..stop will not change any more, at most once for each number."""
+    give_gradient: Callable[[int, Tensor], bool] | None = None
+    """Where it is set, `learn` may call it with a parameter's start in the gradient [n], and its
+    part of it: where that is taken, the gradient that `learn` returns does not hold it."""
 
     def load(
         self, trained: Vector, floats: Vector | None = None, integers: Vector | None = None

@@ -18,9 +18,7 @@ import photinus
 from photinus.core.errors import DataError, UsageError
 from photinus.core.masks import mask_of
 from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Vector
-from photinus.core.settings import (
-    unknown_name,
-)
+from photinus.core.settings import unknown_name
 from photinus.models.activations import AUTO, Activations, PeakBytes, choose_mode
 from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch
@@ -37,13 +35,8 @@ from photinus.models.losses import (
 )
 from photinus.models.low_precision import autocast, gradients
 from photinus.models.metrics import counted
-from photinus.models.placement import (
-    CPU,
-    MEASURED_EVERY,
-    DeviceParameters,
-    PlacedModel,
-    SentBatch,
-)
+from photinus.models.optimizers import LARGE
+from photinus.models.placement import CPU, MEASURED_EVERY, DeviceParameters, PlacedModel, SentBatch
 from photinus.models.reading import (
     FeatureReading,
     Features,
@@ -173,11 +166,8 @@ class ModuleModel(PlacedModel):
     def _bind(self, storage: DeviceParameters) -> None:
         """Makes the module's tensors views of flat vectors; their numbers are kept."""
         self.module.to(storage.device)
-        self._storage, self.parameters, self._gradient = (
-            storage,
-            storage.parameters,
-            storage.gradient,
-        )
+        self._storage, self.parameters = storage, storage.parameters
+        self._gradient = storage.gradient
         self._sum_dtype = torch.float64 if storage.has_float64 else torch.float32
         if self._external is not None:
             self._external.bind(storage)
@@ -186,12 +176,11 @@ class ModuleModel(PlacedModel):
             parameter.data = storage.view(name).copy_(parameter.detach())
         self._buffers = Buffers(self.module, self._buffer_names, storage)
         trained = storage.tensor(self.parameters.trained)
-        self._l2_terms = _l2_terms(self.parameters.layout, storage.view, self._learning.l2)
-        decay, p = self._learning.average, self.parameters
-        buffer_vectors = storage.tensor(p.floats), storage.tensor(p.integers)
-        self._average = Average(trained, *buffer_vectors, decay) if decay else None
+        learning, p = self._learning, self.parameters
+        self._l2_terms = _l2_terms(p.layout, storage.view, learning.l2)
+        averaged = trained, storage.tensor(p.floats), storage.tensor(p.integers)
+        self._average = Average(*averaged, learning.average) if learning.average else None
         self._activations = Activations(self.module)
-        learning = self._learning
         self._reading = FeatureReading.of(
             self.module, self._dtype, learning.reads, learning.memory, storage
         )
@@ -399,8 +388,8 @@ class ModuleModel(PlacedModel):
             grads = gradients(loss, [*self._trained, *inputs], self._learning.precision)
         if self._external is not None:
             self._external.receive_gradients(grads[len(self._trained) :])
-        for index in range(len(self._trained)):
-            if index not in written:
+        for index in sorted(set(range(len(self._trained))) - written):
+            if not (all(position) and self._is_taken(index, grads[index])):
                 self._write(index, grads[index], position)
 
     @contextmanager
@@ -448,6 +437,15 @@ class ModuleModel(PlacedModel):
         if self.on_gradient is not None and not self._storage.is_on_device:
             entry = self.parameters.layout.entry(name)
             self.on_gradient(self._gradient, entry.offset, entry.offset + entry.size)
+
+    def _is_taken(self, index: int, grad: Tensor | None) -> bool:
+        if self.give_gradient is None or grad is None or grad.numel() < LARGE:
+            return False
+        name = self._trained_names[index]
+        is_penalized = any(name == penalized for penalized, *_ in self._l2_terms)
+        return not is_penalized and self.give_gradient(
+            self.parameters.layout.entry(name).offset, grad
+        )
 
     def measure(self, batch: Batch) -> Mapping[str, float]:
         """Returns examples, the summed loss without a penalty and, with classes, the errors.

@@ -61,6 +61,8 @@ _SMALLEST_RATE = 1e-9
 """Of lr and momentum: torch drops the velocity at 0, and it is kept as velocity / lr."""
 
 _WITH_CLOSURE = ("lbfgs", "torch.optim:lbfgs", "torch.optim.lbfgs:lbfgs")
+LARGE = 1 << 16
+"""How many numbers of a parameter: their copy takes longer than one more turn of the optimizer."""
 _FUSED = ("adam", "adamw", "sgd", "adagrad")
 
 
@@ -113,6 +115,18 @@ class InnerOptimizer(ABC):
             progress: the phase's agreed progress 0..1.
         """
 
+    def take(self, start: int, gradient: Tensor) -> bool:  # noqa: ARG002 - some take it
+        """Takes a part of the next step's gradient as it is, which spares a copy.
+
+        Args:
+            start: where in the gradient [n].
+            gradient: of one parameter, in its shape.
+
+        Returns:
+            Whether it is taken: `step` then does not read that part of its own gradient.
+        """
+        return False
+
     def move(self, device: torch.device) -> None:
         """Keeps its state on a device from now on, and steps there, on the device's tensors.
 
@@ -157,21 +171,23 @@ class _Span:
     is_weight: bool
     is_table: bool = False
     """Of which a step changes few rows."""
+    is_large: bool = False
+    """One parameter, of which a copy takes time."""
 
 
 def _spans(layout: Layout, *, per_tensor: bool, separate_weights: bool) -> list[_Span]:
     spans: list[_Span] = []
     for e in (e for e in layout.entries if e.section == TRAINED):
-        is_weight = len(e.shape) > 1 or not separate_weights
-        last = spans[-1] if spans else None
+        is_weight, is_large = len(e.shape) > 1 or not separate_weights, e.size >= LARGE
+        last, stop = spans[-1] if spans else None, e.offset + e.size
+        is_alone = per_tensor or is_large or not last or last.is_table or last.is_large
         if e.name in layout.sparse:
-            stop = e.offset + e.size
             spans.append(_Span(e.offset, stop, e.shape, is_weight=False, is_table=True))
-        elif last and last.is_weight == is_weight and not (per_tensor or last.is_table):
-            spans[-1] = _Span(last.start, e.offset + e.size, (-1,), is_weight)
+        elif last and not is_alone and last.is_weight == is_weight:
+            spans[-1] = _Span(last.start, stop, (-1,), is_weight)
         else:
             shape = e.shape if per_tensor else (-1,)
-            spans.append(_Span(e.offset, e.offset + e.size, shape, is_weight))
+            spans.append(_Span(e.offset, stop, shape, is_weight, is_large=is_large))
     return spans
 
 
@@ -231,6 +247,8 @@ class TorchOptimizer(InnerOptimizer):
         self._bound: Vector | Tensor | None = None
         self._bound_gradient: Vector | Tensor | None = None
         self._gradients: list[Tensor] = []
+        self._large = {span.start: n for n, span in enumerate(self._spans) if span.is_large}
+        self._taken: dict[int, Tensor] = {}
 
     def _make(self, name: str, given: Mapping[str, Any]) -> list[torch.optim.Optimizer]:
         cls, settings = optimizer_class(name), dict(given)
@@ -270,9 +288,8 @@ class TorchOptimizer(InnerOptimizer):
             self._bind(trained)
         if self._bound_gradient is not gradient:
             self._gradients, self._bound_gradient = self._views(gradient), gradient
-        for grad, tensor, by_rows in zip(
-            self._gradients, self._tensors, self._by_rows, strict=True
-        ):
+        for n, (tensor, by_rows) in enumerate(zip(self._tensors, self._by_rows, strict=True)):
+            grad = self._taken.pop(n, self._gradients[n])
             tensor.grad = nonzero_rows(grad) if by_rows else grad
         for optimizer in self._optimizers:
             if self._lr is not None:
@@ -280,6 +297,19 @@ class TorchOptimizer(InnerOptimizer):
                 for group in optimizer.param_groups:
                     group["lr"] = rate
             optimizer.step()
+        for n in self._large.values():
+            self._tensors[n].grad = None  # it may be the last that holds it
+
+    def take(self, start: int, gradient: Tensor) -> bool:
+        """Takes a large parameter's gradient on the processor."""
+        n = self._large.get(start)
+        if n is None or gradient.device.type != "cpu" or gradient.layout is not torch.strided:
+            return False
+        tensor = self._tensors[n]
+        if gradient.dtype != tensor.dtype or not gradient.is_contiguous():
+            return False
+        self._taken[n] = gradient.view(tensor.shape)
+        return True
 
     def _bind(self, trained: Vector | Tensor) -> None:
         if trained.shape != (self._size,):
@@ -333,7 +363,7 @@ class TorchOptimizer(InnerOptimizer):
         dtype, device = self._tensors[0].dtype, self._tensors[0].device
         zeros = torch.zeros(self._size, dtype=dtype, device=device)
         self.step(zeros.clone(), zeros, 0.0)
-        self._bound = None
+        self._bound = self._bound_gradient = None
 
     def _write_state(self, name: str, flat: torch.Tensor) -> None:
         offset = 0

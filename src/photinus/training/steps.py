@@ -9,6 +9,7 @@ import numpy as np
 from photinus.core.parameters import Vector
 from photinus.data.base import Batch
 from photinus.models.optimizers import InPlaceOptimizer
+from photinus.strategies.base import PARAMETERS
 from photinus.training.phase_context import PhaseContext
 from photinus.training.segments import EarlyGradient
 
@@ -33,6 +34,8 @@ def learn(
         if isinstance(context.inner, InPlaceOptimizer):
             return _TAKEN, context.inner.descend(model, batch, context.seed(position), progress)
         model.on_gradient = None if early is None else early.final
+        is_local = context.strategy.site == PARAMETERS  # nobody else reads the gradient
+        model.give_gradient = context.inner.take if is_local else None
         learned = model.learn(batch, context.seed(position))
         if early is not None:
             model.to_host(learned[0])
