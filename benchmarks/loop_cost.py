@@ -111,7 +111,7 @@ def main(tries: int = 5) -> None:
     x, y = torch.from_numpy(features), torch.from_numpy(labels)
     print("hidden | batch | bare, ms a step | photinus, ms a step | added")
     print("--- | --- | --- | --- | ---")
-    # a short step; a longer one with 0.3 M parameters; one with 1.8 M, whose gradients are copied
+    # a short step; a longer one with 0.3 M parameters; one with 1.8 M
     for hidden, batch, steps in ((128, 100, 200), (256, 1000, 40), (1000, 100, 40)):
         size = (hidden, batch)
         plain_run, our_run = partial(bare, size, x, y), partial(ours, size, rows)
