@@ -314,8 +314,7 @@ def _ignore_progress() -> None:
 def _batches(pieces: Sequence[bytes | memoryview]) -> Iterator[memoryview]:
     """Yields what is enciphered in one call each."""
     if sum(map(len, pieces)) <= SMALL_BYTES:
-        yield memoryview(b"".join(pieces))
-        return
+        pieces = [b"".join(pieces)]
     for piece in pieces:
         view = memoryview(piece)
         yield from (view[at : at + _BATCH_BYTES] for at in range(0, len(view), _BATCH_BYTES))
