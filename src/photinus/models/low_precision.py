@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,13 +14,10 @@ _SCALES = tuple(2.0**power for power in (16, 12, 8, 4, 0))
 """Of a loss in float16, whose smallest number is 2⁻²⁴: gradients below that would be 0."""
 
 
-def autocast(device: str, precision: str) -> torch.autocast:
+def autocast(device: str, precision: str) -> AbstractContextManager[Any]:
     """Returns the context of a forward pass on a kind of device, such as "cpu", in a precision."""
-    return torch.autocast(
-        device,
-        LOW_PRECISION_DTYPES.get(precision, torch.bfloat16),
-        enabled=precision in LOW_PRECISION_DTYPES,
-    )
+    dtype = LOW_PRECISION_DTYPES.get(precision)
+    return nullcontext() if dtype is None else torch.autocast(device, dtype)
 
 
 def gradients(loss: Tensor, inputs: Sequence[Tensor], precision: str) -> Sequence[Tensor | None]:

@@ -296,7 +296,8 @@ class ModuleModel(PlacedModel):
                 loss = self._compute_loss(part, None if seed is None else seed ^ index, mode)
                 position = _PartPosition(is_first=not index, is_last=index == len(batch_parts) - 1)
                 self._differentiate(loss if fraction == 1.0 else loss * fraction, position)
-            total = total + fraction * loss.detach().to(self._sum_dtype)
+            part_loss = loss.detach().to(self._sum_dtype)
+            total = part_loss if fraction == 1.0 else total + fraction * part_loss
         self._buffers.restore_views()  # not before: the way back reads what forward has read
         for _, weights, factor in self._l2_terms:
             squares = torch.dot(weights.ravel(), weights.ravel())
@@ -354,11 +355,14 @@ class ModuleModel(PlacedModel):
     @contextmanager
     def _seeded(self, seed: int) -> Iterator[None]:
         """Has a seed decide all chance of torch meanwhile."""
-        with torch.random.fork_rng(devices=[]):
+        state = torch.default_generator.get_state()
+        try:
             # torch.manual_seed looks at every accelerator, and at the call stack: 1 ms a step
             torch.default_generator.manual_seed(seed)
             self._storage.seed(seed)
             yield
+        finally:
+            torch.default_generator.set_state(state)
 
     def _activation_mode(self, batch: Batch) -> str:
         """Returns how a batch's activations are kept; a budget is held to the first batch."""
@@ -555,15 +559,12 @@ class ModuleModel(PlacedModel):
         self._class_count = outputs.shape[1] if is_two_dimensional else 0
         batch_labels = None if batch.labels is None else tensor_of(batch.labels)
         labels = self._target(features) if batch_labels is None else batch_labels
-        with self._explained_errors(f"features {_describe(features)}, labels {_describe(labels)}"):
-            if (
-                batch_labels is not None
-                and self._storage.is_on_device
-                and not isinstance(batch, _DeviceBatch)
-            ):
+        with self._explained_errors(features, labels):
+            is_sent = isinstance(batch, _DeviceBatch)
+            if batch_labels is not None and self._storage.is_on_device and not is_sent:
                 labels = self._storage.on_device(self._validated_labels(batch_labels))
             weights = getattr(batch, "weights", None)
-            if weights is not None and not isinstance(batch, _DeviceBatch):
+            if weights is not None and not is_sent:
                 weights = self._storage.on_device(tensor_of(weights))
             noun = "its target" if batch_labels is None else "a label"
             try:
@@ -598,15 +599,15 @@ class ModuleModel(PlacedModel):
             features = self._reading.convert(batch.features, batch.draws)
         else:
             features = self._read(batch.features, draws)  # [B, ...]
-        labels = "none" if batch.labels is None else _describe(tensor_of(batch.labels))
-        with self._explained_errors(f"features {_describe(features)}, labels {labels}", features):
+        labels = None if batch.labels is None else tensor_of(batch.labels)
+        with self._explained_errors(features, labels, is_call=True):
             return self._call_module(features), features
 
     @contextmanager
     def _explained_errors(
-        self, description: str, features: ModuleInput | None = None
+        self, features: ModuleInput, labels: ModuleInput | None, *, is_call: bool = False
     ) -> Iterator[None]:
-        """Adds to an error of torch's which batch it was."""
+        """Adds to an error of torch's which batch it was, and after a call what to do."""
         try:
             yield
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
@@ -614,8 +615,9 @@ class ModuleModel(PlacedModel):
                 raise
             raise DataError(
                 f"{type(self.module).__name__} with loss {self._name} does not take this batch",
-                got=f"{description}: {error}{_error_location(error)}",
-                do=advice_for_input(features, error)
+                got=f"features {_describe(features)}, labels {_describe(labels)}: {error}"
+                + _error_location(error),
+                do=advice_for_input(features if is_call else None, error)
                 or "compare the columns with what the module reads",
             ) from error
 
@@ -654,7 +656,9 @@ def _l2_terms(
     return terms
 
 
-def _describe(tensor: ModuleInput) -> str:
+def _describe(tensor: ModuleInput | None) -> str:
+    if tensor is None:
+        return "none"
     if isinstance(tensor, dict):
         return ", ".join(f"{name} {_describe(x)}" for name, x in tensor.items())
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
