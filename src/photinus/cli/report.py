@@ -23,16 +23,10 @@ def evaluate(run: str, data: str | None, *, trust_code: bool) -> None:
     from photinus.cli.watch import error_text
     from photinus.core.threads import limit_threads
     from photinus.report.event_text import confusion_table
-    from photinus.run.evaluate import load_trained, measure
-    from photinus.run.remote_resume import fetched
+    from photinus.run.evaluate import load_trained, measure, model_folder
 
-    with fetched(run, "model", "model.safetensors", "model.json", "job.json") as folder:
-        model = folder / "model" if (folder / "model").is_dir() else folder
-        if (folder / "job.json").is_file() and model == folder:
-            raise UsageError(f"{run} holds no model yet", do=f"photinus train --resume {run}")
-        if model.is_dir() and not any(model.glob("model.*")):
-            raise UsageError(f"{run} holds no model", do="name the folder of a run or of a model")
-        trained, meta = load_trained(model, trust_code=trust_code)
+    with model_folder(run) as folder:
+        trained, meta = load_trained(folder, trust_code=trust_code)
     rows = rows_to_measure_on(meta.get("data", {}), data)
     with limit_threads(meta.get("threads", 1)):
         metrics, extra = measure(trained, rows)

@@ -6,7 +6,8 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from pyspark.ml import Model
@@ -19,21 +20,24 @@ from pyspark.ml.util import MLReadable, MLWritable
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
+from photinus.core.addresses import is_address, on_disk
 from photinus.core.errors import UsageError, message
 from photinus.core.settings import from_dict, unknown_name
 from photinus.core.threads import use_threads
+from photinus.data.base import Array
 from photinus.data.checks import RowChecks
 from photinus.data.spark import one_column, refuse_stream, selected
 from photinus.engine.spark.job import run_query
 from photinus.engine.spark.session import application_of
-from photinus.estimators.inputs import input_columns
+from photinus.estimators.from_run import SavedRun, open_run, tried
+from photinus.estimators.inputs import input_columns, spec_and_example
 from photinus.estimators.network import Network, predictor
 from photinus.estimators.param_table import MODEL_ROWS, OUTPUT_ROWS, ParamRow
 from photinus.estimators.params import defaults, with_params
 from photinus.estimators.persistence import NetworkReader, NetworkWriter
 from photinus.estimators.scoring import measurer, scorer
 from photinus.estimators.summary import Evaluation, TrainingSummary
-from photinus.models.heads import CLASSES
+from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS
 from photinus.run.job import MODELS
 from photinus.run.onnx import export_onnx
 
@@ -47,6 +51,20 @@ _OUTPUT_TYPES = {
     "probability": T.ArrayType(T.DoubleType()),
     "prediction": T.DoubleType(),
     "layer": T.ArrayType(T.FloatType()),
+}
+_HEAD_TEXTS = {
+    CLASSES: "classes",
+    BINARY: "two classes",
+    LABELS: "several labels a row",
+    LOGS: "numbers",
+    NUMBERS: "numbers",
+}
+_CLASS_OF_HEAD = {
+    CLASSES: "TorchClassificationModel",
+    BINARY: "TorchClassificationModel",
+    LABELS: "TorchMultiLabelModel",
+    LOGS: "TorchRegressionModel",
+    NUMBERS: "TorchRegressionModel",
 }
 _OUTPUT_OF_PARAM = {
     "rawPredictionCol": "raw",
@@ -110,6 +128,8 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
     """
 
     _param_rows: ClassVar[tuple[ParamRow, ...]] = OUTPUT_ROWS
+    _heads: ClassVar[tuple[str, ...]] = (NUMBERS, LOGS)
+    """What its network's outputs may stand for."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -298,7 +318,7 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
 
     @classmethod
     def load(cls, path: str, *, trust_code: bool = False) -> Any:  # noqa: ANN401 - as Spark's own
-        """Returns a saved model.
+        """Returns a saved model; of a run's folder on this machine what `fromRun` returns.
 
         Args:
             path: where it was saved.
@@ -307,7 +327,57 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
         Raises:
             UsageError: another user saved it, and it names code.
         """
+        if not is_address(path) and (on_disk(path) / "job.json").is_file():
+            return cls.fromRun(path, trust_code=trust_code)
         return NetworkReader(cls, trust_code=trust_code).load(path)
+
+    @classmethod
+    def fromRun(
+        cls, folder: Path | str, rows: DataFrame | None = None, *, trust_code: bool = False
+    ) -> Self:
+        """Returns the model that `photinus.train` or `photinus train` left in a run's folder.
+
+        It reads the columns that the run read, and can be saved like any other.
+
+        Args:
+            folder: of the run; a path or an address.
+            rows: a table with these columns. Its first rows show how long a row is, where the run
+                did not note it: of a job on Spark with one column of arrays, or with `inputs`.
+            trust_code: run the code that the folder names, though no run of this user made it.
+
+        Raises:
+            UsageError: there is no model, it is one of another kind, or rows are needed.
+            CheckpointError: it is damaged.
+
+        Example:
+            >>> model = TorchClassificationModel.fromRun("runs/first")  # doctest: +SKIP
+            >>> model.transform(table).select("prediction")  # doctest: +SKIP
+        """
+        run = open_run(folder, trust_code)
+        network, example = _example(run, folder, rows)
+        model = cls(cls._of_this_kind(tried(network, example), folder))
+        features = list(run.source.features)
+        model._set(
+            featuresCol=features[0] if len(features) == 1 else features,
+            labelCol=run.source.labels or "",
+        )
+        return model
+
+    @classmethod
+    def _of_this_kind(cls, network: Network, folder: Path | str) -> Network:
+        """Returns a run's network; under a loss of the user's own the class says what it predicts.
+
+        Raises:
+            UsageError: it predicts something else.
+        """
+        if network.head in cls._heads:
+            return network
+        if ":" in network.settings.get("loss", ""):
+            is_one_logit = cls._heads == (CLASSES, BINARY) and network.classes == 1
+            return replace(network, head=BINARY if is_one_logit else cls._heads[0])
+        wrong = f"{folder} holds no {cls.__name__}"
+        do = f"{_CLASS_OF_HEAD[network.head]}.fromRun"
+        raise UsageError(wrong, got=f"a network of {_HEAD_TEXTS[network.head]}", do=do)
 
 
 class NetworkRegressionModel(NetworkModel, RegressionModel[Any]):
@@ -323,6 +393,7 @@ class NetworkClassificationModel(NetworkModel, ClassificationModel, HasProbabili
     """
 
     _param_rows = MODEL_ROWS
+    _heads: ClassVar[tuple[str, ...]] = (CLASSES, BINARY)
 
     @property
     def numClasses(self) -> int:
@@ -333,6 +404,27 @@ class NetworkClassificationModel(NetworkModel, ClassificationModel, HasProbabili
         """Returns one row's outputs before the softmax."""
         row = np.asarray(value.toArray() if hasattr(value, "toArray") else value, np.float32)
         return DenseVector(predictor(self.network, ["raw"])(row[None])["raw"][0])
+
+
+def _example(
+    run: SavedRun, folder: Path | str, rows: DataFrame | None
+) -> tuple[Network, dict[str, Array] | Array]:
+    """Returns a run's network with its shape, and two rows that it reads.
+
+    Raises:
+        UsageError: only rows show how long they are, and there are none.
+    """
+    network, source = run.network, run.source
+    if rows is not None:
+        frame, spec = selected(rows, list(source.features), inputs=network.input_spec)
+        spec, example = run_query(
+            rows.sparkSession, lambda: spec_and_example(frame, spec, network.scale)
+        )
+        return replace(network, shape=network.shape or spec.shape), example
+    if network.inputs is not None or not network.shape:
+        wrong = f"{folder} does not say how long a row is"
+        raise UsageError(wrong, do="fromRun(FOLDER, rows) looks at the first rows of a table")
+    return network, np.zeros((2, *network.shape), np.float32)
 
 
 def _threads(spark: SparkSession) -> int:

@@ -77,6 +77,8 @@ class TorchMultiLabelModel(NetworkClassificationModel):
         network: what was trained.
     """
 
+    _heads: ClassVar[tuple[str, ...]] = (LABELS,)
+
 
 class _ModuleEstimator(NetworkEstimator):
     """What the estimators of modules share."""

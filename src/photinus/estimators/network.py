@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from photinus.checkpoint.export import WEIGHTS, load_model
+from photinus.checkpoint.export import WEIGHTS, SavedModel, load_model
 from photinus.checkpoint.files import Tensors, from_safetensors, to_safetensors
 from photinus.checkpoint.mapped import digest_of, write_arrays
 from photinus.core.errors import UsageError
@@ -31,6 +31,7 @@ from photinus.engine.spark.session import application_of, is_connect
 from photinus.models.base import Model
 from photinus.models.dbn import DBN
 from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS
+from photinus.models.logistic import LogisticStage
 from photinus.models.reading import FeatureReading, layer_of, output_of
 from photinus.run.evaluate import trained_of
 from photinus.run.job import MODELS
@@ -100,7 +101,11 @@ class Network:
     @classmethod
     def from_run(cls, folder: Path, **fields: Any) -> Network:  # noqa: ANN401 - the other fields
         """Returns what a run saved in its `model` folder; tables of many rows stay in the file."""
-        model = load_model(folder, is_mapped=True)
+        return cls.of_saved(load_model(folder, is_mapped=True), folder, **fields)
+
+    @classmethod
+    def of_saved(cls, model: SavedModel, folder: Path, **fields: Any) -> Network:  # noqa: ANN401
+        """Returns a model that was read, mapped, from a folder; `fields` are the other fields."""
         kind, settings = str(model.meta["kind"]), model.meta["settings"]
         if settings.get("sharded"):
             tensors = _map_tensors(folder / WEIGHTS)
@@ -181,6 +186,8 @@ class Network:
             module: Any = settings.module(
                 np.zeros(sum(t.size for t in self.tensors.values()), "f4")
             )
+        elif isinstance(settings, LogisticStage):
+            return trained_of(settings, self.tensors).module()
         else:
             module = settings.made(self.seed)  # constants that are no parameters are not saved
         if not isinstance(module, nn.Module):
@@ -210,7 +217,7 @@ class Network:
             UsageError: there is no such layer, or a model of one's own has no outputs.
         """
         settings: Any = from_dict(MODELS[self.kind], self.settings)
-        is_flat = isinstance(settings, DBN)
+        is_flat = isinstance(settings, (DBN, LogisticStage))
         if not is_flat and isinstance(own_model := settings.made(self.seed), Model):
             return self._own_outputs(own_model, layer)
         module = self.module(is_copy=False)

@@ -42,6 +42,24 @@ def head_under(loss: str, outputs: Tensor, labels: Tensor, metrics: Collection[s
     return CLASSES if is_own and outputs.ndim == 2 else ""
 
 
+def head_of(loss: str, outputs: Tensor, metrics: Collection[str] = ()) -> str:
+    """Returns what outputs [B, ...] stand for where no labels are at hand.
+
+    Args:
+        loss: its name.
+        outputs: before a softmax or sigmoid.
+        metrics: the names that the user asks for.
+
+    Example:
+        >>> head_of("binary_cross_entropy", torch.zeros(4, 3)), head_of("mse", torch.zeros(4, 3))
+        ('labels', 'numbers')
+    """
+    head = head_under(loss, outputs, torch.zeros(len(outputs)), metrics)
+    if head and (head != CLASSES or outputs.ndim == 2):
+        return head
+    return {"binary_cross_entropy": LABELS, "poisson": LOGS}.get(loss, NUMBERS)
+
+
 def errors_of(head: str, outputs: Tensor, labels: Tensor) -> dict[str, float]:
     """Returns {"errors": how many examples were put into a wrong class}, or {} without classes."""
     if head not in (CLASSES, BINARY):

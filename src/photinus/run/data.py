@@ -278,6 +278,22 @@ def check_fit(model: Any, rows: Any, like: Any = None) -> None:  # noqa: ANN401 
         raise DataError("a label must be one of the classes", got=list(labels.shape), do=do)
 
 
+def kind_of_rows(data: Any) -> dict[str, Any]:  # noqa: ANN401 - as of `limited`
+    """Returns, as plain values, how other rows are read as these are: without a look at them.
+
+    Of arrays and of several columns of numbers that is the shape of one row.
+    """
+    features: Any = getattr(data, "features", None)
+    shape, inputs = list(getattr(data, "shape", ())), list[str]()
+    if isinstance(features, np.ndarray):
+        shape = list(features.shape[1:])
+    elif isinstance(features, Inputs):
+        inputs = list(features.columns)
+    elif isinstance(features, list) and len(features) > 1 and data.inputs is None:
+        shape = [len(features)]
+    return {"shape": shape, "inputs": inputs, "scale": getattr(data, "scale", None)}
+
+
 def check_columns(data: Any) -> None:  # noqa: ANN401 - as of `limited`
     """Refuses a DataFrame that lacks a column, or holds one of another kind; no row is read.
 

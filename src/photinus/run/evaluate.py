@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from photinus.checkpoint.export import load_model, save_model, tensors_from_state_dict
 from photinus.checkpoint.initial_parameters import load_initial_tensors
@@ -26,7 +27,14 @@ from photinus.data.inputs import Inputs
 from photinus.embeddings.word2vec import WordTables
 from photinus.models.base import Model, Stage
 from photinus.models.dbn import DBN
-from photinus.models.heads import errors_of, evaluation_sums, head_under, label_counts
+from photinus.models.heads import (
+    CLASSES,
+    errors_of,
+    evaluation_sums,
+    head_of,
+    head_under,
+    label_counts,
+)
 from photinus.models.logistic import LogisticModel
 from photinus.models.losses import NUMBERS, predicted
 from photinus.models.metrics import REGRESSION, confusion, counted, finished
@@ -36,8 +44,9 @@ from photinus.models.sharded import ShardedModel
 from photinus.models.tensors import tensor_of
 from photinus.report.interval import error_interval
 from photinus.report.weight_images import pack
-from photinus.run.data import TestRows, check_fit, check_test
+from photinus.run.data import TestRows, check_fit, check_test, kind_of_rows
 from photinus.run.job import MODELS, Job, classes_of
+from photinus.run.remote_resume import fetched
 
 _CHUNK_ROWS = 1000
 _FILTERS = 100
@@ -169,8 +178,15 @@ def _stage(settings: Any) -> Stage:  # noqa: ANN401
     return stage
 
 
-def save_trained(draft: LazyModel, result: RunResult, folder: Path) -> Path:
-    """Writes a run's model as safetensors and JSON: `model.safetensors` is a plain state_dict."""
+def save_trained(draft: LazyModel, result: RunResult, folder: Path, data: Any) -> Path:  # noqa: ANN401
+    """Writes a run's model as safetensors and JSON: `model.safetensors` is a plain state_dict.
+
+    Args:
+        draft: the job.
+        result: of its run.
+        folder: where to.
+        data: the rows that it was trained on, as engines take them.
+    """
     job, trained = draft.job, draft.trained(result)
     kind = next(name for name, cls in MODELS.items() if type(job.model) is cls)
     meta = {
@@ -178,6 +194,8 @@ def save_trained(draft: LazyModel, result: RunResult, folder: Path) -> Path:
         "settings": to_dict(job.model),
         "data": to_dict(job.data),
         "threads": job.threads,  # with which a later measurement gives the same bits
+        "seed": job.seed,  # of constants that are no parameters
+        "rows": kind_of_rows(data),
     }
     return save_model(folder, trained.tensors(), meta, is_own=True)
 
@@ -204,6 +222,25 @@ def save_adapter(draft: LazyModel, result: RunResult, folder: Path) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def model_folder(run: Path | str) -> Iterator[Path]:
+    """Hands out the folder of a run's model, or that folder itself, for a while.
+
+    Args:
+        run: the folder of a run or of a model; a path or an address.
+
+    Raises:
+        UsageError: there is no model in it, or none yet.
+    """
+    with fetched(run, "model", "model.safetensors", "model.json", "job.json") as folder:
+        model = folder / "model" if (folder / "model").is_dir() else folder
+        if (folder / "job.json").is_file() and model == folder:
+            raise UsageError(f"{run} holds no model yet", do=f"photinus train --resume {run}")
+        if model.is_dir() and not any(model.glob("model.*")):
+            raise UsageError(f"{run} holds no model", do="name the folder of a run or of a model")
+        yield model
+
+
 def load_trained(
     folder: Path | str, *, trust_code: Trust = False
 ) -> tuple[TrainedModel, dict[str, Any]]:
@@ -225,7 +262,7 @@ def load_trained(
     if kind not in MODELS:
         raise UsageError(f"{folder} holds no model of photinus", got=repr(kind))
     settings: Any = from_dict(MODELS[kind], saved.meta["settings"])
-    return trained_of(settings, saved.tensors), dict(saved.meta)
+    return trained_of(settings, saved.tensors, saved.meta.get("seed", 0)), dict(saved.meta)
 
 
 def trained_of(settings: Any, tensors: Mapping[str, Vector], seed: int = 0) -> TrainedModel:  # noqa: ANN401
@@ -446,6 +483,13 @@ def _loss_of(settings: Any) -> str:  # noqa: ANN401 - one of MODELS
     stage = _stage(settings)
     network = getattr(stage, "network", stage)
     return str(getattr(network, "loss", "cross_entropy"))
+
+
+def head_of_outputs(settings: Any, outputs: Tensor) -> str:  # noqa: ANN401 - one of MODELS
+    """Returns what a model's outputs [B, ...] stand for, as far as its settings show it."""
+    if classes_of(settings) is not None:
+        return CLASSES
+    return head_of(_loss_of(settings), outputs, getattr(_stage(settings), "metrics", ()))
 
 
 def _first_layer(dbn: DBN, trained: TrainedModel) -> dict[str, Any]:

@@ -538,7 +538,7 @@ class _Run:
                 f"training ended {late_seconds:.1f} s after its deadline: slower than it was tried"
             )
             self.emit(Warned(text=message(wrong, do="leave more time, or raise its priority")))
-        save_trained(self.draft, result, self.run_folder.model)
+        save_trained(self.draft, result, self.run_folder.model, data)
         save_adapter(self.draft, result, self.run_folder.path / "adapter")
         metrics, interval = self._measure(result, test)
         self._emit_ended("done", metrics)
