@@ -36,6 +36,7 @@ OPTIONS = {
     "doctor": ["--workers", "--no-spark"],
     "evaluate": ["run", "--data", "--trust-code"],
     "kernels": [],
+    "predict": ["run", "data", "-o --output", "--engine", "--workers", "--trust-code"],
     "report": ["run", "-o --output"],
     "submit": [
         "job",

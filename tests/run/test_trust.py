@@ -6,6 +6,8 @@ from collections import defaultdict
 from importlib import metadata
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from photinus.checkpoint.export import load_model, save_model
@@ -132,12 +134,15 @@ def test_a_model_folder_runs_no_command(tmp_path, small, way, trust_code):
     assert not file.exists()
 
 
-def test_evaluate_runs_no_command(tmp_path, capsys):
-    file = tmp_path / "was_run"
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_a_command_that_loads_a_model_runs_none_that_it_names(tmp_path, capsys, command):
+    file, rows, scored = tmp_path / "was_run", tmp_path / "rows.parquet", tmp_path / "scored"
     folder = model_folder(tmp_path / "net", **COMMANDS["module"](file))
-    for words in (["evaluate", str(folder)], ["evaluate", str(folder), "--trust-code"]):
+    pq.write_table(pa.table({"features": [[0.0] * 6]}), rows)
+    words = [command, folder, *([rows, "-o", scored] if command == "predict" else [])]
+    for more in ([], ["--trust-code"]):
         with pytest.raises(SystemExit) as exited:
-            main(words)
+            main([*map(str, words), *more])
         assert exited.value.code == 2
     first, second = capsys.readouterr().err.splitlines()
     assert "names code, and no run of yours on this machine made it" in first

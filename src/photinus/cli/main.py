@@ -16,6 +16,7 @@ from photinus.cli.compare import compare
 from photinus.cli.devices import devices
 from photinus.cli.doctor import doctor
 from photinus.cli.kernels import kernels
+from photinus.cli.predict import predict
 from photinus.cli.report import audit, evaluate, report
 from photinus.cli.submit import submit
 from photinus.cli.train import demo, train
@@ -44,7 +45,20 @@ def commands() -> None:
     """
 
 
-_COMMANDS = (demo, train, submit, compare, evaluate, report, audit, words, doctor, devices, kernels)
+_COMMANDS = (
+    demo,
+    train,
+    submit,
+    compare,
+    evaluate,
+    predict,
+    report,
+    audit,
+    words,
+    doctor,
+    devices,
+    kernels,
+)
 for _command in _COMMANDS:
     commands.add_command(_command)
 

@@ -88,6 +88,24 @@ def _shape(meta: Mapping[str, Any], source: Source) -> tuple[int, ...]:
     return (len(source.features),) if has_several else ()
 
 
+def with_shape(network: Network, shape: tuple[int, ...]) -> Network:
+    """Returns a network that knows the shape of a row; one that its run noted stays.
+
+    Args:
+        network: of `open_run`.
+        shape: of one row of a table.
+
+    Raises:
+        UsageError: a row holds more or fewer numbers than the run noted.
+    """
+    known = network.shape or shape
+    if math.prod(known) != math.prod(shape):
+        do = "name rows as those that it was trained on"
+        wrong = f"the model reads rows of {math.prod(known)} numbers"
+        raise UsageError(wrong, got=math.prod(shape), do=do)
+    return replace(network, shape=known)
+
+
 def tried(network: Network, example: Any) -> Network:  # noqa: ANN401 - an array, or a dict of them
     """Returns a network that knows what its outputs are, by some rows that it reads.
 

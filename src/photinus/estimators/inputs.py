@@ -19,6 +19,7 @@ from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import InputSpec, inputs_of
 from photinus.data.spark import first_rows, input_column, selected, shape_of
 from photinus.engine.spark.job import run_query
+from photinus.estimators.scores import scores_in_order
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -120,14 +121,7 @@ def score_inputs(
         predict = open_predictor()
         rows = pa.RecordBatch.from_struct_array(_as_struct(column, spec))
         checker.open(rows.num_rows)
-        inputs = inputs_of(rows, spec, (), checker)
-        row_groups = inputs.by_length(batch_size)
-        group_scores = [predict(inputs.batch(rows)) for rows in row_groups]
-        original_order = np.argsort(np.concatenate(row_groups))
-        yield {
-            name: np.concatenate([scores[name] for scores in group_scores])[original_order]
-            for name in group_scores[0]
-        }
+        yield scores_in_order(inputs_of(rows, spec, (), checker), batch_size, predict)
 
 
 def _as_struct(column: pa.Array, spec: InputSpec) -> pa.Array:

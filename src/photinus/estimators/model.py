@@ -29,7 +29,7 @@ from photinus.data.checks import RowChecks
 from photinus.data.spark import one_column, refuse_stream, selected
 from photinus.engine.spark.job import run_query
 from photinus.engine.spark.session import application_of
-from photinus.estimators.from_run import SavedRun, open_run, tried
+from photinus.estimators.from_run import SavedRun, open_run, tried, with_shape
 from photinus.estimators.inputs import input_columns, spec_and_example
 from photinus.estimators.network import Network, predictor
 from photinus.estimators.param_table import MODEL_ROWS, OUTPUT_ROWS, ParamRow
@@ -38,7 +38,7 @@ from photinus.estimators.persistence import NetworkReader, NetworkWriter
 from photinus.estimators.scoring import measurer, scorer
 from photinus.estimators.summary import Evaluation, TrainingSummary
 from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS
-from photinus.run.job import MODELS
+from photinus.run.job import MODELS, Source
 from photinus.run.onnx import export_onnx
 
 if TYPE_CHECKING:
@@ -355,13 +355,16 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
         """
         run = open_run(folder, trust_code)
         network, example = _example(run, folder, rows)
-        model = cls(cls._of_this_kind(tried(network, example), folder))
-        features = list(run.source.features)
-        model._set(
+        network = cls._of_this_kind(tried(network, example), folder)
+        return cls(network)._with_columns_of(run.source)
+
+    def _with_columns_of(self, source: Source) -> Self:
+        features = list(source.features)
+        self._set(
             featuresCol=features[0] if len(features) == 1 else features,
-            labelCol=run.source.labels or "",
+            labelCol=source.labels or "",
         )
-        return model
+        return self
 
     @classmethod
     def _of_this_kind(cls, network: Network, folder: Path | str) -> Network:
@@ -406,6 +409,20 @@ class NetworkClassificationModel(NetworkModel, ClassificationModel, HasProbabili
         return DenseVector(predictor(self.network, ["raw"])(row[None])["raw"][0])
 
 
+def model_of_run(run: SavedRun, folder: str, rows: DataFrame) -> NetworkModel:
+    """Returns the model of a run, whatever its outputs stand for; as of `fromRun`.
+
+    Args:
+        run: of `open_run`.
+        folder: what the user calls it.
+        rows: a table with the columns that the run read.
+    """
+    network = tried(*_example(run, folder, rows))
+    is_number = network.head in NetworkModel._heads
+    model = (NetworkModel if is_number else NetworkClassificationModel)(network)
+    return model._with_columns_of(run.source)
+
+
 def _example(
     run: SavedRun, folder: Path | str, rows: DataFrame | None
 ) -> tuple[Network, dict[str, Array] | Array]:
@@ -420,7 +437,7 @@ def _example(
         spec, example = run_query(
             rows.sparkSession, lambda: spec_and_example(frame, spec, network.scale)
         )
-        return replace(network, shape=network.shape or spec.shape), example
+        return with_shape(network, spec.shape), example
     if network.inputs is not None or not network.shape:
         wrong = f"{folder} does not say how long a row is"
         raise UsageError(wrong, do="fromRun(FOLDER, rows) looks at the first rows of a table")

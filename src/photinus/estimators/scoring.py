@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Union
@@ -29,6 +28,7 @@ from photinus.data.columns import InputSpec
 from photinus.data.inputs import Inputs
 from photinus.engine.spark.archives import keep_archives
 from photinus.estimators.inputs import partition_id, score_inputs
+from photinus.estimators.scores import arrow_column
 from photinus.run.evaluate import sums_over
 from photinus.run.job import MODELS
 
@@ -183,17 +183,7 @@ def _features(column: pa.Array, width: int | None) -> Array:
 
 
 def _structure(scores: dict[str, Array], names: list[str]) -> pa.Array:
-    return pa.StructArray.from_arrays([_arrow(scores[name]) for name in names], names)
-
-
-def _arrow(scores: Array) -> pa.Array:
-    """Returns rows [n] or [n, ...] as an Arrow array, of which a row is a number or a flat list."""
-    values = pa.array(scores.reshape(-1))
-    if scores.ndim == 1:
-        return values
-    rows, width = len(scores), math.prod(scores.shape[1:])
-    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(width)
-    return pa.ListArray.from_arrays(pa.array(offsets), values)
+    return pa.StructArray.from_arrays([arrow_column(scores[name]) for name in names], names)
 
 
 def measurer(

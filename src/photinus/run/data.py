@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -350,16 +350,23 @@ def _image_data(job: Job, source: Source) -> Any:  # noqa: ANN401 - ArrayData or
 def _parquet_frame_data(job: Job, source: Source) -> Any:  # noqa: ANN401 - FrameData
     from photinus.engine.spark.session import spark_session
 
-    spark = spark_session(job.workers)
+    return _frame_data(parquet_frame(spark_session(job.workers), source.path), source)
+
+
+def parquet_frame(spark: Any, path: str) -> Any:  # noqa: ANN401 - a SparkSession -> a DataFrame
+    """Returns Parquet files as a DataFrame.
+
+    Raises:
+        DataError: they are missing, or are none.
+    """
     try:
-        frame = spark.read.parquet(source.path)
+        return spark.read.parquet(path)
     except Exception as error:
         lines = str(error).strip().splitlines()
         causes = [line for line in lines if line.startswith("Caused by:")]
         reason = (causes[-1:] or lines[:1] or [type(error).__name__])[0]
         is_missing = "[PATH_NOT_FOUND]" in str(error)
-        raise (_no_path(source.path) if is_missing else _no_parquet(source.path, reason)) from error
-    return _frame_data(frame, source)
+        raise (_no_path(path) if is_missing else _no_parquet(path, reason)) from error
 
 
 def _no_path(path: str) -> DataError:
@@ -447,6 +454,52 @@ def _read_parquet(source: Source, path: str) -> Block:
     return Block(
         *(None if parts[0] is None else joined(parts) for parts in zip(*blocks, strict=True))
     )
+
+
+class ParquetRows:
+    """The features of Parquet files, a batch at a time, beside all columns; without Spark.
+
+    Args:
+        source: its features are read, and no labels.
+        path: of a file or a folder of them; a path or an address.
+
+    Raises:
+        DataError: there are no such files, no rows, or features of a wrong type.
+        UsageError: a column is missing.
+    """
+
+    def __init__(self, source: Source, path: str) -> None:
+        source = replace(source, label="", weight="", validation="", classes=None)
+        self._table, _ = _open_parquet(source, path)
+        self._spec = _column_spec(self._table, source)
+        self._columns = _column_names(source, self._spec)
+        if not self._table.head(1, columns=[]).num_rows:
+            raise DataError(f"{path} holds no rows")
+
+    @property
+    def schema(self) -> Any:  # noqa: ANN401 - a pyarrow.Schema
+        """Of all columns."""
+        return self._table.schema
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the first row's features; () of inputs."""
+        shape: tuple[int, ...] = self._spec.shape
+        return shape
+
+    def batches(self, rows: int) -> Iterator[tuple[Any, Features]]:
+        """Yields all columns as they are, a RecordBatch of so many rows at most, and features.
+
+        Raises:
+            DataError: a row is bad.
+        """
+        from photinus.data.arrow import arrays
+
+        checker = RowChecker(RowChecks())
+        for batch in self._table.to_batches(batch_size=rows):
+            if batch.num_rows:
+                read = rename_columns(batch, self._columns)
+                yield batch, arrays(read, self._spec, checker).features
 
 
 def _as_list(names: Any) -> list[str]:  # noqa: ANN401 - a name, or several

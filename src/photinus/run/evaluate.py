@@ -236,6 +236,9 @@ def model_folder(run: Path | str) -> Iterator[Path]:
         model = folder / "model" if (folder / "model").is_dir() else folder
         if (folder / "job.json").is_file() and model == folder:
             raise UsageError(f"{run} holds no model yet", do=f"photinus train --resume {run}")
+        if (model / "metadata").is_dir():
+            do = "TorchClassificationModel.load(FOLDER), or the class that saved it"
+            raise UsageError(f"{run} holds a model of Spark ML, and no run", do=do)
         if model.is_dir() and not any(model.glob("model.*")):
             raise UsageError(f"{run} holds no model", do="name the folder of a run or of a model")
         yield model

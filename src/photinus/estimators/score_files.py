@@ -1,0 +1,157 @@
+"""Scores Parquet files by the model of a run: without Spark, or as a query of Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from photinus.core.errors import DataError, UsageError
+from photinus.core.threads import limit_threads
+from photinus.data.base import Array, Features
+from photinus.data.inputs import Inputs
+from photinus.estimators.from_run import SavedRun, tried, with_shape
+from photinus.estimators.network import Network, predictor
+from photinus.estimators.scores import arrow_column, scores_in_order
+from photinus.models.heads import LOGS, NUMBERS
+from photinus.run.data import ParquetRows, parquet_frame
+
+_BATCH_ROWS = 512
+"""That go through the network at once, as in `transform`."""
+_READ_ROWS = 8 * _BATCH_ROWS
+"""That are read and written at once."""
+
+
+def score_files(run: SavedRun, data: str, output: Path) -> int:
+    """Writes the rows of Parquet files, with their predictions beside them, as one Parquet file.
+
+    Args:
+        run: of `open_run`.
+        data: a Parquet file or a folder of them; a path or an address.
+        output: the file; it is there as a whole or not at all.
+
+    Returns:
+        How many rows there are.
+
+    Raises:
+        UsageError: a column is missing, or would be replaced; or the model reads other rows.
+        DataError: a row is bad.
+    """
+    with _as_usage_error():
+        table = ParquetRows(run.source, data)
+    with limit_threads(run.threads):
+        batches = table.batches(_READ_ROWS)
+        first = next(batches)
+        network = tried(with_shape(run.network, table.shape), _two_rows(first[1]))
+        names = _output_names(network, table.schema.names)
+        predict = predictor(network, names)
+        scored = (
+            _with_scores(batch, scores_in_order(features, _BATCH_ROWS, predict))
+            for batch, features in itertools.chain([first], batches)
+        )
+        return _write(scored, output)
+
+
+def score_on_spark(run: SavedRun, folder: str, data: str, output: str, spark: Any) -> None:  # noqa: ANN401
+    """Has Spark write the same as a folder of Parquet files.
+
+    Args:
+        run: of `open_run`.
+        folder: what the user calls it.
+        data: a Parquet file or a folder of them, wherever Spark reads.
+        output: the folder, wherever Spark writes.
+        spark: a session.
+
+    Raises:
+        UsageError: as `score_files`, or there is such an output already.
+        DataError: a row is bad.
+    """
+    from pyspark.ml.functions import vector_to_array
+    from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+    from photinus.engine.spark.job import run_query
+    from photinus.estimators.model import model_of_run
+
+    with _as_usage_error():
+        frame = parquet_frame(spark, data)
+    model = model_of_run(run, folder, frame)
+    names = _output_names(model.network, frame.columns)
+    if "probability" in names:
+        model._set(rawPredictionCol="")
+    scored = model.transform(frame)
+    if "probability" in names:
+        scored = scored.withColumn("probability", vector_to_array(F.col("probability")))
+    try:
+        run_query(spark, lambda: scored.write.parquet(output))
+    except Exception as error:  # of Java's, of pyspark's or of Connect's, without a common class
+        if "PATH_ALREADY_EXISTS" not in str(error):
+            raise
+        raise exists_already(output) from error
+
+
+@contextlib.contextmanager
+def _as_usage_error() -> Iterator[None]:
+    """Says of files that are missing, or are none, that the command line names the wrong ones."""
+    try:
+        yield
+    except DataError as error:
+        raise UsageError(str(error)) from error
+
+
+def exists_already(output: Path | str) -> UsageError:
+    """Returns the error of predictions that would replace something."""
+    return UsageError(f"{output} exists already", do="name another path for the predictions")
+
+
+def _output_names(network: Network, columns: Sequence[str]) -> list[str]:
+    """Returns the names of the new columns, as `transform` has them; they must be new ones."""
+    names = ["probability"] * (network.head not in (LOGS, NUMBERS)) + ["prediction"]
+    for column in columns:
+        if column.lower() in names:  # to Spark they are the same
+            wrong = f"the table has a column {column} already"
+            raise UsageError(wrong, do="leave it out, or give it another name")
+    return names
+
+
+def _two_rows(features: Features) -> Any:  # noqa: ANN401 - an array, or a dict of them by input
+    if isinstance(features, Inputs):
+        return features.batch(np.arange(min(2, len(features))))
+    return features[:2]
+
+
+def _with_scores(batch: Any, scores: dict[str, Array]) -> Any:  # noqa: ANN401 - a RecordBatch
+    """Returns a table of a batch and its scores, without metadata.
+
+    A note of Spark's in it, of the columns that it wrote, would hide the new ones from it.
+    """
+    import pyarrow as pa
+
+    columns = [*batch.columns, *map(arrow_column, scores.values())]
+    return pa.Table.from_arrays(columns, [*batch.schema.names, *scores])
+
+
+def _write(tables: Iterator[Any], output: Path) -> int:
+    """Writes tables as one file, which is renamed when it is whole; returns how many rows."""
+    import pyarrow.parquet as pq
+
+    output.parent.mkdir(parents=True, exist_ok=True)
+    temporary, rows = output.with_name(f".{output.name}.tmp-{secrets.token_hex(6)}"), 0
+    try:
+        with contextlib.ExitStack() as stack:
+            writer = None
+            for table in tables:
+                if writer is None:
+                    writer = stack.enter_context(pq.ParquetWriter(temporary, table.schema))
+                writer.write_table(table)
+                rows += table.num_rows
+        if output.exists():  # since it was looked at first
+            raise exists_already(output)
+        temporary.rename(output)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return rows
