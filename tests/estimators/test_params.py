@@ -41,6 +41,7 @@ NON_DEFAULTS = {
     "predictionCol": "said",
     "probabilityCol": "chances",
     "rawPredictionCol": "outputs",
+    "thresholds": [0.75, 0.25],
     "predictBatchSize": 64,
     "numClasses": 7,
     "scale": 0.25,

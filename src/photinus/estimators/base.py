@@ -25,6 +25,7 @@ from photinus.estimators.model import NetworkModel
 from photinus.estimators.network import Network
 from photinus.estimators.params import defaults, plain_job
 from photinus.estimators.summary import TrainingSummary
+from photinus.estimators.thresholds import check_thresholds
 from photinus.estimators.trainer import TrainingEstimator
 from photinus.models.dbn import DBN
 from photinus.run.evaluate import LazyModel
@@ -103,6 +104,7 @@ class NetworkEstimator(TrainingEstimator):
         ):
             spec, example = run_query(spark, lambda: spec_and_example(rows, spec, job.data.scale))
             plan = self._plan(SelectedRows(rows, spec, example), workers, known_outputs)
+            self._check_outputs(plan)
             data = FrameData(
                 frame=rows,
                 label=spec.label,
@@ -133,6 +135,9 @@ class NetworkEstimator(TrainingEstimator):
             workers: how many train.
             known_outputs: as of `_known_outputs`.
         """
+
+    def _check_outputs(self, plan: Plan) -> None:
+        """Refuses Params that do not fit what the network returns."""
 
     def _train_network(
         self, folder: Path, plan: Plan, data: FrameData
@@ -189,6 +194,11 @@ class NetworkClassifier(NetworkEstimator, Classifier[Any], HasProbabilityCol):
 
     def _num_classes(self) -> int | None:
         return self.getOrDefault("numClasses") if self.isSet("numClasses") else None
+
+    def _check_outputs(self, plan: Plan) -> None:
+        is_set = self.isSet("thresholds")
+        thresholds = self.getOrDefault("thresholds") if is_set else None
+        check_thresholds(thresholds, plan.head, plan.outputs)
 
     def _row_checks(self, classes: int) -> RowChecks:
         num_classes = self._num_classes()

@@ -59,6 +59,7 @@ class DBNClassifier(NetworkClassifier):
         predictionCol: str = "prediction",
         probabilityCol: str = "probability",
         rawPredictionCol: str = "rawPrediction",
+        thresholds: Sequence[float] | None = None,
         predictBatchSize: int = 512,
         metrics: Sequence[str | Callable[..., Any]] = (),
         numClasses: int | None = None,

@@ -37,6 +37,7 @@ from photinus.estimators.params import defaults, with_params
 from photinus.estimators.persistence import NetworkReader, NetworkWriter
 from photinus.estimators.scoring import measurer, scorer
 from photinus.estimators.summary import Evaluation, TrainingSummary
+from photinus.estimators.thresholds import check_thresholds
 from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS
 from photinus.run.job import MODELS, Source
 from photinus.run.onnx import export_onnx
@@ -151,7 +152,8 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
     def predict(self, value: Any) -> Any:  # noqa: ANN401 - a vector or an array
         """Returns what is predicted for one row: a number, or several."""
         row = np.asarray(value.toArray() if hasattr(value, "toArray") else value, np.float32)
-        prediction = predictor(self.network, ["prediction"])(row[None])["prediction"][0]
+        predict = predictor(self.network, ["prediction"], thresholds=self._thresholds())
+        prediction = predict(row[None])["prediction"][0]
         return prediction if prediction.ndim else float(prediction)
 
     def evaluate(self, dataset: DataFrame) -> Evaluation:
@@ -256,12 +258,16 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
         self, spark: SparkSession, outputs: list[str], layer: str = "", *, is_bytes: bool = False
     ) -> Callable[..., Any]:
         """Returns the function of columns; the weights are sent once a session."""
+        thresholds = self._thresholds()
         batch_size, features = (
             self.getOrDefault("predictBatchSize"),
             self.getOrDefault("featuresCol"),
         )
         column_name = features if isinstance(features, str) else ", ".join(features)
-        key = (application_of(spark), batch_size, is_bytes, column_name, layer, *outputs)
+        key = (
+            *(application_of(spark), batch_size, is_bytes, column_name, layer),
+            *(tuple(thresholds or ()), *outputs),
+        )
         if key not in self._score_functions:
             open_network, threads = self.network.on(spark), _threads(spark)
             fields = T.StructType(
@@ -270,11 +276,23 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
 
             def make() -> Callable[[Any], dict[str, Any]]:
                 use_threads(threads)
-                return predictor(open_network(), outputs, layer)
+                return predictor(open_network(), outputs, layer, thresholds)
 
             width = self.network.input_spec or (None if is_bytes else self.numFeatures)
             self._score_functions[key] = scorer(make, fields, batch_size, width, column_name)
         return self._score_functions[key]
+
+    def _thresholds(self) -> list[float] | None:
+        """Returns a number for each class, where they are set.
+
+        Raises:
+            UsageError: they do not fit the classes.
+        """
+        if not self.hasParam("thresholds") or not self.isSet("thresholds"):
+            return None
+        thresholds: list[float] = self.getOrDefault("thresholds")
+        check_thresholds(thresholds, self.network.head, self.network.classes)
+        return thresholds
 
     def registerFunction(self, name: str, spark: SparkSession) -> None:
         """Makes the model a function of SQL: `SELECT name(features).prediction FROM table`.

@@ -309,6 +309,7 @@ class TorchClassifier(_ModuleEstimator, NetworkClassifier):
         predictionCol: str = "prediction",
         probabilityCol: str = "probability",
         rawPredictionCol: str = "rawPrediction",
+        thresholds: Sequence[float] | None = None,
         predictBatchSize: int = 512,
         metrics: Sequence[str | Callable[..., Any]] = (),
         numClasses: int | None = None,

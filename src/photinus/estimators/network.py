@@ -28,6 +28,7 @@ from photinus.data.base import Array
 from photinus.data.columns import InputSpec
 from photinus.data.rows import scaled
 from photinus.engine.spark.session import application_of, is_connect
+from photinus.estimators.thresholds import chosen_classes
 from photinus.models.base import Model
 from photinus.models.dbn import DBN
 from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS
@@ -339,7 +340,10 @@ def _send_file(spark: SparkSession, name: str, tensors: Tensors) -> None:
 
 
 def predictor(
-    network: Network, names: Sequence[str], layer: str = ""
+    network: Network,
+    names: Sequence[str],
+    layer: str = "",
+    thresholds: Sequence[float] | None = None,
 ) -> Callable[[Array], dict[str, Array]]:
     """Returns what scores a batch of features.
 
@@ -347,8 +351,12 @@ def predictor(
         network: what was trained.
         names: what is wanted: "raw", "probability" and "prediction", or "layer".
         layer: a submodule's name.
+        thresholds: of the classes, one for each; None: the likeliest is predicted.
     """
-    outputs, head = network.outputs(layer), HEADS[network.head]
+    outputs, head = network.outputs(layer), dict(HEADS[network.head])
+    if thresholds is not None:
+        probability_of = head["probability"]
+        head["prediction"] = lambda raw: chosen_classes(probability_of(raw), thresholds)
 
     def predict(features: Array) -> dict[str, Array]:
         raw = outputs(features)  # [B, ...]

@@ -26,6 +26,7 @@ from photinus.estimators.converters import (
     to_start,
     to_strategy,
 )
+from photinus.estimators.thresholds import to_thresholds
 from photinus.models.schedules import Schedule
 
 
@@ -132,7 +133,7 @@ MODEL_ROWS = (
     ),
     ParamRow(
         name="predictionCol",
-        meaning="the new column of the likeliest class; '' for none",
+        meaning="the new column of the likeliest class, or by thresholds; '' for none",
         convert=_to_string,
         default="prediction",
     ),
@@ -147,6 +148,12 @@ MODEL_ROWS = (
         meaning="the new column of the network's outputs before the softmax; '' for none",
         convert=_to_string,
         default="rawPrediction",
+    ),
+    ParamRow(
+        name="thresholds",
+        meaning="a number for each class: the one with the largest probability / threshold is "
+        "predicted; default: the likeliest",
+        convert=to_thresholds,
     ),
     _BATCH_ROW,
     _METRICS_ROW,
