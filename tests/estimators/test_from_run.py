@@ -12,6 +12,7 @@ from photinus.core.errors import UsageError
 from photinus.estimators.dbn import DBNClassificationModel
 from photinus.estimators.module import (
     TorchClassificationModel,
+    TorchClassifier,
     TorchModel,
     TorchMultiLabelModel,
     TorchRegressionModel,
@@ -131,6 +132,29 @@ def test_the_model_of_a_run_predicts_what_its_torch_module_does(table, tmp_path,
         scored.select("prediction").collect()
     )
     assert (model.numFeatures, again.getLabelCol()) == (2, "y")
+
+
+def test_a_run_on_spark_notes_how_long_a_row_was(table, tmp_path):
+    source = Source(name="given", features=("x",), label="y", scale=0.5)
+    job = Job(model=linear("cross_entropy", 3), data=source, workers=1, engine="spark")
+    outcome = train(job, table, folder=tmp_path / "run")
+    with torch.no_grad():
+        expected = outcome.model()(torch.from_numpy(arrays(table, "x") * np.float32(0.5)))
+    model = TorchClassificationModel.fromRun(tmp_path / "run")
+    predicted = model.transform(table).toPandas()["prediction"]
+    np.testing.assert_array_equal(predicted.to_numpy(), expected.argmax(1).numpy())
+
+
+def test_the_run_of_a_fit_gives_the_model_that_the_fit_returned(table, tmp_path):
+    module = {"module": "torch.nn:Linear", "moduleArgs": {"in_features": 2, "out_features": 3}}
+    columns = {"featuresCol": ["a", "b"], "labelCol": "y", "scale": 0.5}
+    settings = {"numWorkers": 1, "runDir": str(tmp_path), "learningRate": 0.1}
+    fitted = TorchClassifier(**module, **columns, **settings).fit(table)
+    model = TorchClassificationModel.fromRun(fitted.summary.folder)
+    assert model.network.meta() == fitted.network.meta()
+    names = ("probability", "prediction")
+    expected = fitted.transform(table).select(*names).collect()
+    assert model.transform(table).select(*names).collect() == expected
 
 
 def test_rows_show_how_long_a_row_is_where_the_run_did_not_note_it(table, tmp_path):

@@ -41,6 +41,8 @@ class RunResult:
     integers: Vector
     table: Table | None = None
     """What the last phase agreed on, where that is a sharded table."""
+    row_shape: tuple[int, ...] = ()
+    """Of one row's features, where the engine asked the first row for it."""
 
     @property
     def vectors(self) -> tuple[Vector, ...]:

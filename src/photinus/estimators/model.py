@@ -360,7 +360,7 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
         Args:
             folder: of the run; a path or an address.
             rows: a table with these columns. Its first rows show how long a row is, where the run
-                did not note it: of a job on Spark with one column of arrays, or with `inputs`.
+                did not note it: where it had `inputs`, or was an earlier version's.
             trust_code: run the code that the folder names, though no run of this user made it.
 
         Raises:

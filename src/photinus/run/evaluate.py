@@ -187,7 +187,7 @@ def save_trained(draft: LazyModel, result: RunResult, folder: Path, data: Any) -
         folder: where to.
         data: the rows that it was trained on, as engines take them.
     """
-    job, trained = draft.job, draft.trained(result)
+    job, trained, rows = draft.job, draft.trained(result), kind_of_rows(data)
     kind = next(name for name, cls in MODELS.items() if type(job.model) is cls)
     meta = {
         "kind": kind,
@@ -195,7 +195,7 @@ def save_trained(draft: LazyModel, result: RunResult, folder: Path, data: Any) -
         "data": to_dict(job.data),
         "threads": job.threads,  # with which a later measurement gives the same bits
         "seed": job.seed,  # of constants that are no parameters
-        "rows": kind_of_rows(data),
+        "rows": {**rows, "shape": rows["shape"] or list(result.row_shape)},
     }
     return save_model(folder, trained.tensors(), meta, is_own=True)
 

@@ -193,7 +193,8 @@ class SparkEngine(Engine):
             shape = data.shape or run_query(spark, lambda: shape_of(rows, spec))
             spec = replace(spec, scale=data.scale, shape=shape)
             tasks = _Tasks(spark, profile, run_spec, functions, sharing)
-            return self._train_over(tasks, run_spec, driver, replace(data, frame=rows), spec)
+            result = self._train_over(tasks, run_spec, driver, replace(data, frame=rows), spec)
+            return replace(result, row_shape=shape)
 
     def _train_over(
         self,
