@@ -18,6 +18,8 @@ from photinus.run.job import Job, Source
 from photinus.run.train import train
 
 NETS = """
+import numpy as np
+import photinus
 import torch
 from torch import nn
 
@@ -30,6 +32,22 @@ class Bag(nn.Module):
         own = mask[..., None]
         x = (self.table(tokens) * own).sum(1) / own.sum(1)
         return self.head(torch.cat([x, price], 1))
+
+class Means(photinus.Model):
+    # predicts what it has seen most often, of each of so many numbers
+    def __init__(self, numbers):
+        tensors = [("mean", (numbers,), "trained")]
+        self.parameters = photinus.Parameters(photinus.Layout.of(tensors))
+
+    def learn(self, batch, seed):
+        mean = np.reshape(batch.labels, (len(batch.labels), -1)).mean(0, np.float32)
+        return self.parameters.view("mean") - mean, {"loss": 0.0}
+
+    def measure(self, batch):
+        return {"examples": float(len(batch.labels)), "loss": 0.0}
+
+    def outputs(self, features):
+        return np.tile(self.parameters.view("mean"), (len(features), 1))
 """
 ROWS = 50
 
@@ -157,6 +175,22 @@ def test_predictions_are_those_of_the_torch_module_in_the_order_of_the_rows(
     np.testing.assert_allclose(scored["prediction"].to_pylist(), prediction, rtol=1e-5, atol=1e-7)
     if probability is not None:
         np.testing.assert_allclose(scored["probability"].to_pylist(), probability, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("label", "is_number"), [("amount", True), (("a", "b"), False)])
+def test_a_model_of_ones_own_returns_numbers_whatever_loss_its_settings_name(
+    call, table, label, is_number
+):
+    count = 1 if is_number else len(label)
+    stage = ModuleStage(module="bags_of_predict:Means", arguments={"numbers": count}, lr=0.1)
+    source = Source(name="parquet", path="table.parquet", features=("x",), label=label)
+    outcome = train(Job(model=stage, data=source, workers=1, engine="simulate"), folder="run")
+    assert call("predict", "run", "table.parquet", "-o", "out.parquet")[0] == 0
+    mean = outcome.trained.model().parameters.view("mean").astype(float).tolist()
+    scored = pq.read_table("out.parquet")
+    assert scored["prediction"].to_pylist() == [mean[0] if is_number else mean] * ROWS
+    assert mean[0] != 0
+    assert "probability" not in scored.column_names
 
 
 def test_the_folder_of_a_model_is_taken_too_and_a_label_is_not_needed(call, table, tmp_path):

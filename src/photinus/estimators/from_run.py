@@ -16,8 +16,8 @@ from photinus.checkpoint.signatures import Trust
 from photinus.core.errors import PhotinusError, UsageError, reason_of
 from photinus.core.settings import from_dict, to_dict
 from photinus.estimators.network import Network
-from photinus.models.heads import NUMBERS
-from photinus.run.evaluate import head_of_outputs, model_folder
+from photinus.models.heads import BINARY, NUMBERS
+from photinus.run.evaluate import head_of_outputs, loss_name, model_folder
 from photinus.run.job import MODELS, Source
 
 _OLDER_SCALES = {"mnist": 1 / 255}
@@ -106,18 +106,19 @@ def with_shape(network: Network, shape: tuple[int, ...]) -> Network:
     return replace(network, shape=known)
 
 
-def tried(network: Network, example: Any) -> Network:  # noqa: ANN401 - an array, or a dict of them
+def tried(network: Network, example: Any, heads: Sequence[str] = ()) -> Network:  # noqa: ANN401
     """Returns a network that knows what its outputs are, by some rows that it reads.
 
     Args:
         network: of `open_run`, with its shape.
         example: some rows as they are stored [B, ...], or a dict of arrays by input.
+        heads: what they shall stand for, where a loss of the user's own does not show it.
 
     Raises:
         UsageError: the module does not take such rows.
     """
     try:
-        outputs = network.outputs()(example)
+        outputs = np.asarray(network.outputs()(example))
     except PhotinusError:
         raise
     except Exception as error:  # whatever the user's module raises
@@ -127,5 +128,8 @@ def tried(network: Network, example: Any) -> Network:  # noqa: ANN401 - an array
         wrong = f"the module {name} does not take {rows}"
         raise UsageError(wrong, got=reason_of(error).partition("\n")[0], do=do) from error
     settings: Any = from_dict(MODELS[network.kind], network.settings)
-    head = head_of_outputs(settings, torch.from_numpy(np.asarray(outputs)))
-    return replace(network, classes=math.prod(outputs.shape[1:]), head=head)
+    loss, width = loss_name(settings, network.seed), math.prod(outputs.shape[1:])
+    head = head_of_outputs(settings, loss, torch.from_numpy(outputs))
+    if ":" in loss and heads and head not in heads:
+        head = BINARY if BINARY in heads and width == 1 else heads[0]
+    return replace(network, classes=width, head=head)

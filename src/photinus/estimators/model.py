@@ -373,7 +373,13 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
         """
         run = open_run(folder, trust_code)
         network, example = _example(run, folder, rows)
-        network = cls._of_this_kind(tried(network, example), folder)
+        network = tried(network, example, cls._heads)
+        if network.head not in cls._heads:
+            wrong, do = (
+                f"{folder} holds no {cls.__name__}",
+                f"{_CLASS_OF_HEAD[network.head]}.fromRun",
+            )
+            raise UsageError(wrong, got=f"a network of {_HEAD_TEXTS[network.head]}", do=do)
         return cls(network)._with_columns_of(run.source)
 
     def _with_columns_of(self, source: Source) -> Self:
@@ -383,22 +389,6 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
             labelCol=source.labels or "",
         )
         return self
-
-    @classmethod
-    def _of_this_kind(cls, network: Network, folder: Path | str) -> Network:
-        """Returns a run's network; under a loss of the user's own the class says what it predicts.
-
-        Raises:
-            UsageError: it predicts something else.
-        """
-        if network.head in cls._heads:
-            return network
-        if ":" in network.settings.get("loss", ""):
-            is_one_logit = cls._heads == (CLASSES, BINARY) and network.classes == 1
-            return replace(network, head=BINARY if is_one_logit else cls._heads[0])
-        wrong = f"{folder} holds no {cls.__name__}"
-        do = f"{_CLASS_OF_HEAD[network.head]}.fromRun"
-        raise UsageError(wrong, got=f"a network of {_HEAD_TEXTS[network.head]}", do=do)
 
 
 class NetworkRegressionModel(NetworkModel, RegressionModel[Any]):

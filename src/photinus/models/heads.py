@@ -55,7 +55,8 @@ def head_of(loss: str, outputs: Tensor, metrics: Collection[str] = ()) -> str:
         ('labels', 'numbers')
     """
     head = head_under(loss, outputs, torch.zeros(len(outputs)), metrics)
-    if head and (head != CLASSES or outputs.ndim == 2):
+    is_of_classes = outputs.ndim == 2 and outputs.shape[1] > 1  # one class is none to choose
+    if head and (head != CLASSES or is_of_classes):
         return head
     return {"binary_cross_entropy": LABELS, "poisson": LOGS}.get(loss, NUMBERS)
 

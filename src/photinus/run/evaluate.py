@@ -488,11 +488,26 @@ def _loss_of(settings: Any) -> str:  # noqa: ANN401 - one of MODELS
     return str(getattr(network, "loss", "cross_entropy"))
 
 
-def head_of_outputs(settings: Any, outputs: Tensor) -> str:  # noqa: ANN401 - one of MODELS
-    """Returns what a model's outputs [B, ...] stand for, as far as its settings show it."""
+def loss_name(settings: Any, seed: int) -> str:  # noqa: ANN401 - one of MODELS
+    """Returns the name of a model's loss; one with ":" is the user's own.
+
+    A `photinus.Model` of the user's own computes it itself, whatever loss its settings name.
+    """
+    is_own = isinstance(settings, ModuleStage) and isinstance(settings.made(seed), Model)
+    return str(settings.module) if is_own else _loss_of(settings)
+
+
+def head_of_outputs(settings: Any, loss: str, outputs: Tensor) -> str:  # noqa: ANN401 - one of MODELS
+    """Returns what a model's outputs [B, ...] stand for, as far as its settings show it.
+
+    Args:
+        settings: of the model.
+        loss: as of `loss_name`.
+        outputs: before a softmax or sigmoid.
+    """
     if classes_of(settings) is not None:
         return CLASSES
-    return head_of(_loss_of(settings), outputs, getattr(_stage(settings), "metrics", ()))
+    return head_of(loss, outputs, getattr(_stage(settings), "metrics", ()))
 
 
 def _first_layer(dbn: DBN, trained: TrainedModel) -> dict[str, Any]:
