@@ -22,6 +22,8 @@ from photinus.estimators.thresholds import chosen_classes, to_thresholds
 from photinus.models.heads import BINARY, CLASSES, LABELS
 from photinus.models.module import ModuleStage
 
+LOSS_OF_HEAD = {BINARY: "binary_cross_entropy", CLASSES: "cross_entropy"}
+
 
 def chosen_by_spark(probability, thresholds):
     """As ProbabilisticClassificationModel.probability2prediction of Spark has it."""
@@ -57,11 +59,11 @@ def test_thresholds_are_kept_as_a_list_of_numbers():
     assert not TorchClassifier().isDefined("thresholds")
 
 
-def model_of(weight, bias, head, kind=TorchClassificationModel):
+def model_of(weight, bias, head, kind=TorchClassificationModel, **settings):
     """A layer of these numbers."""
     outputs, inputs = weight.shape
     arguments = {"in_features": inputs, "out_features": outputs}
-    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments)
+    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, **settings)
     tensors = {"weight": weight.astype(np.float32), "bias": bias.astype(np.float32)}
     fields = {"shape": (inputs,), "classes": outputs, "head": head}
     return kind(Network(kind="module", settings=to_dict(stage), tensors=tensors, **fields))
@@ -118,6 +120,34 @@ def test_classes_are_those_of_sparks_logistic_regression(table, family, label, t
     assert [row[0] for row in of_sql] == chosen
     model.clear(model.thresholds)
     assert predictions(model, table) == likeliest
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("outputs", "head", "label", "thresholds"),
+    [(1, BINARY, "is_first", [0.8, 0.2]), (3, CLASSES, "label", [0.45, 0.45, 0.1])],
+)
+def test_evaluate_counts_the_classes_that_transform_predicts(
+    table, outputs, head, label, thresholds
+):
+    weight = np.random.default_rng(2).normal(size=(outputs, 2))
+    model = model_of(weight, np.zeros(outputs), head, loss=LOSS_OF_HEAD[head])
+    model.setLabelCol(label).setMetrics(["accuracy", "recall"])
+    likeliest = model.evaluate(table)
+    measured = model.setThresholds(thresholds).evaluate(table)
+
+    true = np.array([row[0] for row in table.select(label).collect()]).astype(int)
+    said = np.array(predictions(model, table)).astype(int)
+    classes = len(thresholds)
+    confusion = [
+        [int(((true == t) & (said == s)).sum()) for s in range(classes)] for t in range(classes)
+    ]
+    assert measured.confusion == confusion != likeliest.confusion
+    assert measured.error == pytest.approx((true != said).mean())
+    assert measured.metrics["accuracy"] == pytest.approx((true == said).mean())
+    recall = np.mean([confusion[k][k] / sum(confusion[k]) for k in range(classes)])
+    assert measured.metrics["recall"] == pytest.approx(recall)
+    assert measured.metrics["loss"] == pytest.approx(likeliest.metrics["loss"])
 
 
 @pytest.mark.spark

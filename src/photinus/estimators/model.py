@@ -174,7 +174,8 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
         metrics = self._metrics()
         classes = self.network.classes if self.network.head == CLASSES else None
         checks = RowChecks(classes=classes)
-        task = measurer(self.network.on(spark), _threads(spark), spec, checks, metrics)
+        thresholds = self._thresholds()
+        task = measurer(self.network.on(spark), _threads(spark), spec, checks, metrics, thresholds)
         rows: Any = run_query(spark, frame.mapInArrow(task, "sums string").collect)
         settings: Any = from_dict(MODELS[self.network.kind], self.network.settings)
         return Evaluation.of(settings, [row["sums"] for row in rows], metrics)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
@@ -28,7 +28,10 @@ from photinus.data.columns import InputSpec
 from photinus.data.inputs import Inputs
 from photinus.engine.spark.archives import keep_archives
 from photinus.estimators.inputs import partition_id, score_inputs
+from photinus.estimators.network import HEADS
 from photinus.estimators.scores import arrow_column
+from photinus.estimators.thresholds import sums_by_thresholds
+from photinus.models.tensors import tensor_of
 from photinus.run.evaluate import sums_over
 from photinus.run.job import MODELS
 
@@ -192,6 +195,7 @@ def measurer(
     spec: ColumnSpec,
     checks: RowChecks,
     metrics: Collection[str],
+    thresholds: Sequence[float] | None = None,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Returns what a task does with its rows: it measures them, and gives back their sums as JSON.
 
@@ -201,13 +205,14 @@ def measurer(
         spec: what the columns are.
         checks: what every row must be.
         metrics: beside those that belong to the loss.
+        thresholds: of the classes, one for each; None: the likeliest counts.
     """
 
     def measure(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         use_threads(threads)
         network = load()
         settings: Any = from_dict(MODELS[network.kind], network.settings)
-        model = network.model()
+        model: Any = network.model()
         sums: dict[str, float] = {}
         checker = RowChecker(checks, partition_id())
         for block in (arrays(batch, spec, checker) for batch in batches if batch.num_rows):
@@ -217,6 +222,12 @@ def measurer(
                 x = x.batch(np.arange(len(x))) if isinstance(x, Inputs) else network.rows(x)
                 batch = Batch(x, part.labels, part.weights)
                 part_sums = sums_over(settings, model, batch, metrics, network.head)
+                if thresholds is not None and hasattr(model, "outputs"):
+                    probability = HEADS[network.head]["probability"](model.outputs(x))
+                    labels = tensor_of(np.asarray(part.labels))
+                    part_sums = sums_by_thresholds(
+                        part_sums, probability, labels, thresholds, metrics
+                    )
                 for name, value in part_sums.items():
                     sums[name] = sums.get(name, 0.0) + value
         yield pa.RecordBatch.from_arrays([pa.array([json.dumps(sums)])], ["sums"])

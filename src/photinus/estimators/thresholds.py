@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
 
 from photinus.core.errors import UsageError
 from photinus.data.base import Array
-from photinus.models.heads import BINARY, LABELS
+from photinus.models.heads import BINARY, CLASSES, LABELS, errors_of, evaluation_sums
+from photinus.models.metrics import CLASS_METRICS, counted
+
+_COUNTS = ("errors", "exact:", "extra:", "missed:", "right:", "said:")
+"""Begin the names of sums that count predicted classes."""
 
 
 def to_thresholds(value: Any) -> list[float]:  # noqa: ANN401 - what a user may give
@@ -70,3 +77,32 @@ def chosen_classes(probability: Array, thresholds: Sequence[float]) -> Array:
         scaled = probability.astype(np.float64) / np.asarray(thresholds)
     classes: Array = np.where(np.isnan(scaled), -np.inf, scaled).argmax(1)
     return classes
+
+
+def sums_by_thresholds(
+    sums: Mapping[str, float],
+    probability: Array,
+    labels: Tensor,
+    thresholds: Sequence[float],
+    metrics: Collection[str],
+) -> dict[str, float]:
+    """Returns a batch's sums, in which the classes count that thresholds choose.
+
+    The loss and other sums of outputs, as of `top5`, stay what they are.
+
+    Args:
+        sums: as of `sums_over`.
+        probability: [B, classes].
+        labels: [B], the class's number.
+        thresholds: as of `to_thresholds`, one for each class.
+        metrics: names of `METRICS`, or of the user's own.
+    """
+    chosen = torch.from_numpy(chosen_classes(probability, thresholds))
+    outputs = one_hot(chosen, len(thresholds)).float()  # whose largest is that class
+    counts = {*metrics} & CLASS_METRICS - {"top5"}
+    return {
+        **{name: value for name, value in sums.items() if not name.startswith(_COUNTS)},
+        **errors_of(CLASSES, outputs, labels),
+        **evaluation_sums(CLASSES, outputs, labels),
+        **counted(counts, outputs, labels),
+    }
