@@ -317,13 +317,21 @@ def test_spark_is_told_of_a_missing_file_in_one_sentence(call, table, spark, tmp
 
 
 @pytest.mark.spark
-def test_spark_names_a_bad_row_in_one_sentence(call, table, spark, tmp_path):
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ([1.0, float("nan"), 1.0], "row 33 column x: nan at 1"),
+        ([1.0], "column x: a row of size 1, expected 3"),
+    ],
+)
+def test_spark_names_a_bad_row_in_one_sentence(call, table, spark, tmp_path, bad, words):
     trained("classes, scaled")
     x = table["x"].to_pylist()
-    x[33] = [1.0, float("nan"), 1.0]
+    x[33] = bad
     broken = pa.table({"x": pa.array(x, pa.list_(pa.float32()))})
     pq.write_table(broken, tmp_path / "broken.parquet")
     arguments = ("run", tmp_path / "broken.parquet", "--engine", "spark", "-o", tmp_path / "out")
     code, _, err = call("predict", *arguments)
     assert (code, err.count("\n")) == (EXIT_CODES["failed"], 1)
-    assert "column x" in err
+    assert words in err
+    assert not (tmp_path / "out").exists()

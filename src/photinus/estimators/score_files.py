@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from photinus.core.errors import DataError, UsageError
+from photinus.core.errors import DataError, PhotinusError, RunFailedError, UsageError
 from photinus.core.threads import limit_threads
 from photinus.data.base import Array, Features
 from photinus.data.inputs import Inputs
+from photinus.engine.spark.session import is_connect
 from photinus.estimators.from_run import SavedRun, tried, with_shape
 from photinus.estimators.network import Network, predictor
 from photinus.estimators.scores import arrow_column, scores_in_order
@@ -70,11 +71,12 @@ def score_on_spark(run: SavedRun, folder: str, data: str, output: str, spark: An
     Raises:
         UsageError: as `score_files`, or there is such an output already.
         DataError: a row is bad.
+        RunFailedError: Spark says why.
     """
     from pyspark.ml.functions import vector_to_array
     from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-    from photinus.engine.spark.job import run_query
+    from photinus.engine.spark.job import cause_of, run_query
     from photinus.estimators.model import model_of_run
 
     with _as_usage_error():
@@ -89,9 +91,23 @@ def score_on_spark(run: SavedRun, folder: str, data: str, output: str, spark: An
     try:
         run_query(spark, lambda: scored.write.parquet(output))
     except Exception as error:  # of Java's, of pyspark's or of Connect's, without a common class
-        if "PATH_ALREADY_EXISTS" not in str(error):
+        if "PATH_ALREADY_EXISTS" in str(error):
+            raise exists_already(output) from error
+        _remove_empty_folder(spark, output)
+        if isinstance(error, PhotinusError):
             raise
-        raise exists_already(output) from error
+        raise RunFailedError(f"Spark could not score {data}", got=cause_of(error)) from error
+
+
+def _remove_empty_folder(spark: Any, output: str) -> None:  # noqa: ANN401 - a SparkSession
+    """Removes what Spark leaves of an output that failed, so that it can be written again."""
+    if is_connect(spark):
+        return
+    path = spark._jvm.org.apache.hadoop.fs.Path(output)
+    with contextlib.suppress(Exception):  # there is none, or something is in it
+        files = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+        if files.getFileStatus(path).isDirectory():
+            files.delete(path, False)  # noqa: FBT003 - Java's argument: not what is in it
 
 
 @contextlib.contextmanager
