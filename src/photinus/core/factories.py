@@ -118,7 +118,8 @@ def import_named(path: str, kind: str) -> Callable[..., Any]:
         raise UsageError(
             f"the {kind} {path!r} cannot be imported",
             got=f"{type(error).__name__}: {error}",
-            do="install its package on every worker, or send its file, by addPyFile or --py-files",
+            do="put its file on PYTHONPATH; on a cluster install its package on every worker, "
+            "or send its file, by addPyFile or --py-files",
         ) from error
     factory = getattr(imported_module, name, None)
     if factory is None:
