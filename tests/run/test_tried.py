@@ -1,5 +1,8 @@
 """What a job's module and loss say of two rows, before there is a run folder."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -105,6 +108,25 @@ def test_a_loss_that_is_no_number_is_warned_of_once_and_trains_on(small, tmp_pat
     assert len([text for text in texts if "train: the loss is not finite" in text]) == 1
     assert len([event for event in events if isinstance(event, PhaseStarted)]) == workers
     assert np.isfinite(outcome.vector).all()
+
+
+@pytest.mark.parametrize(("loss", "far"), [("mse", 1), ("l1", 1), ("huber", 1), ("poisson", 0)])
+def test_labels_far_from_the_modules_outputs_are_warned_of_once(small, tmp_path, loss, far):
+    arguments, strategy = {"in_features": 6, "out_features": 1}, averaging(every=Steps(2))
+    model = ModuleStage(module="torch.nn:Linear", arguments=arguments, loss=loss, epochs=2.0)
+    texts = {}
+    for name, labels in (("near", small.labels), ("far", small.labels * 1000 + 1000)):
+        job, events = small.job(model=model, strategy=strategy), []
+        data = replace(small.data(), labels=labels, checks=RowChecks())
+        train(job, data, folder=tmp_path / name, callbacks=[events.append])
+        texts[name] = [e.text for e in events if isinstance(e, Warned) and "far from" in e.text]
+    assert (len(texts["near"]), len(texts["far"])) == (0, far)
+    for text in texts["far"]:
+        assert re.search(
+            "train: what it is to predict is far from the module's outputs; got a first loss of "
+            r"\S+; it learns slowly from there; scale the labels, as \(label - mean\) / deviation$",
+            text,
+        )
 
 
 def test_trying_changes_no_row_and_reads_only_two(small):

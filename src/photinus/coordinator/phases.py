@@ -81,6 +81,8 @@ class Phases:
         self._begun_phase, self._is_shuffled, self.wants_shuffle = -1, False, False
         self._warned_stages = set[str]()
         """The stages that were warned of."""
+        self._tried_stages = set[str]()
+        """The stages whose first loss was looked at."""
         self.enter(snapshot.phase if snapshot else 0)
 
     @property
@@ -410,14 +412,29 @@ class Phases:
     # -- validation ------------------------------------------------------------------------------
 
     def warn_of_bad_loss(self) -> None:
-        """Warns, once a stage, of a loss that is not finite: a push is looked at by its numbers."""
+        """Warns, once a stage, of a loss that is not finite: a push is looked at by its numbers.
+
+        Also of a first loss that shows labels far from all that a new model returns.
+        """
         name, loss = self.phase.stage.name, self.owner.metrics.get("loss", 0.0)
+        if self.owner.version == 1 and name not in self._tried_stages:
+            self._tried_stages.add(name)
+            self._warn_of_far_labels(loss)
         if math.isfinite(loss) or name in self._warned_stages:
             return
         self._warned_stages.add(name)
         wrong = f"{name}: the loss is not finite, though the gradients are"
         do = "look for a log, a root or a quotient of 0 in it; the model may be of no use"
         self._callbacks.warn(wrong, got=f"{loss:g} in round {self.owner.version}", do=do)
+
+    def _warn_of_far_labels(self, loss: float) -> None:
+        """Warns of a first loss from which the usual learning rates take very long."""
+        stage = self.phase.stage
+        if stage.far_loss < loss < math.inf:
+            wrong = f"{stage.name}: what it is to predict is far from the module's outputs"
+            then = "it learns slowly from there"
+            do = "scale the labels, as (label - mean) / deviation"
+            self._callbacks.warn(wrong, got=f"a first loss of {loss:.3g}", then=then, do=do)
 
     def should_measure(self, slot: int) -> bool:
         """Returns whether a slot's worker must measure the point that it is sent now: True once."""

@@ -7,6 +7,7 @@ send.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
@@ -267,6 +268,11 @@ class Stage(ABC):
     def reads_probabilities(self) -> bool:
         """Whether the job's features should lie in 0..1; a warning says where they do not."""
         return False
+
+    @property
+    def far_loss(self) -> float:
+        """A first loss above this shows that labels should be scaled; a warning says so."""
+        return math.inf
 
     @abstractmethod
     def inner(self, layout: Layout) -> InnerOptimizer:

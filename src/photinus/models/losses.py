@@ -98,6 +98,10 @@ CLASSES = ("cross_entropy", "multi_margin")
 NUMBERS = ("huber", "l1", "mse", "poisson")
 """Those of a regression."""
 
+FAR_LOSSES = {"huber": 100.0, "l1": 100.0, "mse": 10_000.0}
+"""What they are where labels are 100 from the outputs. A usual rate of 0.001 moves an output by
+some hundredths a step."""
+
 
 def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:
     """Returns one of `LOSSES`, or the user's own "package.module:function" of outputs and targets.

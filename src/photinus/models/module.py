@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from fnmatch import fnmatchcase
@@ -29,7 +30,7 @@ from photinus.core.settings import (
 from photinus.models.activations import ACTIVATIONS, AUTO
 from photinus.models.autotune import MEMORIES, PRECISIONS, fastest
 from photinus.models.base import Model, Stage
-from photinus.models.losses import LOSSES
+from photinus.models.losses import FAR_LOSSES, LOSSES
 from photinus.models.low_precision import LOW_PRECISION_DTYPES
 from photinus.models.metrics import check_metrics, finished
 from photinus.models.module_model import Learning, ModuleModel
@@ -238,6 +239,11 @@ class ModuleStage(Stage):
     def rate(self) -> Schedule:
         """Returns the learning rate over progress."""
         return follow_batch(self._configured_rate(), self.lr_scale, self.batch_size, USUAL_BATCH)
+
+    @property
+    def far_loss(self) -> float:
+        """That of labels some 100 from the outputs, in a loss of numbers."""
+        return FAR_LOSSES.get(self.loss, math.inf)
 
     def agreed_until(self, share: float) -> ModuleStage:
         """Returns the stage with a rate for workers that agree on every step until then."""
