@@ -129,6 +129,23 @@ def test_labels_far_from_the_modules_outputs_are_warned_of_once(small, tmp_path,
         )
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rows_whose_weights_are_all_0_are_refused(small, tmp_path, workers):
+    job = small.job(model=stage(), workers=workers)
+    data = replace(small.data(), weights=np.zeros(len(small.labels), "f4"))
+    message = "the weights of all rows are 0; look at the column of weights, or train without it"
+    with pytest.raises(DataError, match=message):
+        train(job, data, folder=tmp_path / "run")
+
+
+def test_a_single_row_with_a_weight_is_trained_on(small, tmp_path):
+    weights = np.zeros(len(small.labels), "f4")
+    weights[5] = 1
+    job = small.job(model=stage(), workers=2)
+    outcome = train(job, replace(small.data(), weights=weights), folder=tmp_path / "run")
+    assert outcome.vector.any()
+
+
 def test_trying_changes_no_row_and_reads_only_two(small):
     class Two(np.ndarray):
         def __getitem__(self, rows):

@@ -13,7 +13,13 @@ from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.early_stopping import EarlyStopping
 from photinus.coordinator.leases import Leases, SeatState
 from photinus.coordinator.parameter_server import ParameterServer
-from photinus.coordinator.row_checks import no_probabilities, no_rows, other_labels, uneven
+from photinus.coordinator.row_checks import (
+    no_probabilities,
+    no_rows,
+    no_weights,
+    other_labels,
+    uneven,
+)
 from photinus.coordinator.sharded_table import Table
 from photinus.coordinator.snapshots import SnapshotCollector
 from photinus.core.events import PhaseEnded, PhaseStarted
@@ -205,10 +211,13 @@ class Phases:
         They leave where their rows must be redistributed, or were only counted.
 
         Raises:
-            DataError: no worker has rows: the result would be the first parameters.
+            DataError: no worker has rows, or any that count: the result would be the first
+                parameters.
         """
         if self._leases.rows == 0:
             raise no_rows(sets_aside=self._plan.measures)
+        if all(_is_weightless(seat) for seat in self._leases.seats.values()):
+            raise no_weights()
         if self._warn_of_skew():
             return self.rest()
         self.begin(now)
@@ -450,6 +459,12 @@ class Phases:
     def decide_on_the_best(self) -> None:
         """Decides which point is best and whether to stop, once all measurements are here."""
         self.early_stopping.decide(self.owner.phase, self.phase.name, self._callbacks)
+
+
+def _is_weightless(seat: SeatState) -> bool:
+    """Returns whether the rows of a seat change no parameter, as far as its hello says."""
+    hello = seat.pending_hello
+    return seat.rows == 0 or bool(hello is not None and hello.header.get("is_weightless"))
 
 
 def _fingerprint(point: Message) -> str:

@@ -30,6 +30,17 @@ def no_rows(*, sets_aside: bool) -> DataError:
     return DataError("there are no rows to train on", do=do)
 
 
+def no_weights() -> DataError:
+    """Returns the error for a run whose rows all have the weight 0: nothing would be learned.
+
+    Example:
+        >>> str(no_weights())
+        'the weights of all rows are 0; look at the column of weights, or train without it'
+    """
+    do = "look at the column of weights, or train without it"
+    return DataError("the weights of all rows are 0", do=do)
+
+
 def uneven(rows: Sequence[int]) -> list[Finding]:
     """Returns what is wrong with how many rows each worker holds.
 

@@ -94,6 +94,11 @@ class Rows:
     def __len__(self) -> int:
         return len(self.order)
 
+    @property
+    def is_weightless(self) -> bool:
+        """Whether there are weights, and all of them are 0."""
+        return self.weights is not None and not self.weights[self.order].any()
+
     def parted(self, share: float) -> tuple[Rows, Rows]:
         """Returns the rows to train on, and a share set aside by their content's hash.
 

@@ -155,6 +155,7 @@ def part_of(rows: Rows, plan: TrainingPlan) -> WorkerData:
             span=span,
             digest=rows.digest(),
             room=rows.room,
+            is_weightless=rows.is_weightless,
         )
     return WorkerData(
         -(-len(rows) // plan.workers),
@@ -162,6 +163,7 @@ def part_of(rows: Rows, plan: TrainingPlan) -> WorkerData:
         span=span,
         digest=rows.digest(),
         room=rows.room,
+        is_weightless=rows.is_weightless,
     )
 
 

@@ -79,7 +79,7 @@ _RULES: tuple[tuple[str, _Holds, str], ...] = (
         "true or false",
         lambda value: type(value) is bool,
         "stop save measure call rests tells is_fresh is_idle is_behind is_last is_finite guards"
-        " restores",
+        " restores is_weightless",
     ),
     ("a list of whole numbers", _list(_is_whole), "slots leases history parts wholes near"),
     ("a table of whole numbers", _table(_is_whole), "labels taken"),

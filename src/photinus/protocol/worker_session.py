@@ -124,6 +124,7 @@ class WorkerSession:
             header |= {"labels": dict(request.labels)} if request.labels else {}
             header |= {} if request.span is None else {"span": request.span}
             header |= {"digest": request.digest} if request.digest else {}
+            header |= {"is_weightless": True} if request.is_weightless else {}
             return self.seat.frame("hello", header)
         if isinstance(request, WorkerSnapshot):
             return snapshot_to(self.seat.frame("state", {"version": self._version}), request)

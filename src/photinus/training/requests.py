@@ -26,6 +26,8 @@ class Hello(NamedTuple):
     """As of its part."""
     digest: str = ""
     """As of its part."""
+    is_weightless: bool = False
+    """As of its part."""
 
 
 class Close(NamedTuple):

@@ -68,6 +68,8 @@ class WorkerData:
     """The lowest and the highest number of its first rows, where the model asks for 0..1."""
     digest: str = ""
     """64 bits that follow from the rows' content; empty where rows stream."""
+    is_weightless: bool = False
+    """The weights of all its rows are 0."""
     room: Allocator = memory
     """Where the worker's shard of a table lies: in memory, or in a mapped file."""
 
@@ -122,7 +124,7 @@ def live(plan: TrainingPlan, slot: int, data: WorkerData) -> WorkerGenerator:
 
 
 def _hello(data: WorkerData) -> Hello:
-    return Hello(data.rows, 0, data.passes, data.labels, data.span, data.digest)
+    return Hello(data.rows, 0, data.passes, data.labels, data.span, data.digest, data.is_weightless)
 
 
 def _train_share(
