@@ -189,6 +189,24 @@ def test_probabilities_under_a_loss_that_makes_them_itself_are_warned_of(
     assert (warning in caplog.text) == warned
 
 
+@pytest.mark.parametrize(
+    ("estimator", "label", "outputs", "loss", "warned"),
+    [
+        (TorchClassifier, "label", 1, "binary_cross_entropy", True),
+        (TorchClassifier, "both", 2, "binary_cross_entropy", True),
+        (TorchEstimator, "", 4, "reconstruction_mse", True),
+        (TorchEstimator, "number", 1, "mse", False),
+    ],
+)
+def test_a_sigmoid_under_a_loss_that_takes_it_itself_is_warned_of(
+    table, caplog, estimator, label, outputs, loss, warned
+):
+    settings = {"module": "own:squashed", "moduleArgs": {"outputs": outputs}, "loss": loss}
+    estimator(**QUICK | settings, labelCol=label).fit(table)
+    warning = f"own:squashed ends with a sigmoid, and {loss} takes one itself; no result "
+    assert (warning in caplog.text) == warned
+
+
 def test_one_output_tells_two_classes_apart(table):
     clf = TorchClassifier(**linear(1), loss="binary_cross_entropy", epochs=5)
     model = clf.fit(table)

@@ -100,3 +100,8 @@ class BatchRows(nn.Module):
 def softmaxed(softmax):
     """Returns a module whose outputs are probabilities, if so wished."""
     return nn.Sequential(nn.Linear(4, 2), nn.Softmax(1) if softmax else nn.Identity())
+
+
+def squashed(outputs):
+    """Returns a module that ends with a sigmoid."""
+    return nn.Sequential(nn.Linear(4, outputs), nn.Sigmoid())

@@ -98,6 +98,9 @@ CLASSES = ("cross_entropy", "multi_margin")
 NUMBERS = ("huber", "l1", "mse", "poisson")
 """Those of a regression."""
 
+SIGMOIDS = ("binary_cross_entropy", "reconstruction_cross_entropy", "reconstruction_mse")
+"""Those that take the outputs' sigmoid."""
+
 FAR_LOSSES = {"huber": 100.0, "l1": 100.0, "mse": 10_000.0}
 """What they are where labels are 100 from the outputs. A usual rate of 0.001 moves an output by
 some hundredths a step."""
