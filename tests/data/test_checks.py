@@ -45,6 +45,9 @@ def test_a_label_outside_the_classes_is_named(label, said):
     ("label", "cure"),
     [
         (10, "set classes to 11, or mend the row"),
+        (9999, "set classes to 10000, or mend the row"),
+        (10_000, "number the classes 0, 1, 2, ... (StringIndexer does), or mend the row"),
+        (5e9, "number the classes 0, 1, 2, ... (StringIndexer does), or mend the row"),
         (2.5, "number the classes 0, 1, 2, ... (StringIndexer does), or mend the row"),
         (-1, "number the classes 0, 1, 2, ... (StringIndexer does), or mend the row"),
     ],

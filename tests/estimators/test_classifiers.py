@@ -356,6 +356,12 @@ def test_a_cross_validator_is_fitted_and_saved(points, tmp_path):
             "column label: labels must be whole numbers from 0; got -0.5",
         ),
         ({}, {"label": "cast(null as int)"}, DataError, "got null"),
+        (
+            {},
+            {"label": "label + 5000000000"},
+            DataError,
+            "column label: a number this large is none of a class; got 5000000009; number the",
+        ),
         ({"numWorkers": 5}, {}, UsageError, "5 workers need 5 slots at the same time; got 4"),
         ({"numWorkers": 5}, {"label": "label - 0.5"}, UsageError, "5 workers need 5 slots"),
         ({"batchSize": 0}, {"label": "label - 0.5"}, UsageError, "batchSize must be a whole"),

@@ -76,10 +76,14 @@ def test_such_a_label_of_rows_to_measure_on_is_named_before_training(small, tmp_
     assert not (tmp_path / "run").exists()
 
 
-def test_a_label_that_is_met_in_training_is_named_too():
+@pytest.mark.parametrize(
+    ("label", "advice"),
+    [(7, "give the module 8 outputs"), (5_000_000_000, "number the classes 0, 1, 2, ")],
+)
+def test_a_label_that_is_met_in_training_is_named_too(label, advice):
     model = stage().build((), 0)
-    batch = Batch(np.zeros((4, 6), "f4"), np.array([0, 1, 7, 2]))
-    message = "got label 7 outside 0..2 in its example 2; give the module 8 outputs"
+    batch = Batch(np.zeros((4, 6), "f4"), np.array([0, 1, label, 2]))
+    message = rf"got label {label:g} outside 0..2 in its example 2; {advice}".replace("+", r"\+")
     with pytest.raises(DataError, match=message):
         model.learn(batch, 0)
 

@@ -20,6 +20,11 @@ from photinus.core.errors import UsageError
 
 S = TypeVar("S")
 
+FAR_LABEL = 1000
+"""A label of so many times the classes, or more, is no number of a class: an identifier, say."""
+NUMBER_THE_CLASSES = "number the classes 0, 1, 2, ... (StringIndexer does)"
+"""What to do about labels that are none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:

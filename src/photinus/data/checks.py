@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from photinus.core.errors import DataError
 from photinus.core.parameters import is_finite
-from photinus.core.settings import Limit, validate, whole
+from photinus.core.settings import FAR_LABEL, NUMBER_THE_CLASSES, Limit, validate, whole
 from photinus.data.base import Array, Block
 from photinus.data.inputs import Column, Inputs
 
@@ -74,7 +74,8 @@ mend the row, or leave it out
             if values is not None:
                 yield from not_finite(column, values)
         if self.classes is not None and labels is not None and labels.ndim == 1:
-            highest, classes = self.classes - 1, labels
+            count, classes = self.classes, labels
+            highest = count - 1
             good = (classes >= 0) & (classes <= highest) & (classes == np.floor(classes))
             # NaN compares false: it must land among the bad
             bad = np.logical_not(good)
@@ -85,13 +86,13 @@ mend the row, or leave it out
 
             def cure(row: int) -> str:
                 label = classes[row]
-                if label > highest and label == np.floor(label):
+                if highest < label < FAR_LABEL * count and label == np.floor(label):
                     hint = self.more_classes.format(int(label) + 1)
                     # one more class would fit, and be one that no row has
-                    begins_at_1 = label == self.classes and classes.min(initial=1) == 1
+                    begins_at_1 = label == count and classes.min(initial=1) == 1
                     then = ", or subtract 1 where labels begin at 1" if begins_at_1 else ""
                     return f"{hint}, or mend the row{then}" if hint else _DEFAULT_ADVICE
-                return "number the classes 0, 1, 2, ... (StringIndexer does), or mend the row"
+                return f"{NUMBER_THE_CLASSES}, or mend the row"
 
             yield InvalidValues(columns[1], bad, describe, cure)
         if self.shares and labels is not None and labels.ndim > 1:

@@ -13,7 +13,7 @@ from pyspark.ml.param.shared import HasProbabilityCol
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError, UsageError
-from photinus.core.settings import to_dict
+from photinus.core.settings import NUMBER_THE_CLASSES, to_dict
 from photinus.data.checks import RowChecks
 from photinus.data.spark import as_frame, run_plan_once, selected
 from photinus.engine.spark.engine import FrameData, check_slots, free_slots
@@ -212,11 +212,14 @@ def _smallest_batch_size(model: Any) -> int:  # noqa: ANN401 - one of MODELS
     return min(int(stage.batch_size) for stage in stages)
 
 
+_MOST_CLASSES = 1_000_000
+
+
 def count_classes(frame: DataFrame, label: str) -> int:
     """Returns how many classes there are, by one pass over the labels.
 
     Raises:
-        DataError: a label is null, negative or a fraction.
+        DataError: a label is null, negative, a fraction, or far above all numbers of classes.
     """
     y = F.col(f"`{label}`")
     is_bad = y.isNull() | (y < 0) | (y != F.floor(y))
@@ -233,4 +236,7 @@ def count_classes(frame: DataFrame, label: str) -> int:
             got=f"{'null' if first_bad is None else first_bad} and {bad_count - 1} more such",
             do="turn them into indices first, e.g. with StringIndexer",
         )
+    if largest >= _MOST_CLASSES:
+        wrong = f"column {label}: a number this large is none of a class"
+        raise DataError(wrong, got=f"{largest:.0f}", do=NUMBER_THE_CLASSES)
     return int(largest) + 1

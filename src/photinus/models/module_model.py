@@ -18,7 +18,7 @@ import photinus
 from photinus.core.errors import DataError, UsageError
 from photinus.core.masks import mask_of
 from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Vector
-from photinus.core.settings import unknown_name
+from photinus.core.settings import FAR_LABEL, NUMBER_THE_CLASSES, unknown_name
 from photinus.models.activations import AUTO, Activations, PeakBytes, choose_mode
 from photinus.models.average import Average, average_layout
 from photinus.models.base import Batch
@@ -585,8 +585,9 @@ class ModuleModel(PlacedModel):
         if not classes or (first_wrong := wrong_label(self._name, classes, targets)) is None:
             return targets
         row, label = first_wrong
-        is_more = label >= classes
-        do = f"give the module {int(label) + 1} outputs or more, or " if is_more else ""
+        do = f"{NUMBER_THE_CLASSES}, or "
+        if classes <= label < FAR_LABEL * classes:
+            do = f"give the module {int(label) + 1} outputs or more, or "
         raise DataError(
             f"{type(self.module).__name__} with loss {self._name} does not take this batch",
             got=f"label {label:g} outside 0..{classes - 1} in its example {row}",
