@@ -43,9 +43,9 @@ def ends_with_sigmoid(module: nn.Module, run: Callable[[], object]) -> bool:
 
     Example:
         >>> net = nn.Sequential(nn.Linear(2, 1), nn.Sigmoid(), nn.Flatten(0))
-        >>> ends_with_sigmoid(net, lambda: net(torch.zeros(3, 2)))
+        >>> ends_with_sigmoid(net, lambda: net(Tensor([[0.0, 1.0]])))
         True
-        >>> ends_with_sigmoid(net[0], lambda: net(torch.zeros(3, 2)))
+        >>> ends_with_sigmoid(net[0], lambda: net(Tensor([[0.0, 1.0]])))
         False
     """
     outputs: list[object] = []
