@@ -243,6 +243,20 @@ def test_a_missing_or_broken_file_is_told_before_a_run_is(call, job, tmp_path, n
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("wrong", ["[PATH_NOT_FOUND] x", "[FAILED_READ_FILE] x"])
+def test_files_that_spark_alone_can_look_for_end_as_in_a_local_run(call, job, monkeypatch, wrong):
+    class Reader:
+        def parquet(self, path):
+            raise OSError(wrong)
+
+    session = type("Session", (), {"read": Reader()})
+    monkeypatch.setattr("photinus.engine.spark.session.spark_session", lambda *_: session)
+    code, _, err = call("train", job, "--engine", "spark", "--folder", "run")
+    assert code == EXIT_CODES["usage"]
+    assert err.startswith("photinus: ")
+    assert len(err.splitlines()) == 1
+
+
 def test_the_package_runs_as_the_command():
     command = [sys.executable, "-m", "photinus", "trane"]
     process = subprocess.run(command, capture_output=True, text=True, check=False)

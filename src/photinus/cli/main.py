@@ -91,7 +91,8 @@ def _run(action: Callable[[], object]) -> str:
     except (click.Abort, KeyboardInterrupt) as error:
         return _report_error("stopped", error, "interrupted")
     except PhotinusError as error:
-        return _report_error(str(error), error, _OUTCOME_OF_ERROR.get(type(error), "failed"))
+        outcomes = (o for kind, o in _OUTCOME_OF_ERROR.items() if isinstance(error, kind))
+        return _report_error(str(error), error, next(outcomes, "failed"))
     except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:

@@ -369,14 +369,18 @@ def parquet_frame(spark: Any, path: str) -> Any:  # noqa: ANN401 - a SparkSessio
         raise (_no_path(path) if is_missing else _no_parquet(path, reason)) from error
 
 
-def _no_path(path: str) -> DataError:
-    return DataError(f"there is no {path}", do="name a Parquet file or a folder of them")
+class PathError(DataError, UsageError):
+    """No rows can be read from a path that the user named: it is as wrong as the file is."""
 
 
-def _no_parquet(path: str, reason: str) -> DataError:
+def _no_path(path: str) -> PathError:
+    return PathError(f"there is no {path}", do="name a Parquet file or a folder of them")
+
+
+def _no_parquet(path: str, reason: str) -> PathError:
     do = "write it as Parquet: of CSV by spark.read.csv(PATH, header=True, inferSchema=True)"
     do += ".write.parquet(FOLDER)"
-    return DataError(f"{path} cannot be read as Parquet", got=reason, do=do)
+    return PathError(f"{path} cannot be read as Parquet", got=reason, do=do)
 
 
 def _frame_data(frame: Any, source: Source) -> Any:  # noqa: ANN401 - a DataFrame -> FrameData
