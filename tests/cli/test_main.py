@@ -257,6 +257,13 @@ def test_files_that_spark_alone_can_look_for_end_as_in_a_local_run(call, job, mo
     assert len(err.splitlines()) == 1
 
 
+def test_a_folder_is_named_as_soon_as_there_is_a_run_and_not_before(call, job):
+    code, out, _ = call("train", job, "--set", "model.features=3", "--folder", "refused")
+    assert (code, "refused" in out) == (EXIT_CODES["failed"], False)
+    code, out, _ = call("train", job, "--folder", "run")
+    assert (code, out.count("the run is kept in run\n")) == (0, 1)
+
+
 def test_the_package_runs_as_the_command():
     command = [sys.executable, "-m", "photinus", "trane"]
     process = subprocess.run(command, capture_output=True, text=True, check=False)

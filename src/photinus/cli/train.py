@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import tomllib
@@ -16,6 +17,7 @@ from photinus.core.errors import UsageError
 if TYPE_CHECKING:
     from photinus.checkpoint.mirror import Mirror
     from photinus.checkpoint.signatures import Trust
+    from photinus.core.events import Event
     from photinus.run.job import Job
     from photinus.run.train import Outcome
     from photinus.strategies.custom import CustomStrategy
@@ -277,6 +279,7 @@ def begin(job: Job, folder: str | Mirror, command: str = "train") -> None:
         command: of photinus, which can continue with it.
     """
     from photinus.cli.watch import watched
+    from photinus.core.events import RunStarted
     from photinus.run.data import check_files
     from photinus.run.remote_resume import placed
     from photinus.run.resume_hint import shortest
@@ -286,8 +289,15 @@ def begin(job: Job, folder: str | Mirror, command: str = "train") -> None:
     path, mirror = placed(folder or new_folder(job.name))
     kept_in = mirror.address if mirror else shortest(path)
     first_step = "starts Spark and reads the rows" if job.engine == "spark" else "reads the rows"
-    click.echo(f"{job.name}, {job.workers} workers: {first_step}; the run is kept in {kept_in}")
+    click.echo(f"{job.name}, {job.workers} workers: {first_step}")
+
+    def name_folder(event: Event) -> None:
+        if isinstance(event, RunStarted):  # a job that is refused leaves no folder
+            with contextlib.suppress(OSError):  # `| head` must not end the training
+                print(f"the run is kept in {kept_in}")  # above a live view, where there is one
+
     with watched(path, mirror.address if mirror else "", command) as callbacks:
+        callbacks = (name_folder, *callbacks)
         outcome = train(job, folder=mirror or path, callbacks=callbacks, verbose=False)
     _print_result(outcome)
 
