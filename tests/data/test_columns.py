@@ -13,7 +13,7 @@ from photinus.core.errors import DataError, UsageError
 from photinus.data import columns as columns_module
 from photinus.data.arrow import ColumnSpec, arrays
 from photinus.data.checks import RowChecker, RowChecks
-from photinus.data.columns import InputSpec, inputs_from, numpy_values, rename_columns
+from photinus.data.columns import InputSpec, inputs_from, inputs_of, numpy_values, rename_columns
 from photinus.data.inputs import Ragged
 
 VECTOR = pa.struct(
@@ -180,6 +180,22 @@ def test_what_is_wrong_is_said_with_its_row_and_its_mend(column, encoder, said):
     with pytest.raises(DataError, match=said) as caught:
         read(column, encoder=encoder)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rooms", "said"),
+    [
+        ([1.0, None], "partition 3 row 1 column rooms: null; mend the row"),
+        ([np.nan, 2.0], "partition 3 row 0 column rooms: nan, expected finite numbers"),
+    ],
+)
+def test_of_several_columns_for_one_input_the_one_with_a_wrong_number_is_named(rooms, said):
+    stacked = pa.array([list(pair) for pair in zip([3.0, 4.0], rooms, strict=True)])
+    spec = InputSpec(columns={"x": ("size", "rooms")})
+    checker = RowChecker(RowChecks(), 3)
+    checker.open(2)
+    with pytest.raises(DataError, match=said):
+        inputs_of(pa.RecordBatch.from_arrays([stacked], ["x"]), spec, (), checker)
 
 
 def test_an_encoder_returns_an_array_a_list_or_a_dict(encoders):

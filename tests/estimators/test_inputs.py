@@ -285,6 +285,14 @@ def test_a_corrupt_image_is_named_by_its_row(frame):
         first_rows(rows, columns, 40)
 
 
+def test_a_null_in_one_of_an_inputs_columns_is_named_by_that_column(frame):
+    number = F.when(F.col("whole") == 37, F.lit(None)).otherwise(F.col("number"))
+    spec = InputSpec(columns={"x": ("whole", "number")})
+    rows, columns = selected(frame.withColumn("number", number), [], inputs=spec)
+    with pytest.raises(DataError, match=r"row \d+ column number: null; mend the row"):
+        first_rows(rows, columns, 40)
+
+
 def test_a_list_of_columns_is_features_in_training_and_scoring(frame):
     sizes, names = {"in_features": 2, "out_features": 2}, ["whole", "number"]
     clf = TorchClassifier(module="torch.nn:Linear", moduleArgs=sizes, featuresCol=names, **QUICK)

@@ -174,14 +174,34 @@ def inputs_of(
     Raises:
         DataError: a column is of the wrong type, or a row is bad (see `RowChecker`).
     """
-    column_names = {name: spec.column(name) for name in spec.columns}
     checker.refuse(_findings(batch, spec, [*spec.columns, *others], checker))
     columns = _convert_columns(batch, spec, checker)
-    findings = (_not_finite(column, column_names.get(n, n)) for n, column in columns.items())
+    findings = (
+        _not_finite(part, part_name)
+        for name, column in columns.items()
+        for part, part_name in _by_column(column, _column_names(spec, name))
+    )
     checker.refuse(chain.from_iterable(findings))
     for name, column in columns.items():
         checker.templates.setdefault(name, column[:0])
     return Inputs(columns, batch.num_rows, spec.collate)
+
+
+def _column_names(spec: InputSpec, name: str) -> str | Sequence[str]:
+    """Returns what the column, or the stacked columns, of an input are called."""
+    if name in spec.encoders and name in spec.columns:
+        return spec.column(name)
+    names: str | Sequence[str] = spec.columns.get(name, name)
+    return names
+
+
+def _by_column(column: Column, names: str | Sequence[str]) -> Iterator[tuple[Column, str]]:
+    """Yields each of the columns that were stacked [n, k], or the one column, with its name."""
+    if isinstance(names, str):
+        yield column, names
+        return
+    assert isinstance(column, np.ndarray)
+    yield from zip(column.T, names, strict=True)
 
 
 def _findings(
@@ -194,8 +214,17 @@ def _findings(
             column_name = spec.column(name)
         if column.null_count:
             yield InvalidValues(column_name, np.asarray(column.is_null()), lambda _: "null")
+        if isinstance(spec.columns.get(name, ""), (tuple, list)):
+            yield from _null_numbers(column, spec.columns[name])
         if name in spec.columns and name not in spec.encoders:
             yield from _shape_findings(column, column_name, checker.templates.get(name))
+
+
+def _null_numbers(column: pa.Array, names: Sequence[str]) -> Iterator[InvalidValues]:
+    """Yields the nulls of columns that were stacked, by the name of each."""
+    are_null = np.asarray(column.flatten().is_null()).reshape(-1, len(names))  # [n, k]
+    for name, is_null in zip(names, are_null.T, strict=True):
+        yield InvalidValues(name, is_null, lambda _: "null")
 
 
 def _shape_findings(

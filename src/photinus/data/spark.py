@@ -184,8 +184,8 @@ def input_column(df: DataFrame, inputs: InputSpec, name: str) -> Column:
     """
     column = inputs.columns[name]
     if not isinstance(column, str):
-        numbers = [_number(df, column_name, several=True) for column_name in column]
-        return _array_or_null(numbers)
+        # with the nulls inside: the workers name the column that holds one
+        return F.array(*(_number(df, column_name, several=True) for column_name in column))
     data_type = df.schema[column].dataType
     if name in inputs.encoders:
         return _quoted(column)
