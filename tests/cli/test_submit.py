@@ -245,6 +245,7 @@ def test_a_module_of_this_folder_that_does_not_travel_is_told_before_anything_is
         (["remote.toml", "--py-files", "nets.py"], "must exist; got nets.py", 2),
         (["remote.toml", "--resume", "memory://host/run"], "start=memory://host/run/model", 2),
         (["remote.toml", "--conf", "spark.my.password=x"], "must not stand in a command", 2),
+        (["remote.toml", "--master", "local[2]", "--python", "/no"], "leave --python out", 2),
     ],
 )
 @pytest.mark.usefixtures("cluster", "remote")

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import zipfile
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +71,19 @@ def test_a_node_without_that_python_says_so(tmp_path):
     assert process.returncode == 3
     assert f"no Python {sys.version_info[0]}.{sys.version_info[1]} on" in process.stderr
     assert "--python PATH" in process.stderr
+
+
+@pytest.mark.usefixtures("few")
+def test_a_python_that_is_named_and_missing_is_not_replaced_by_another(tmp_path):
+    home = unpacked(packaging.environment(), tmp_path)
+    path = f"{Path(sys.executable).resolve().parent}:/usr/bin:/bin"
+    program = ("-S", "-c", "print(1)")
+    named = {"PATH": path, "PHOTINUS_NODE_PYTHON": "/opt/no where/python"}
+    process = run(home / packaging.LAUNCHER, *program, cwd=tmp_path, **named)
+    assert (process.returncode, process.stdout) == (3, "")
+    assert "; got /opt/no where/python; name it: --python PATH" in process.stderr
+    process = run(home / packaging.LAUNCHER, *program, cwd=tmp_path, PATH=path)
+    assert process.stdout == "1\n"
 
 
 @pytest.mark.usefixtures("few")

@@ -76,6 +76,7 @@ def submit(job: str | None, settings: tuple[str, ...], **options: Any) -> None: 
         check_answered(options["master"])
         if options["master"] == "yarn":
             check_cluster_answered()
+    _check_node_python(options)
     resolved_job = _resolve_job(job, settings, options)
     with tempfile.TemporaryDirectory(prefix="photinus-") as scratch_folder:
         submitted_run = _SubmittedRun(resolved_job, options, Path(scratch_folder))
@@ -85,6 +86,14 @@ def submit(job: str | None, settings: tuple[str, ...], **options: Any) -> None: 
             submitted_run.run_on_node()
         else:
             submitted_run.run_here()
+
+
+def _check_node_python(options: dict[str, Any]) -> None:
+    """Refuses a Python for nodes where there are none: another one would take its place."""
+    if options["python"] and options["master"].startswith("local"):
+        wrong = f"with --master {options['master']} the workers have this command's Python"
+        do = "leave --python out"
+        raise UsageError(wrong, got=f"--python {options['python']}", do=do)
 
 
 def _resolve_job(job: str | None, settings: tuple[str, ...], options: dict[str, Any]) -> Job | None:

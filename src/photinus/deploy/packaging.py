@@ -42,10 +42,12 @@ _SCRIPT: Final = """\
 here=$(cd "$(dirname "$0")/.." && pwd)
 for python in "$PHOTINUS_NODE_PYTHON" python{version} python3 python; do
     [ -n "$python" ] || continue
-    "$python" -c 'import sys; sys.exit(sys.version_info[:2] != {pair})' 2>/dev/null || continue
-    PYTHONPATH="$here/{site}:$PWD/photinus.zip:$PYTHONPATH" exec "$python" "$@"
+    "$python" -c 'import sys; sys.exit(sys.version_info[:2] != {pair})' 2>/dev/null &&
+        PYTHONPATH="$here/{site}:$PWD/photinus.zip:$PYTHONPATH" exec "$python" "$@"
+    [ -z "$PHOTINUS_NODE_PYTHON" ] || break  # of one that is named nothing else takes the place
 done
-echo "photinus: no Python {version} on $(uname -n); got PATH=$PATH; name it: --python PATH" >&2
+got=${{PHOTINUS_NODE_PYTHON:-PATH=$PATH}}
+echo "photinus: no Python {version} on $(uname -n); got $got; name it: --python PATH" >&2
 exit 3
 """
 
