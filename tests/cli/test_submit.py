@@ -152,14 +152,18 @@ def test_an_application_that_fails_says_why_its_run_failed(call, cluster, remote
 def test_a_dry_run_prints_the_line_and_sends_nothing(call, cluster, remote, tmp_path):
     (tmp_path / "conf" / "core-site.xml").write_text(CORE.replace("//host", "//localhost:1"))
     nowhere = ("--set", "data.path=memory://localhost:1/rows")  # nothing is asked
-    _, out, _ = call("submit", remote, "--deploy-mode", "cluster", "--dry-run", *nowhere)
+    _, out, err = call("submit", remote, "--deploy-mode", "cluster", "--dry-run", *nowhere)
     words = shlex.split(out)
+    assert words[words.index("--files") + 1] == "job.toml"
+    assert words[words.index("--py-files") + 1] == "photinus.zip"  # no path that is gone
+    assert err.startswith("this line cannot be run by itself: photinus.zip, job.toml and the arch")
     assert words[0].endswith("/bin/spark-submit")
     assert words[-1] == "job.toml"
     assert not (tmp_path / "told").exists()
     assert not (tmp_path / "cache").exists()
     _, out, _ = call("submit", remote, "--dry-run", "--master", "spark://host:7077")
     assert "--master spark://host:7077" in out
+    assert "--py-files photinus.zip " in out
     assert "pyspark-shell" in out
 
 

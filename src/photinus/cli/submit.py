@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 _STATE = re.compile(r"Application report for (application_\d+_\d+) \(state: (\w+)\)")
 _PAGE = re.compile(r"tracking URL: (\S+)")
+_NOT_MADE = (
+    "this line cannot be run by itself: photinus.zip, job.toml and the archives are made only when"
+    " they are sent; the same command without --dry-run does so, and starts the run"
+)
 
 
 @click.command()
@@ -78,11 +82,13 @@ def submit(job: str | None, settings: tuple[str, ...], **options: Any) -> None: 
             check_cluster_answered()
     _check_node_python(options)
     resolved_job = _resolve_job(job, settings, options)
+    if options["dry_run"]:
+        click.echo(_SubmittedRun(resolved_job, options, Path()).command_line())
+        click.echo(_NOT_MADE, err=True)
+        return
     with tempfile.TemporaryDirectory(prefix="photinus-") as scratch_folder:
         submitted_run = _SubmittedRun(resolved_job, options, Path(scratch_folder))
-        if options["dry_run"]:
-            click.echo(submitted_run.command_line())
-        elif options["deploy_mode"] == "cluster":
+        if options["deploy_mode"] == "cluster":
             submitted_run.run_on_node()
         else:
             submitted_run.run_here()
@@ -195,7 +201,7 @@ class _SubmittedRun:
         archives = {kind: f"{folder}/{make().name}" for kind, make in names.items()}
         submission = self._submission(archives["environment"], archives["jars"])
         if self._is_cluster:
-            return shlex.join([*_spark_submit(), *submission.arguments(), *self._program()])
+            return shlex.join(self._node_command(submission))
         return f"PYSPARK_SUBMIT_ARGS={shlex.quote(self._submit_args(submission))} {self._command()}"
 
     def _command(self) -> str:
@@ -247,6 +253,11 @@ class _SubmittedRun:
         """What a node runs: this user's key is not there, so the code that it trusts is named."""
         names = code_names(self._known_job().to_dict()) if self.options["resume"] else ["job.toml"]
         return [str(Path(__file__).with_name("launch.py")), self.folder, *names]
+
+    def _node_command(self, submission: Submission) -> list[str]:
+        """Returns the command that starts a driver on a node."""
+        files = [] if self.options["resume"] else ["--files", str(self._scratch / "job.toml")]
+        return [*_spark_submit(), *submission.arguments(), *files, *self._program()]
 
     def _submit_args(self, submission: Submission) -> str:
         return shlex.join([*submission.arguments(), "pyspark-shell"])
@@ -304,8 +315,7 @@ class _SubmittedRun:
             job = self.job = replace(job, data=replace(job.data, path=rows))
         submission = self._send_files()
         (self._scratch / "job.toml").write_text(to_toml(job.to_dict()))
-        files = [] if self.options["resume"] else ["--files", str(self._scratch / "job.toml")]
-        command = [*_spark_submit(), *submission.arguments(), *files, *self._program()]
+        command = self._node_command(submission)
         dropped = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_SUBMIT_ARGS")
         environment = {name: value for name, value in os.environ.items() if name not in dropped}
         environment |= {"JAVA_HOME": ensure_java(), "SPARK_HOME": str(Path(command[0]).parents[1])}
