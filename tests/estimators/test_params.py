@@ -143,6 +143,14 @@ def test_a_param_that_is_left_out_or_none_is_not_set(cls, rows):
 
 
 @pytest.mark.parametrize(("cls", "rows"), ALL)
+def test_a_getter_of_what_is_left_out_and_has_no_default_returns_none(cls, rows):
+    for row in rows:
+        value = getattr(cls(), f"get{row.name[0].upper()}{row.name[1:]}")()
+        assert (value is None) != cls().hasDefault(row.name), row.name
+    assert cls().getLearningRate() is None
+
+
+@pytest.mark.parametrize(("cls", "rows"), ALL)
 def test_every_param_can_be_set_and_got_by_keyword_and_by_setter(cls, rows):
     values = {row.name: NON_DEFAULTS[row.name] for row in rows}
     by_keyword, by_setter = cls(**values), cls()

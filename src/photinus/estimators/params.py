@@ -97,7 +97,8 @@ def _setter(row: ParamRow) -> Callable[[Any, Any], Any]:
 
 def _getter(row: ParamRow) -> Callable[[Any], Any]:
     def getter(self: Any) -> Any:  # noqa: ANN401 - any estimator, any value
-        return self.getOrDefault(row.name)
+        # what is left out is None, as in the constructor; Spark's own way is a bare KeyError
+        return self.getOrDefault(row.name) if self.isDefined(row.name) else None
 
     getter.__doc__ = f"Returns {row.name}: {row.meaning}."
     return getter
