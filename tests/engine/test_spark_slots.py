@@ -5,6 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from photinus.core.errors import UsageError
+from photinus.engine.spark import engine as spark_engine
+from photinus.engine.spark.engine import check_slots
 from photinus.engine.spark.slots import AbsenceReasons, held_slots
 
 
@@ -110,3 +113,19 @@ def test_where_spark_is_gone_there_is_still_something_to_do():
         raise ConnectionError
 
     assert AbsenceReasons(SimpleNamespace(statusTracker=gone), 3, gone).advice().startswith("wait")
+
+
+@pytest.mark.parametrize(("cores", "looks"), [("4", 1), ("6", 2)])
+def test_executors_are_waited_for_only_where_they_may_have_the_slots(monkeypatch, cores, looks):
+    conf = {"spark.master": "spark://host:7077", "spark.cores.max": cores, "spark.task.cpus": "2"}
+    looked_at = []
+
+    def two_slots(*arguments):
+        looked_at.append(arguments)
+        return 2
+
+    monkeypatch.setattr(spark_engine, "slots_of", two_slots)
+    monkeypatch.setattr(spark_engine, "_REGISTER_SECONDS", 0.5)
+    with pytest.raises(UsageError, match="3 workers need 3 slots at the same time; got 2 slots"):
+        check_slots(SimpleNamespace(conf=conf), 3)
+    assert len(looked_at) == looks

@@ -614,8 +614,8 @@ def check_slots(
     """
     pause, waited = threading.Event(), 0.0
     slots = slots_of(spark, profile)
-    is_local = re.match(ONE_PROCESS, str(spark.conf.get("spark.master", "local")))
-    while slots is not None and slots < workers and not is_local and waited < _REGISTER_SECONDS:
+    can_grow = _may_have(spark, workers, profile)
+    while slots is not None and slots < workers and can_grow and waited < _REGISTER_SECONDS:
         pause.wait(0.5)
         # another application may have to give its executors up first
         waited = 0.0 if sharing is not None and sharing.is_owed_seats() else waited + 0.5
@@ -627,6 +627,18 @@ def check_slots(
             do=f"use workers={slots} or fewer, or give the application more "
             + ("cores" if profile is None else "cores or resources"),
         )
+
+
+def _may_have(spark: SparkSession, workers: int, profile: ResourceProfile | None) -> bool:
+    """Returns whether executors that are still to register may have so many slots."""
+    conf = spark.conf
+    if re.match(ONE_PROCESS, str(conf.get("spark.master", "local"))):
+        return False
+    is_standalone = str(conf.get("spark.master", "")).startswith("spark://")
+    # a task of a profile may take other cores
+    most_cores = str(conf.get("spark.cores.max", "")) if is_standalone and profile is None else ""
+    cpus = int(str(conf.get("spark.task.cpus", "1")))
+    return not most_cores or int(most_cores) // cpus >= workers
 
 
 def free_slots(spark: SparkSession) -> int:
