@@ -198,6 +198,21 @@ def test_of_several_columns_for_one_input_the_one_with_a_wrong_number_is_named(r
         inputs_of(pa.RecordBatch.from_arrays([stacked], ["x"]), spec, (), checker)
 
 
+def test_several_columns_for_one_input_are_as_many_as_it_names():
+    """A function of SQL is handed whatever array a query has."""
+    stacked = pa.array([[1.0, 2.0], [1.0, 2.0, 3.0]])
+    checker = RowChecker(RowChecks(), 3)
+    checker.open(2)
+    said = "partition 3 row 1 column size, rooms: 3 numbers where 2 are due"
+    with pytest.raises(DataError, match=said):
+        inputs_of(
+            pa.RecordBatch.from_arrays([stacked], ["x"]),
+            InputSpec(columns={"x": ("size", "rooms")}),
+            (),
+            checker,
+        )
+
+
 def test_an_encoder_returns_an_array_a_list_or_a_dict(encoders):
     column = pa.array(["a", "bcd"])
     name = encoders(lambda texts: [[ord(c) for c in t] for t in texts])

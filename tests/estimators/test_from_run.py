@@ -6,9 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from photinus.checkpoint.export import save_model
 from photinus.core.errors import UsageError
+from photinus.data.columns import InputSpec
+from photinus.engine.spark.engine import FrameData
 from photinus.estimators.dbn import DBNClassificationModel
 from photinus.estimators.module import (
     TorchClassificationModel,
@@ -142,6 +145,23 @@ def test_a_run_on_spark_notes_how_long_a_row_was(table, tmp_path):
         expected = outcome.model()(torch.from_numpy(arrays(table, "x") * np.float32(0.5)))
     model = TorchClassificationModel.fromRun(tmp_path / "run")
     predicted = model.transform(table).toPandas()["prediction"]
+    np.testing.assert_array_equal(predicted.to_numpy(), expected.argmax(1).numpy())
+
+
+@pytest.mark.parametrize(
+    "inputs", [None, InputSpec(columns={"input": ("a", "b")})], ids=["one", "by names"]
+)
+def test_the_columns_of_a_table_that_was_handed_over_are_noted(table, tmp_path, inputs):
+    """The job names another one, which a table that is scored may have, too."""
+    columns = {"features": "x"} if inputs is None else {"inputs": inputs}
+    data = FrameData(frame=table, label="y", **columns)
+    job = Job(model=linear("cross_entropy", 3), workers=1, engine="spark")
+    outcome = train(job, data, folder=tmp_path / "run")
+    with torch.no_grad():
+        expected = outcome.model()(torch.from_numpy(arrays(table, "a", "b")))
+    others = table.withColumn("features", F.array(F.lit(9.0), F.lit(9.0)))
+    model = TorchClassificationModel.fromRun(tmp_path / "run", others)
+    predicted = model.transform(others).toPandas()["prediction"]
     np.testing.assert_array_equal(predicted.to_numpy(), expected.argmax(1).numpy())
 
 

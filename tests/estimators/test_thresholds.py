@@ -131,8 +131,9 @@ def test_evaluate_counts_the_classes_that_transform_predicts(
     table, outputs, head, label, thresholds
 ):
     weight = np.random.default_rng(2).normal(size=(outputs, 2))
-    model = model_of(weight, np.zeros(outputs), head, loss=LOSS_OF_HEAD[head])
-    model.setLabelCol(label).setMetrics(["accuracy", "recall"])
+    own = {"loss": LOSS_OF_HEAD[head], "metrics": ("accuracy",)}
+    model = model_of(weight, np.zeros(outputs), head, **own)
+    model.setLabelCol(label).setMetrics(["recall"])
     likeliest = model.evaluate(table)
     measured = model.setThresholds(thresholds).evaluate(table)
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from photinus.models.last_operator import ends_with_sigmoid
 
@@ -34,3 +35,15 @@ class _Named(nn.Module):
 def test_a_sigmoid_is_found_where_it_is_the_last_that_is_done(function, ends):
     module = _Named(function)
     assert ends_with_sigmoid(module, lambda: module(torch.zeros(4, 3))) == ends
+
+
+def test_what_cannot_be_watched_is_no_sigmoid():
+    """Operators that call functions, as `torch.cond` does, refuse a dispatch mode."""
+
+    def forward(z):
+        return torch.cond(z.sum() > 0, torch.sigmoid, torch.tanh, (z,))
+
+    module = _Named(forward)
+    with pytest.raises(NotImplementedError), TorchDispatchMode():
+        module(torch.zeros(4, 3))
+    assert not ends_with_sigmoid(module, lambda: module(torch.zeros(4, 3)))

@@ -189,6 +189,38 @@ def test_a_large_gradient_is_taken_for_one_step():
     np.testing.assert_allclose(trained, np.repeat(np.float32([-0.01, -0.02]), [5, 300 * 256]))
 
 
+def test_a_gradient_that_two_parameters_share_is_taken_for_one():
+    """Of a sum both terms may have the same memory, and an optimizer may write to it."""
+    layout = Layout.of([("a", (300, 256), TRAINED), ("b", (300, 256), TRAINED)])
+    optimizer, ones = TorchOptimizer(layout, "sgd", lr=STEADY), torch.ones(300, 256)
+    assert optimizer.take(0, ones)
+    assert not optimizer.take(300 * 256, ones)
+    trained = np.zeros(2 * 300 * 256, "f4")
+    optimizer.step(trained, np.ones_like(trained), 0.0)
+    assert optimizer.take(300 * 256, ones)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw", "nadam", "asgd", "adagrad"])
+def test_a_state_of_when_large_parameters_were_not_apart_is_taken_up(name):
+    """A number that each tensor has, as the steps, was there once for all."""
+    layout = Layout.of([("a", (300, 256), TRAINED), ("b", (5,), TRAINED), ("c", (7, 2), TRAINED)])
+    size, rng = layout.size(), np.random.default_rng(0)
+    steps = [rng.standard_normal(size).astype("f4") for _ in range(4)]
+    whole, parts = np.zeros(size, "f4"), np.zeros(size, "f4")
+    optimizer = TorchOptimizer(layout, name, lr=STEADY)
+    run(optimizer, parts, steps[:2])
+    state = optimizer.state()
+    assert any(len(numbers) == 2 for numbers in state.values())
+    older = {n: numbers[:1] if len(numbers) == 2 else numbers for n, numbers in state.items()}
+    second = TorchOptimizer(layout, name, lr=STEADY)
+    second.load(older)
+    run(second, parts, steps[2:])
+    third = TorchOptimizer(layout, name, lr=STEADY)
+    run(third, whole, steps[:2])
+    run(third, whole, steps[2:])
+    np.testing.assert_array_equal(parts, whole)
+
+
 def test_it_steps_in_place_on_any_buffer_and_leaves_the_gradient():
     inner, gradient = TorchOptimizer(LAYOUT, "sgd", lr=STEADY), np.ones(50, np.float32)
     gradient.flags.writeable = False

@@ -40,8 +40,8 @@ def test_what_a_worker_is_answered_stands_in_the_file_before(tmp_path, last):
     """One write for all that became of a push."""
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path)
-    ledger.write("push", sequence=0)
-    ledger.write("apply", sequence=0)
+    ledger.write("push", sequence=0, waits=True)
+    ledger.write("apply", sequence=0, waits=True)
     assert path.read_bytes() == b""
     ledger.write(last, sequence=0)
     assert [line.split(b'"')[3].decode() for line in path.read_bytes().splitlines()] == [

@@ -127,8 +127,9 @@ def test_labels_far_from_the_modules_outputs_are_warned_of_once(small, tmp_path,
     assert (len(texts["near"]), len(texts["far"])) == (0, far)
     for text in texts["far"]:
         assert re.search(
-            "train: what it is to predict is far from the module's outputs; got a first loss of "
-            r"\S+; it learns slowly from there; scale the labels, as \(label - mean\) / deviation$",
+            r"train: the first loss is large, as that of labels far from the outputs; got \S+; "
+            r"from there it learns slowly; scale the labels, as \(label - mean\) / deviation; "
+            "if they are small, lower the rate$",
             text,
         )
 

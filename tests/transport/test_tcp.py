@@ -1,3 +1,4 @@
+import errno
 import socket
 import ssl
 import threading
@@ -479,6 +480,33 @@ def test_a_small_frame_is_sent_without_a_wait(listen, ear, keys):
     assert not peer.waiting
     [frame] = link.exchange(None, 10)
     np.testing.assert_array_equal(frame.arrays["a"], np.arange(9_610))
+    link.close()
+
+
+def test_a_small_frame_that_cannot_be_sent_ends_the_connection(listen, ear, monkeypatch):
+    """The system may refuse it for a reason that the reader does not see."""
+    link = TcpLink(listen(CLEAR).address, CLEAR.worker())
+    link.exchange(Frame("push", RUN), 0)
+    ear.until(lambda: ear.frames)
+    peer = ear.frames[0][0]
+
+    class Full:
+        """A socket for which the system has no memory."""
+
+        def __init__(self, sock):
+            self._sock = sock
+
+        def __getattr__(self, name):
+            return getattr(self._sock, name)
+
+        def sendmsg(self, _):
+            raise OSError(errno.ENOBUFS, "No buffer space available")
+
+    monkeypatch.setattr(peer._wire, "_sock", Full(peer._wire._sock))
+    peer.send(Frame("agreed", RUN))
+    ear.until(lambda: ear.lost)
+    with pytest.raises(LinkLostError):
+        link.exchange(None, 10)
     link.close()
 
 

@@ -437,13 +437,18 @@ class Phases:
         self._callbacks.warn(wrong, got=f"{loss:g} in round {self.owner.version}", do=do)
 
     def _warn_of_far_labels(self, loss: float) -> None:
-        """Warns of a first loss from which the usual learning rates take very long."""
+        """Warns of a first loss from which the usual learning rates take very long.
+
+        It is that of a whole round: a rate that is too high, and rows' weights, are in it.
+        """
         stage = self.phase.stage
         if stage.far_loss < loss < math.inf:
-            wrong = f"{stage.name}: what it is to predict is far from the module's outputs"
-            then = "it learns slowly from there"
-            do = "scale the labels, as (label - mean) / deviation"
-            self._callbacks.warn(wrong, got=f"a first loss of {loss:.3g}", then=then, do=do)
+            wrong = f"{stage.name}: the first loss is large, as that of labels far from the outputs"
+            then = "from there it learns slowly"
+            do = (
+                "scale the labels, as (label - mean) / deviation; if they are small, lower the rate"
+            )
+            self._callbacks.warn(wrong, got=f"{loss:.3g}", then=then, do=do)
 
     def should_measure(self, slot: int) -> bool:
         """Returns whether a slot's worker must measure the point that it is sent now: True once."""

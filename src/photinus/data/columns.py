@@ -222,6 +222,11 @@ def _findings(
 
 def _null_numbers(column: pa.Array, names: Sequence[str]) -> Iterator[InvalidValues]:
     """Yields the nulls of columns that were stacked, by the name of each."""
+    sizes = np.asarray(column.value_lengths())
+    if (are_wrong := sizes != len(names)).any():
+        text = f"numbers where {len(names)} are due"
+        yield InvalidValues(", ".join(names), are_wrong, lambda row: f"{sizes[row]} {text}")
+        return
     are_null = np.asarray(column.flatten().is_null()).reshape(-1, len(names))  # [n, k]
     for name, is_null in zip(names, are_null.T, strict=True):
         yield InvalidValues(name, is_null, lambda _: "null")

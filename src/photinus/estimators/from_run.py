@@ -56,7 +56,8 @@ def open_run(run: Path | str, trust_code: Trust = False) -> SavedRun:
         if kind not in MODELS:
             raise UsageError(f"{run} holds no model of photinus", got=repr(kind))
         rows = meta.get("rows", {})
-        source = _with_inputs(from_dict(Source, meta["data"]), rows.get("inputs", ()))
+        source = from_dict(Source, {**meta["data"], **rows.get("columns", {})})
+        source = _with_inputs(source, rows.get("inputs", ()))
         network = Network.of_saved(
             saved,
             folder,
@@ -125,6 +126,7 @@ def tried(network: Network, example: Any, heads: Sequence[str] = ()) -> Network:
         name = network.settings.get("module", network.kind)
         rows = "these inputs" if network.inputs else f"rows of shape {list(network.shape)}"
         do = "compare the columns with those that it was trained on"
+        do += "; whole numbers are read by inputs = {parameter = column}" * (not network.inputs)
         wrong = f"the module {name} does not take {rows}"
         raise UsageError(wrong, got=reason_of(error).partition("\n")[0], do=do) from error
     settings: Any = from_dict(MODELS[network.kind], network.settings)

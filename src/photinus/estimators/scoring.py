@@ -214,6 +214,7 @@ def measurer(
         settings: Any = from_dict(MODELS[network.kind], network.settings)
         model: Any = network.model()
         sums: dict[str, float] = {}
+        counted_metrics = {*metrics, *getattr(settings, "metrics", ())}
         checker = RowChecker(checks, partition_id())
         for block in (arrays(batch, spec, checker) for batch in batches if batch.num_rows):
             for start in range(0, len(block.features), _MEASURED_ROWS):
@@ -226,7 +227,7 @@ def measurer(
                     probability = HEADS[network.head]["probability"](model.outputs(x))
                     labels = tensor_of(np.asarray(part.labels))
                     part_sums = sums_by_thresholds(
-                        part_sums, probability, labels, thresholds, metrics
+                        part_sums, probability, labels, thresholds, counted_metrics
                     )
                 for name, value in part_sums.items():
                     sums[name] = sums.get(name, 0.0) + value

@@ -37,6 +37,8 @@ def ends_with_sigmoid(module: nn.Module, run: Callable[[], object]) -> bool:
 
     The numbers alone do not show it: a new layer's may lie in 0..1, too.
 
+    False where that cannot be seen.
+
     Args:
         module: is called by `run`.
         run: computes its outputs for some rows.
@@ -53,6 +55,8 @@ def ends_with_sigmoid(module: nn.Module, run: Callable[[], object]) -> bool:
     try:
         with _SigmoidAddresses() as sigmoids:
             run()
+    except Exception:  # torch.cond and others refuse to be watched; training says the rest
+        return False
     finally:
         hook.remove()
     addresses = {out.untyped_storage().data_ptr() for out in outputs if isinstance(out, Tensor)}

@@ -249,6 +249,7 @@ class TorchOptimizer(InnerOptimizer):
         self._gradients: list[Tensor] = []
         self._large = {span.start: n for n, span in enumerate(self._spans) if span.is_large}
         self._taken: dict[int, Tensor] = {}
+        self._taken_memory = set[int]()
 
     def _make(self, name: str, given: Mapping[str, Any]) -> list[torch.optim.Optimizer]:
         cls, settings = optimizer_class(name), dict(given)
@@ -299,6 +300,7 @@ class TorchOptimizer(InnerOptimizer):
             optimizer.step()
         for n in self._large.values():
             self._tensors[n].grad = None  # it may be the last that holds it
+        self._taken_memory.clear()
 
     def take(self, start: int, gradient: Tensor) -> bool:
         """Takes a large parameter's gradient on the processor."""
@@ -308,7 +310,11 @@ class TorchOptimizer(InnerOptimizer):
         tensor = self._tensors[n]
         if gradient.dtype != tensor.dtype or not gradient.is_contiguous():
             return False
+        memory = gradient.untyped_storage().data_ptr()
+        if memory in self._taken_memory:  # of a sum both terms may have one gradient
+            return False
         self._taken[n] = gradient.view(tensor.shape)
+        self._taken_memory.add(memory)
         return True
 
     def _bind(self, trained: Vector | Tensor) -> None:
@@ -348,6 +354,7 @@ class TorchOptimizer(InnerOptimizer):
             return
         self._allocate()
         own = self.state()
+        state = {name: self._for_each_tensor(name, numbers) for name, numbers in state.items()}
         for name in sorted({*own, *state}):
             if name not in own or name not in state or own[name].shape != state[name].shape:
                 raise CheckpointError(
@@ -356,6 +363,17 @@ class TorchOptimizer(InnerOptimizer):
                     do="resume with the optimizer that wrote it",
                 )
             self._write_state(name, torch.from_numpy(np.ascontiguousarray(state[name])))
+
+    def _for_each_tensor(self, name: str, numbers: Vector) -> Vector:
+        """Returns a number for each tensor where fewer tensors had it: large ones were not apart.
+
+        It follows from the steps, which all of them have taken together.
+        """
+        values = [self._state_of(tensor).get(name) for tensor in self._tensors]
+        sizes = [v.numel() if isinstance(v, Tensor) else 1 for v in values if v is not None]
+        if len(numbers) < len(sizes) == sum(sizes) and len(set(numbers.tolist())) == 1:
+            return np.full(len(sizes), numbers[0], numbers.dtype)
+        return numbers
 
     def _allocate(self) -> None:
         """Lets the optimizer make its tensors, by a step on zeros that changes nothing."""

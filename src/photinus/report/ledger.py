@@ -37,16 +37,20 @@ class Ledger:
     def __init__(self, path: Path | str) -> None:
         self._lines = Lines(path)
 
-    def write(self, op: str, **fields: object) -> None:
+    def write(self, op: str, *, waits: bool = False, **fields: object) -> None:
         """Appends one entry.
+
+        Args:
+            op: one of `OPERATIONS`.
+            waits: whether it is written together with the next one that does not wait.
+            fields: of the entry.
 
         Raises:
             UsageError: `op` is none of `OPERATIONS`.
         """
         if op not in OPERATIONS:
             raise UsageError(f"an entry's op must be one of {', '.join(OPERATIONS)}", got=op)
-        # a push counts once it is answered: its ack, or the entry of its miss, writes these, too
-        self._lines.write({"op": op, **fields}, waits=op in ("push", "apply"))
+        self._lines.write({"op": op, **fields}, waits=waits)
 
     @property
     def lost(self) -> int:

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 from photinus.core.addresses import filesystem, is_address, on_disk
 from photinus.core.errors import DataError, NotReadyError, UsageError, reason_of
-from photinus.core.settings import unknown_column
+from photinus.core.settings import to_dict, unknown_column
 from photinus.data import cifar, mnist
 from photinus.data.base import Array, Block, Features
 from photinus.data.checks import RowChecker, RowChecks
@@ -291,7 +291,22 @@ def kind_of_rows(data: Any) -> dict[str, Any]:  # noqa: ANN401 - as of `limited`
         inputs = list(features.columns)
     elif isinstance(features, list) and len(features) > 1 and data.inputs is None:
         shape = [len(features)]
-    return {"shape": shape, "inputs": inputs, "scale": getattr(data, "scale", None)}
+    return {
+        "shape": shape,
+        "inputs": inputs,
+        "scale": getattr(data, "scale", None),
+        "columns": _columns_of(data),
+    }
+
+
+def _columns_of(data: Any) -> dict[str, Any]:  # noqa: ANN401 - as of `limited`
+    """Returns the columns of a table that was handed over, in `Source`'s form; {} of others."""
+    if not hasattr(data, "frame") or data.spec is not None:
+        return {}
+    if data.inputs is not None:
+        inputs = to_dict(data.inputs)
+        return {"inputs": inputs.pop("columns"), **inputs}
+    return {"features": _as_list(data.features)}
 
 
 def check_columns(data: Any) -> None:  # noqa: ANN401 - as of `limited`

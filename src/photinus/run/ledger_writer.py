@@ -71,7 +71,8 @@ class LedgerWriter:
             fields["fragment"] = list(header["fragment"])
         if operation == "apply":
             fields["version"] = extra["applied_in"]
-        self._ledger.write(_ENTRIES[operation], **fields)
+        # a push counts once it is answered: its ack, or the entry of its miss, writes these, too
+        self._ledger.write(_ENTRIES[operation], waits=operation in ("push", "apply"), **fields)
 
     @property
     def counts(self) -> dict[str, int]:

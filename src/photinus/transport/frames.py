@@ -46,8 +46,8 @@ _MAGIC, _VERSION = b"PHOT", 2
 _PIECE = struct.Struct("<4sBBIII")
 _CHECKSUM, _BLOCK_BYTES = struct.Struct("<I"), 4 << 10
 _HEADER_BYTES = _PIECE.size + _CHECKSUM.size
-# kind, run, term, phase, slot, lease, sequence, length of the header, arrays
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
+# kind, run, term, phase, slot, lease, sequence, length of the header, arrays
 _HEAD = struct.Struct("<B16s5qIB")
 # type, numbers, length of the name; then the name
 _ARRAY = struct.Struct("<BQB")

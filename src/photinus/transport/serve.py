@@ -98,11 +98,13 @@ class TcpPeer(Peer):
         """
         if size > min(SMALL_BYTES, self._limits.max_queued_bytes) or self._limits.pace is not None:
             return False
-        with contextlib.suppress(LinkLostError):  # reported by the reader
+        try:
             is_sent = self._wire.send(pieces, None)
-            pieces.clear()  # the wire has the rest
-            return is_sent
-        return True
+        except LinkLostError:
+            self._wire.cut()  # the reader sees the end, and reports it
+            return True
+        pieces.clear()  # the wire has the rest
+        return is_sent
 
     def update_counts(self) -> None:
         """Notes how many bytes have moved, also within a frame."""
