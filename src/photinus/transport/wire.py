@@ -24,8 +24,11 @@ from photinus.transport.frames import PIECE_BYTES, Decoder, Frame
 from photinus.transport.rate_limit import BURST_BYTES, RateLimit
 
 SMALL_BYTES = 64 << 10
-"""A frame up to this size is enciphered in one call, and read in one: each call of the cipher lets
-other threads run, and to wait for their end takes longer than a copy."""
+"""A frame up to this size is enciphered in one call: each call of the cipher lets other threads
+run, and to wait for their end takes longer than a copy."""
+_HEAD_BYTES = 16 << 10
+"""That are read at once where a head may be among them. What follows of a vector tells how fast the
+link is: of more bytes at once too little would be left for that."""
 _BATCH_BYTES = 256 << 10
 _STRANGER_BYTES = 16 << 10
 _UNSENT_BYTES = 128 << 10
@@ -384,7 +387,7 @@ class FrameReader:
 
     def __init__(self, wire: Wire, limits: Limits) -> None:
         self._wire = wire
-        self._scratch = memoryview(bytearray(SMALL_BYTES))
+        self._scratch = memoryview(bytearray(_HEAD_BYTES))
         self._payload_bytes, self._payload_seconds = 0, 0.0
         self._decoder = Decoder(
             limits.max_frame_bytes, limits.max_vector_bytes, checksums=not wire.is_secure
