@@ -467,13 +467,18 @@ def test_a_frame_waits_until_the_system_has_taken_it(listen, ear):
     link.close()
 
 
-@pytest.mark.parametrize("keys", [TLS, CLEAR], ids=["tls", "clear"])
-def test_a_small_frame_is_sent_without_a_wait(listen, ear, keys):
-    """From the thread that sends it: nothing is left for the one that writes."""
+def connected(listen, ear, keys):
+    """Returns a worker's link, and the listener's side of it."""
     link = TcpLink(listen(keys).address, keys.worker())
     link.exchange(Frame("push", RUN), 0)
     ear.until(lambda: ear.frames)
-    peer = ear.frames[0][0]
+    return link, ear.frames[0][0]
+
+
+@pytest.mark.parametrize("keys", [TLS, CLEAR], ids=["tls", "clear"])
+def test_a_small_frame_is_sent_without_a_wait(listen, ear, keys):
+    """From the thread that sends it: nothing is left for the one that writes."""
+    link, peer = connected(listen, ear, keys)
     before = peer.bytes_sent
     peer.send(Frame("agreed", RUN, arrays={"a": np.arange(9_610, dtype="f4")}))
     assert peer.bytes_sent > before + 38_440
@@ -485,10 +490,7 @@ def test_a_small_frame_is_sent_without_a_wait(listen, ear, keys):
 
 def test_a_small_frame_that_cannot_be_sent_ends_the_connection(listen, ear, monkeypatch):
     """The system may refuse it for a reason that the reader does not see."""
-    link = TcpLink(listen(CLEAR).address, CLEAR.worker())
-    link.exchange(Frame("push", RUN), 0)
-    ear.until(lambda: ear.frames)
-    peer = ear.frames[0][0]
+    link, peer = connected(listen, ear, CLEAR)
 
     class Full:
         """A socket for which the system has no memory."""
@@ -513,11 +515,8 @@ def test_a_small_frame_that_cannot_be_sent_ends_the_connection(listen, ear, monk
 @pytest.mark.parametrize("keys", [TLS, CLEAR], ids=["tls", "clear"])
 def test_frames_keep_their_order_when_the_system_takes_only_some_at_once(listen, ear, keys):
     """A worker reads nothing meanwhile: small and large frames wait behind a part of one."""
-    link = TcpLink(listen(keys).address, keys.worker())
-    link.exchange(Frame("push", RUN), 0)
-    ear.until(lambda: ear.frames)
-    peer, sizes = ear.frames[0][0], (10, 9_610, 9_610, 100_000)
-    count = 0
+    link, peer = connected(listen, ear, keys)
+    sizes, count = (10, 9_610, 9_610, 100_000), 0
     while len(peer.waiting) < 20:
         numbers = np.full(sizes[count % 4], count, "f4")
         peer.send(Frame("agreed", RUN, sequence=count, arrays={"a": numbers}))
