@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from hosts import isolated
-from large_models import DRIVER, Case, LargeStage, Watch, built
+from large_models import DRIVER, Case, LargeConfig, Watch, built
 from machine import begin
 
 from photinus.core.clock import Steps
@@ -29,8 +29,8 @@ from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.base import Stage
-from photinus.models.module import ModuleStage
+from photinus.models.base import ModelConfig
+from photinus.models.module import ModuleConfig
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging
 from photinus.training.plan import Phase, TrainingPlan
@@ -52,10 +52,10 @@ class Run:
     step_seconds: float = 0.0
 
 
-def plan(net: str, tau: int, stage: Stage | None = None, batch: int = 8) -> TrainingPlan:
+def plan(net: str, tau: int, config: ModelConfig | None = None, batch: int = 8) -> TrainingPlan:
     """Returns what is trained: SparkNet's scheme."""
     reads = "photinus.models.images:imagenet" if net == "alexnet" else ""
-    net_stage = ModuleStage(
+    net_config = ModuleConfig(
         module=f"photinus.models.zoo:{net}",
         batch_size=WORKERS * batch,
         reads=reads,
@@ -66,7 +66,7 @@ def plan(net: str, tau: int, stage: Stage | None = None, batch: int = 8) -> Trai
     way = averaging(
         every=Steps(tau), outer=Sgd(), merge="uniform", codec="fp32", gradients_until=0.0
     )
-    return TrainingPlan(phases=(Phase(stage=stage or net_stage, strategy=way),), workers=WORKERS)
+    return TrainingPlan(phases=(Phase(config=config or net_config, strategy=way),), workers=WORKERS)
 
 
 def rows(net: str, steps: int, batch: int) -> ArrayData:
@@ -98,8 +98,8 @@ def measured(net: str, tau: int, steps: int, batch: int, engine: LocalEngine) ->
 def simulated(net: str, tau: int, steps: int, batch: int, step_seconds: float) -> Run:
     """Trains as many parameters in virtual time, where a step's arithmetic takes no time."""
     whole = plan(net, tau, batch=batch)
-    numbers = whole.phases[0].stage.build((), 0).parameters.trained.size
-    stage = LargeStage(numbers=numbers, batch_size=WORKERS * batch)
+    numbers = whole.phases[0].config.build((), 0).parameters.trained.size
+    config = LargeConfig(numbers=numbers, batch_size=WORKERS * batch)
     cluster = SimulatedCluster(
         step_seconds=step_seconds, bytes_per_second=BYTES_PER_SECOND, latency_seconds=0
     )
@@ -110,7 +110,7 @@ def simulated(net: str, tau: int, steps: int, batch: int, step_seconds: float) -
 
     engine.run(
         RunSpec(
-            plan=plan(net, tau, stage),
+            plan=plan(net, tau, config),
             data=rows("lenet", steps, batch),
             run=secrets.token_bytes(16),
             emit=emit,

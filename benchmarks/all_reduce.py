@@ -32,7 +32,7 @@ from photinus.core.events import Event, RoundClosed
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.engine.base import SOCKETS, ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
-from photinus.models.base import Batch, Model, Stage
+from photinus.models.base import Batch, Model, ModelConfig
 from photinus.models.optimizers import InnerOptimizer, TorchOptimizer
 from photinus.models.schedules import Schedule
 from photinus.strategies.recipes import all_reduce, averaging
@@ -60,7 +60,7 @@ class Still(Model):
 
 
 @dataclass(frozen=True)
-class StillStage(Stage):
+class StillConfig(ModelConfig):
     """A phase of so many numbers and steps."""
 
     numbers: int
@@ -81,10 +81,10 @@ def ours(
     numbers: int, rounds: int, security: str, strategy: StrategySpec, transport: str = SOCKETS
 ) -> tuple[float, float]:
     """Returns the median seconds from round to round, and MB a round through the busiest node."""
-    from all_reduce import StillStage as Sent  # by its importable name, as the workers find it
+    from all_reduce import StillConfig as Sent  # by its importable name, as the workers find it
 
-    stage = Sent(numbers=numbers, epochs=float(rounds + WARM))
-    plan = TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=WORKERS)
+    config = Sent(numbers=numbers, epochs=float(rounds + WARM))
+    plan = TrainingPlan(phases=(Phase(config=config, strategy=strategy),), workers=WORKERS)
     at: list[float] = []
     sent: list[int] = []
 

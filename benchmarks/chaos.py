@@ -43,7 +43,7 @@ from photinus.engine.local.engine import LocalEngine
 from photinus.engine.spark.engine import SparkEngine
 from photinus.models.base import Batch, Model
 from photinus.models.dbn import DBN, FineTuning, Pretraining
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.report.ledger import audit
 from photinus.run.job import Job
 from photinus.run.ledger_writer import LedgerWriter
@@ -84,7 +84,7 @@ class WaitingModel(Model):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WaitingStage(LogisticStage):
+class WaitingConfig(LogisticConfig):
     """A stage of timed waits."""
 
     def build(self, history: tuple[Vector, ...], seed: int) -> Model:
@@ -176,11 +176,11 @@ def work(way: str, *, is_real: bool) -> tuple[TrainingPlan, ArrayData]:
         job = Job(model=model, workers=WORKERS, strategy=WAYS[way]).resolved()
         return job.plan(), ArrayData(images.train_images, images.train_labels, 1 / 255)
     chance, rows = np.random.default_rng(0), 8_000
-    stage = WaitingStage(
+    config = WaitingConfig(
         features=20, classes=10, epochs=ENDLESS, batch_size=BATCH * WORKERS, lr=0.05
     )
     features = chance.random((rows, 20), dtype=np.float32)
-    plan = TrainingPlan(phases=(Phase(stage=stage, strategy=WAYS[way]),), workers=WORKERS)
+    plan = TrainingPlan(phases=(Phase(config=config, strategy=WAYS[way]),), workers=WORKERS)
     return plan, ArrayData(features, chance.integers(0, 10, rows))
 
 

@@ -24,7 +24,7 @@ from photinus.checkpoint.store import Store
 from photinus.core.clock import Steps
 from photinus.core.events import CheckpointFailed, CheckpointSaved, Event, RoundClosed
 from photinus.engine.base import ArrayData
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.run.job import Job, Source
 from photinus.run.train import train
 from photinus.strategies.recipes import averaging
@@ -64,7 +64,7 @@ def speed(checkpoint_seconds: float) -> tuple[float, int]:
         chance.random((ROWS, FEATURES), dtype=np.float32), chance.integers(0, CLASSES, ROWS)
     )
     job = Job(
-        model=LogisticStage(
+        model=LogisticConfig(
             features=FEATURES, classes=CLASSES, epochs=EPOCHS, batch_size=2 * BATCH
         ),
         data=Source(name="given"),

@@ -80,10 +80,10 @@ class Plain:
 class Ours:
     """The loop's own parts: feed, model, inner optimizer; the time until the network starts."""
 
-    def __init__(self, feed, stage):
-        self.feed, self.stage = iter(feed), stage
-        self.model = stage.build((), 0)
-        self.inner = stage.inner(self.model.parameters.layout)
+    def __init__(self, feed, config):
+        self.feed, self.config = iter(feed), config
+        self.model = config.build((), 0)
+        self.inner = config.inner(self.model.parameters.layout)
         self.waited = 0.0
         read = self.model._read
 
@@ -112,13 +112,13 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     settings = parser.parse_args()
     torch.set_num_threads(1)
-    rows, stage = pictures(settings.cifar10), preset("cifar10", 1).model
+    rows, config = pictures(settings.cifar10), preset("cifar10", 1).model
 
     def feed():
         return PartitionFeed(rows, FeedOrder(batch_size=settings.batch))
 
     def ours(memory, precision):
-        return Ours(feed(), replace(stage, memory=memory, precision=precision))
+        return Ours(feed(), replace(config, memory=memory, precision=precision))
 
     ways = {
         "plain PyTorch": Plain(feed()),
@@ -126,7 +126,7 @@ def main():
         "and channels_last": ours("channels_last", "float32"),
         "and bfloat16": ours("channels_last", "bfloat16"),
     }
-    chosen = stage.resolved()
+    chosen = config.resolved()
     print(f"torch {torch.__version__}, one thread, batch {settings.batch},", end=" ")
     print(f"load {os.getloadavg()[0]:.1f}; chosen here: {chosen.memory}, {chosen.precision}")
     take_turns(ways, settings)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from machine import begin
 
-from photinus import Job, ModuleStage, Steps, averaging, train
+from photinus import Job, ModuleConfig, Steps, averaging, train
 from photinus.core.errors import UsageError
 from photinus.core.events import Event, PhaseEnded, RunStarted
 
@@ -59,7 +59,7 @@ class Watch:
 def tried(options: argparse.Namespace, rows: Any, deadline: float | None) -> tuple[Watch, str]:
     """Trains once; returns when it ended, and why it was refused, if it was."""
     job = Job(
-        model=ModuleStage(
+        model=ModuleConfig(
             module=f"{Path(__file__).stem}:net", epochs=options.epochs, batch_size=64
         ),
         strategy=averaging(every=Steps(20)),

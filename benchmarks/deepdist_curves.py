@@ -26,7 +26,7 @@ from photinus.data import mnist
 from photinus.engine.base import ArrayData
 from photinus.engine.spark.session import spark_session
 from photinus.estimators.deepdist import DeepDist, Stepper
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.report.chart import Chart, Series
 from photinus.run.job import Job
 from photinus.run.train import train
@@ -70,7 +70,7 @@ def deepdist(blocks: Any, epochs: int, adagrad: Stepper | None) -> list[tuple[fl
 
 def full_batch(data: ArrayData, epochs: int) -> list[tuple[float, float]]:
     """Returns (seconds, loss) of each round."""
-    model = LogisticStage(features=784, classes=10, batch_size=1000, epochs=float(epochs), lr=LR)
+    model = LogisticConfig(features=784, classes=10, batch_size=1000, epochs=float(epochs), lr=LR)
     points: list[tuple[float, float]] = []
 
     def listen(event: Any) -> None:

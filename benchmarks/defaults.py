@@ -40,7 +40,7 @@ from photinus.engine.base import ArrayData
 from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
 from photinus.engine.spark.session import spark_session
 from photinus.models.dbn import DBN, FineTuning, Pretraining
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
 from photinus.run.data import TestRows
 from photinus.run.job import Job, Source
@@ -71,10 +71,10 @@ class Task:
     """Trained in place of a module; "plain" is its run with one worker."""
 
     @property
-    def model(self) -> ModuleStage:
+    def model(self) -> ModuleConfig:
         """The module with nothing set but its optimizer and passes."""
         arguments, settings = {"sizes": self.sizes, "norm": self.norm}, dict(self.settings)
-        return ModuleStage(
+        return ModuleConfig(
             module=self.module,
             arguments=arguments if self.module == "defaults:network" else {},
             epochs=self.epochs,
@@ -221,16 +221,16 @@ def task_of(name: str) -> Task:
 
 def plain(task: Task, seed: int, schedule: Schedule | None = None) -> float:
     """Returns the test error (%) of a loop of torch alone, by the usual schedule or another."""
-    stage = task.model
-    model = stage.build((), seed)
-    inner = stage.inner(model.parameters.layout)
+    config = task.model
+    model = config.build((), seed)
+    inner = config.inner(model.parameters.layout)
     features, labels = map(torch.from_numpy, task.train)
     module, rng, examples = model.module, np.random.default_rng(seed), 0
-    optimizer = inner._optimizers[-1].__class__(module.parameters(), lr=0.1, **stage.settings)
-    schedule, total = schedule or stage.rate(), stage.epochs * len(features)
+    optimizer = inner._optimizers[-1].__class__(module.parameters(), lr=0.1, **config.settings)
+    schedule, total = schedule or config.rate(), config.epochs * len(features)
     module.train()
-    for _ in range(int(stage.epochs)):
-        for index in torch.from_numpy(rng.permutation(len(features))).split(stage.batch_size):
+    for _ in range(int(config.epochs)):
+        for index in torch.from_numpy(rng.permutation(len(features))).split(config.batch_size):
             for group in optimizer.param_groups:
                 group["lr"] = schedule.at(examples / total)
             optimizer.zero_grad()

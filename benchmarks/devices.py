@@ -38,14 +38,14 @@ from photinus.core.events import Event, RoundClosed
 from photinus.data.base import Batch
 from photinus.devices.discovery import found
 from photinus.devices.names import OPENCL, kind_of
-from photinus.embeddings.word2vec import Word2VecStage
+from photinus.embeddings.word2vec import Word2VecConfig
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.models import images
-from photinus.models.base import Stage
+from photinus.models.base import ModelConfig
 from photinus.models.dbn import DBN
 from photinus.models.low_precision import LOW_PRECISION_DTYPES
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.optimizers import InPlaceOptimizer
 from photinus.models.placement import DeviceOptimizer, torch_device
 from photinus.strategies.recipes import averaging
@@ -141,7 +141,7 @@ def net_step(net: nn.Module, device: torch.device, precision: str, memory: str) 
 class Case(NamedTuple):
     """A model, and how the bare loop has it."""
 
-    stage: Stage
+    config: ModelConfig
     batch: Batch
     bare: Callable[[torch.device], STEP]
     is_small: bool = True
@@ -152,26 +152,26 @@ class Case(NamedTuple):
 def _case(
     size: int, net: Callable[[], nn.Module], shape: tuple[int, ...], classes: int, **how: Any
 ) -> Case:
-    stage = ModuleStage(module=how.pop("module"), batch_size=size, lr=0.001, **how)
+    config = ModuleConfig(module=how.pop("module"), batch_size=size, lr=0.001, **how)
     labels = CHANCE.integers(0, classes, size)
-    if stage.reads:
+    if config.reads:
         x = CHANCE.integers(0, 256, (size, *shape), np.uint8)
         batch = Batch(x, labels, None, CHANCE.integers(0, 2**64, size, np.uint64))
     else:
         batch = Batch(CHANCE.standard_normal((size, *shape)).astype(np.float32), labels)
 
     def bare(device: torch.device) -> STEP:
-        return net_step(net(), device, stage.precision, stage.memory)
+        return net_step(net(), device, config.precision, config.memory)
 
-    reads = getattr(images, stage.reads.partition(":")[2]) if stage.reads else None
-    return Case(stage, batch, bare, size * int(np.prod(shape)) < 1e6, reads)
+    reads = getattr(images, config.reads.partition(":")[2]) if config.reads else None
+    return Case(config, batch, bare, size * int(np.prod(shape)) < 1e6, reads)
 
 
 def cases() -> dict[str, Case]:
     """Returns the models by name."""
     from photinus.zoo import cifar10_tutorial, resnet18
 
-    rbm, *_, tuning = DBN(precision="mkl").stages()
+    rbm, *_, tuning = DBN(precision="mkl").configs()
     rows = CHANCE.random((250, 784), dtype=np.float32)
     labels = CHANCE.integers(0, 10, 250)
     tokens = Batch(CHANCE.integers(0, 30000, (64, 64)), CHANCE.integers(0, 2, 64))
@@ -179,7 +179,7 @@ def cases() -> dict[str, Case]:
     big = 128, resnet18, (3, 224, 224), 1000
     stored = 128, resnet18, (3 * 256 * 256,), 1000
     cifar = {"module": "photinus.zoo:cifar10_tutorial"}
-    lora = ModuleStage(module="devices:Sentences", batch_size=64, lr=0.001, precision="bfloat16")
+    lora = ModuleConfig(module="devices:Sentences", batch_size=64, lr=0.001, precision="bfloat16")
     return {
         "CIFAR-10 network": _case(64, cifar10_tutorial, (3, 24, 24), 10, **cifar),
         "CIFAR-10 network, stored images": _case(
@@ -229,7 +229,7 @@ def bare(case: Case, device: str, *, is_pinned: bool) -> ROUND:
 
 def ours(case: Case, device: str) -> ROUND:
     """Returns a round on a device, which tells the bytes to the host and to the device."""
-    model, inner = fresh(case.stage, (), 0, device)
+    model, inner = fresh(case.config, (), 0, device)
     trained = model.parameters.trained
 
     def run(steps: int) -> tuple[int, int]:
@@ -274,8 +274,8 @@ def ways(case: Case, device: str) -> dict[str, ROUND]:
     """Returns the rounds of a device by the words for them."""
     kind = device.partition(":")[0]
     built = {device: ours(case, device)}
-    if kind == "cuda" and isinstance(case.stage, ModuleStage):
-        graph = case._replace(stage=replace(case.stage, cuda_graph=True))
+    if kind == "cuda" and isinstance(case.config, ModuleConfig):
+        graph = case._replace(config=replace(case.config, cuda_graph=True))
         built[f"{device}, cuda_graph"] = ours(graph, device)
     if kind in ("cpu", "cuda", "xpu", "mps"):
         built[f"{device}, bare"] = bare(case, device, is_pinned=False)
@@ -309,7 +309,7 @@ def compare(name: str, case: Case, devices: list[str], steps: int, turns: int) -
 def workers_together(device: str, count: int, steps: int) -> float:
     """Returns the rows a second of so many workers on one device."""
     size = 64
-    stage = ModuleStage(
+    config = ModuleConfig(
         module="photinus.zoo:cifar10_tutorial",
         batch_size=count * size,
         max_steps=steps,
@@ -326,7 +326,7 @@ def workers_together(device: str, count: int, steps: int) -> float:
     LocalEngine().run(
         RunSpec(
             plan=TrainingPlan(
-                phases=(Phase(stage=stage, strategy=strategy),), workers=count, devices=(device,)
+                phases=(Phase(config=config, strategy=strategy),), workers=count, devices=(device,)
             ),
             data=ArrayData(images, CHANCE.integers(0, 10, len(images))),
             run=secrets.token_bytes(16),
@@ -341,8 +341,8 @@ def words_a_second(dims: int, device: str, kernel: str, rows: int) -> float:
     """Returns it for batches of so many rows of 1,000 words, of 50,000 different ones."""
     shares = 1 / (np.arange(50_000) + 10.0)
     text = CHANCE.choice(len(shares), (8 * rows, 1000), p=shares / shares.sum()).astype("<i4")
-    stage = Word2VecStage(words=len(shares), dims=dims, kernel=kernel, batch_size=rows)
-    model, inner = fresh(stage, (), 0, device)
+    config = Word2VecConfig(words=len(shares), dims=dims, kernel=kernel, batch_size=rows)
+    model, inner = fresh(config, (), 0, device)
     assert isinstance(inner, InPlaceOptimizer)
     model.parameters.view("counts")[:] = np.maximum(1, np.bincount(text.ravel(), None, 50_000))
     began = 0.0

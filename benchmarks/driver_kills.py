@@ -41,7 +41,7 @@ from photinus.engine.base import ArrayData, Engine, RunSpec
 from photinus.engine.local import engine as local
 from photinus.engine.local import worker_main
 from photinus.engine.local.engine import LocalEngine
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
 from photinus.report.journal import read
 from photinus.report.ledger import audit
@@ -130,7 +130,7 @@ class Hasty(Engine):
 
 def job(name: str) -> Job:
     """Adam inside, so that a worker's own state is part of the bits."""
-    model = ModuleStage(
+    model = ModuleConfig(
         module="torch.nn:Linear",
         arguments={"in_features": 6, "out_features": 3},
         epochs=EPOCHS[name],

@@ -24,7 +24,7 @@ from machine import begin
 from photinus.core.clock import Steps
 from photinus.core.events import Event, RoundClosed, WorkerJoined
 from photinus.engine.base import ArrayData, Engine, RunSpec
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.recipes import averaging
@@ -75,11 +75,11 @@ class Cost:
 
 
 def plan() -> TrainingPlan:
-    stage = LogisticStage(
+    config = LogisticConfig(
         features=FEATURES, classes=CLASSES, epochs=EPOCHS, batch_size=BATCH * WORKERS, lr=0.05
     )
     strategy = averaging(every=Steps(10), codec="fp32", gradients_until=0)
-    return TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=WORKERS)
+    return TrainingPlan(phases=(Phase(config=config, strategy=strategy),), workers=WORKERS)
 
 
 def data() -> ArrayData:

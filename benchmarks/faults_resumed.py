@@ -42,7 +42,7 @@ def live(folder: Path, engine: str, fault: str) -> None:
     """One life of a run; notes each round beside it."""
     [phase] = plan().phases
     job = Job(
-        model=phase.stage,
+        model=phase.config,
         data=Source(name="given"),
         strategy=phase.strategy,
         workers=plan().workers,

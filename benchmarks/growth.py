@@ -36,7 +36,7 @@ from photinus.engine.base import ArrayData, Engine
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
 from photinus.engine.spark.session import spark_session
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.report.ledger import audit
 from photinus.run.job import Job, Source
 from photinus.run.train import train
@@ -120,7 +120,7 @@ def faults_of(seconds: float) -> Faults:
 
 def job() -> Job:
     """Rounds of two steps."""
-    model = LogisticStage(features=64, classes=10, epochs=ENDLESS, batch_size=16, lr=1e-4)
+    model = LogisticConfig(features=64, classes=10, epochs=ENDLESS, batch_size=16, lr=1e-4)
     return Job(
         model=model,
         data=Source(name="given"),

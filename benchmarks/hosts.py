@@ -39,7 +39,7 @@ from photinus.core.events import (
 )
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.recipes import all_reduce, averaging, publish
@@ -106,8 +106,8 @@ def plan(
     data = ArrayData(rng.random((rows, features), dtype=np.float32), rng.integers(0, 10, rows))
     epochs = steps * 20 * HOSTS / rows
     batch = 20 * HOSTS
-    stage = LogisticStage(features=features, classes=10, epochs=epochs, batch_size=batch, lr=0.01)
-    return TrainingPlan(phases=(Phase(stage=stage, strategy=way),), workers=HOSTS), data
+    config = LogisticConfig(features=features, classes=10, epochs=epochs, batch_size=batch, lr=0.01)
+    return TrainingPlan(phases=(Phase(config=config, strategy=way),), workers=HOSTS), data
 
 
 class Watch:

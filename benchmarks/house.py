@@ -88,12 +88,12 @@ def calls(epochs: float, every: int) -> Counter[tuple[str, str]]:
     home = os.path.join(os.path.dirname(ph.__file__), "")
     rng = np.random.default_rng(0)
     data = ph.ArrayData(rng.standard_normal((ROWS, 8), np.float32), np.arange(ROWS) % 3)
-    stage = ph.LogisticStage(features=8, classes=3, epochs=epochs, batch_size=ROWS // STEPS)
+    config = ph.LogisticConfig(features=8, classes=3, epochs=epochs, batch_size=ROWS // STEPS)
     try:
         strategy = ph.averaging(every=ph.Steps(every), gradients_until=0)
     except ph.UsageError:  # its name in older revisions
         strategy = ph.averaging(every=ph.Steps(every), per_step_until=0)
-    job = ph.Job(model=stage, workers=2, strategy=strategy, engine="simulate")
+    job = ph.Job(model=config, workers=2, strategy=strategy, engine="simulate")
     counts: Counter[tuple[str, str]] = Counter()
 
     def count(frame, event, _):

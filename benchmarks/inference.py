@@ -37,7 +37,7 @@ from photinus.estimators.module import TorchClassificationModel
 from photinus.estimators.network import Network
 from photinus.models.dbn import DBN
 from photinus.models.mlp import MLP, Dense
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 
 TASKS = 2
 TRIES = 3
@@ -84,7 +84,7 @@ def of_texts():
     torch.manual_seed(0)
     return Network(
         kind="module",
-        settings=to_dict(ModuleStage(module="inference:Reader")),
+        settings=to_dict(ModuleConfig(module="inference:Reader")),
         tensors={name: t.numpy() for name, t in Reader().state_dict().items()},
         shape=(1,),
         classes=2,

@@ -45,7 +45,7 @@ from photinus.core.events import (
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
-from photinus.models.base import Batch, Model, Stage
+from photinus.models.base import Batch, Model, ModelConfig
 from photinus.models.optimizers import InnerOptimizer
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging
@@ -117,7 +117,7 @@ class Descent(InnerOptimizer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LargeStage(Stage):
+class LargeConfig(ModelConfig):
     """A phase of it."""
 
     numbers: int
@@ -138,9 +138,9 @@ def plan(case: Case) -> tuple[TrainingPlan, ArrayData]:
     """Returns what is trained: two rounds of two steps."""
     chance, rows = np.random.default_rng(0), case.workers * ROUNDS * 2 * BATCH
     data = ArrayData(chance.random((rows, INPUTS), dtype=np.float32), chance.integers(0, 2, rows))
-    stage = LargeStage(numbers=case.numbers, batch_size=case.workers * BATCH)
+    config = LargeConfig(numbers=case.numbers, batch_size=case.workers * BATCH)
     way = averaging(every=Steps(2), outer=Sgd())
-    return TrainingPlan(phases=(Phase(stage=stage, strategy=way),), workers=case.workers), data
+    return TrainingPlan(phases=(Phase(config=config, strategy=way),), workers=case.workers), data
 
 
 class Watch:

@@ -23,7 +23,7 @@ from photinus.engine.base import ArrayData, Engine, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
 from photinus.engine.spark.session import spark_session
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.strategies.recipes import averaging
 from photinus.training.plan import Phase, TrainingPlan
 
@@ -54,9 +54,9 @@ class Watch:
 def main(workers: int, *, is_local: bool) -> None:
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (ROWS, FEATURES)).astype(np.uint8)
-    stage = LogisticStage(features=FEATURES, classes=CLASSES, batch_size=100 * workers)
+    config = LogisticConfig(features=FEATURES, classes=CLASSES, batch_size=100 * workers)
     strategy = averaging(every=Steps(5), codec="fp32")
-    plan = TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=workers)
+    plan = TrainingPlan(phases=(Phase(config=config, strategy=strategy),), workers=workers)
     data = ArrayData(pixels, rng.integers(0, CLASSES, ROWS))
     if is_local:
         runs(LocalEngine(), data, plan)

@@ -25,7 +25,7 @@ from photinus.core.clock import Steps
 from photinus.core.threads import use_threads
 from photinus.data.arrays import PartitionFeed
 from photinus.data.rows import Rows
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.protocol.messages import Seat
 from photinus.protocol.worker_client import Worker
 from photinus.strategies.recipes import averaging
@@ -68,7 +68,7 @@ def bare(size: tuple[int, int], x: torch.Tensor, y: torch.Tensor, steps: int) ->
 def ours(size: tuple[int, int], rows: Rows, steps: int) -> float:
     """Returns the seconds of a worker's whole life of so many steps."""
     hidden, batch = size
-    stage = ModuleStage(
+    config = ModuleConfig(
         module="loop_cost:network",
         arguments={"hidden": hidden},
         optimizer="sgd",
@@ -76,7 +76,7 @@ def ours(size: tuple[int, int], rows: Rows, steps: int) -> float:
         batch_size=batch,
         epochs=steps * batch / ROWS,
     )
-    phase = Phase(stage=stage, strategy=averaging(every=Steps(1000)))
+    phase = Phase(config=config, strategy=averaging(every=Steps(1000)))
     plan = TrainingPlan(phases=(phase,), workers=1)
     hub: list[MemoryListener] = []
 

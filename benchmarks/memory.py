@@ -106,7 +106,7 @@ def parquet(rows, folder):
 
 
 def job(engine):
-    model = ph.ModuleStage(
+    model = ph.ModuleConfig(
         module="torch.nn:Linear",
         arguments={"in_features": WIDTH, "out_features": 2},
         batch_size=1000,

@@ -18,7 +18,7 @@ from machine import begin
 from photinus.data.base import Batch
 from photinus.embeddings.blocks import blocks
 from photinus.embeddings.walks import END, Bias, graph_of, walks
-from photinus.embeddings.word2vec import Word2VecStage
+from photinus.embeddings.word2vec import Word2VecConfig
 
 GROUP, WITHIN, HELD_OUT, WINDOW, STEP_ROWS = 50, 0.8, 0.02, 10, 8
 
@@ -60,8 +60,8 @@ def gensims(paths, counts, dims, epochs, rate):
 def ours(paths, counts, dims, epochs, rate):
     ended = np.concatenate([paths, np.full((len(paths), 1), END, np.int32)], axis=1)
     rows = np.concatenate(list(blocks(iter([ended.reshape(-1)]), 1000)))
-    stage = Word2VecStage(words=len(counts), dims=dims, window=WINDOW, sample=0.0, lr=rate)
-    model, inner = stage.build((), 1), stage.inner(None)
+    config = Word2VecConfig(words=len(counts), dims=dims, window=WINDOW, sample=0.0, lr=rate)
+    model, inner = config.build((), 1), config.inner(None)
     model.parameters.view("counts")[:] = counts
     inner.descend(model, Batch(rows[:1], None), 0, 0.0)  # compiled, and its draws prepared
     began, steps = time.process_time(), np.arange(0, epochs * len(rows), STEP_ROWS)

@@ -28,7 +28,7 @@ from photinus.devices.opencl.platforms import devices
 from photinus.devices.opencl.self_test import check
 from photinus.models.base import Model
 from photinus.models.mlp import MLP, Dense
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.rbm import RBM, first_parameters
 from photinus.training.placement import Offloaded
 
@@ -36,9 +36,9 @@ CHANCE = np.random.default_rng(0)
 
 
 def cifar() -> tuple[Model, Any]:
-    stage = ModuleStage(module="photinus.models.cnn:tutorial", batch_size=64)
+    config = ModuleConfig(module="photinus.models.cnn:tutorial", batch_size=64)
     images = CHANCE.standard_normal((64, 3, 24, 24)).astype(np.float32)
-    return stage.build((), 0), batch(images, 10)
+    return config.build((), 0), batch(images, 10)
 
 
 def machine() -> tuple[Model, Any]:

@@ -22,7 +22,7 @@ from machine import begin
 from photinus.core.events import Event, RoundClosed
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.strategies.recipes import all_reduce
 from photinus.training.plan import Phase, TrainingPlan, WorkerLimits
 
@@ -32,7 +32,7 @@ WORKERS, WARM = 2, 5
 def seconds_of_a_step(early: bool, codec: str, mbits: float, a: argparse.Namespace) -> float:
     """Returns the median seconds from step to step."""
     quorum = 1.0 if early else WORKERS
-    stage = ModuleStage(
+    config = ModuleConfig(
         module="photinus.models.cnn:tutorial",
         batch_size=WORKERS * a.batch,
         epochs=float(a.steps + WARM),
@@ -51,7 +51,7 @@ def seconds_of_a_step(early: bool, codec: str, mbits: float, a: argparse.Namespa
     LocalEngine().run(
         RunSpec(
             plan=TrainingPlan(
-                phases=(Phase(stage=stage, strategy=strategy),),
+                phases=(Phase(config=config, strategy=strategy),),
                 workers=WORKERS,
                 limits=WorkerLimits(bandwidth=mbits * 1e6 / 8 or None),
             ),

@@ -116,7 +116,7 @@ def ours(recipe: str) -> list[dict[str, float]]:
     frame = frame_of(spark, [(x[n::WORKERS], y[n::WORKERS]) for n in range(WORKERS)]).cache()
     frame.count()
     data = ph.FrameData(frame=frame, features="features", label="label")
-    model = ph.ModuleStage(
+    model = ph.ModuleConfig(
         module="peers:network",
         optimizer="sgd",
         settings={"momentum": MOMENTUM},

@@ -26,7 +26,7 @@ from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.seat_sharing import Urgency
 from photinus.engine.spark.engine import SparkEngine
 from photinus.engine.spark.session import spark_session
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.strategies.recipes import averaging
 from photinus.training.plan import Phase, TrainingPlan
 
@@ -53,9 +53,9 @@ class Run:
     def _run(self) -> None:
         rng = np.random.default_rng(0)
         rows = ArrayData(rng.random((ROWS, WIDTH), dtype=np.float32), rng.integers(0, 3, ROWS))
-        stage = LogisticStage(features=WIDTH, classes=3, epochs=self.epochs, batch_size=32)
+        config = LogisticConfig(features=WIDTH, classes=3, epochs=self.epochs, batch_size=32)
         recipe = averaging(every=Steps(25), gradients_until=0.0)
-        plan = TrainingPlan(phases=(Phase(stage=stage, strategy=recipe),), workers=self.workers)
+        plan = TrainingPlan(phases=(Phase(config=config, strategy=recipe),), workers=self.workers)
         urgency = Urgency(priority=self.priority)
         run = os.urandom(16)
         self.engine.run(RunSpec(plan=plan, data=rows, run=run, emit=self._note, urgency=urgency))

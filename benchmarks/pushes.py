@@ -31,7 +31,7 @@ from photinus.engine.base import ArrayData, Engine, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.protocol.worker_session import WorkerSession
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
@@ -176,14 +176,14 @@ def planned(rng: np.random.Generator, steps: int, *, is_real: bool) -> Faults:
 
 
 def plan(way: StrategySpec, epochs: float) -> TrainingPlan:
-    stage = LogisticStage(
+    config = LogisticConfig(
         features=FEATURES,
         classes=CLASSES,
         epochs=epochs,
         batch_size=BATCH * WORKERS,
         dtype="float64",
     )
-    return TrainingPlan(phases=(Phase(stage=stage, strategy=way),), workers=WORKERS)
+    return TrainingPlan(phases=(Phase(config=config, strategy=way),), workers=WORKERS)
 
 
 def data() -> ArrayData:

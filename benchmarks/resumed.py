@@ -25,7 +25,7 @@ from photinus.core.parameters import Vector
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.strategies.outer import DelayedNesterov
 from photinus.strategies.recipes import averaging, diloco, downpour, elastic, gossip, publish
 from photinus.strategies.spec import StrategySpec
@@ -43,8 +43,8 @@ WAYS = {
 }
 
 
-def stage() -> LogisticStage:
-    return LogisticStage(
+def config() -> LogisticConfig:
+    return LogisticConfig(
         features=FEATURES,
         classes=CLASSES,
         epochs=EPOCHS,
@@ -64,7 +64,7 @@ def rows(seed: int, count: int) -> tuple[Vector, Vector]:
 
 def loss(vector: Vector) -> float:
     """Returns the mean loss on rows that nobody trained on."""
-    model = stage().build((), 0)
+    model = config().build((), 0)
     model.load(vector)
     features, labels = rows(10_000, HELD)
     test_rows = type("Rows", (), {"features": features, "labels": labels})
@@ -78,7 +78,7 @@ def run(
     """Trains from the beginning, or from a cut; returns the end and the cuts on the way."""
     snapshots: list[RunSnapshot] = []
     features, labels = rows(seed, ROWS)
-    phases = (Phase(stage=stage(), strategy=way),)
+    phases = (Phase(config=config(), strategy=way),)
     plan = TrainingPlan(phases=phases, workers=WORKERS, seed=seed, share=share)
     rng = np.random.default_rng((seed, term))
     speeds = tuple(float(s) for s in rng.uniform(0.01, 0.03, WORKERS))

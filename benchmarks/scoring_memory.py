@@ -21,14 +21,14 @@ from photinus.core.settings import to_dict
 from photinus.engine.spark.session import spark_session
 from photinus.estimators.module import TorchModel
 from photinus.estimators.network import NUMBERS, Network
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 
 TASKS, WIDTH = 8, 4096
 
 
 def model_of(units):
     """A layer from 4096 numbers to `units`."""
-    stage = ModuleStage(
+    config = ModuleConfig(
         module="torch.nn:Linear", arguments={"in_features": WIDTH, "out_features": units}
     )
     weights = {
@@ -38,7 +38,7 @@ def model_of(units):
     return TorchModel(
         Network(
             kind="module",
-            settings=to_dict(stage),
+            settings=to_dict(config),
             tensors=weights,
             shape=(WIDTH,),
             classes=units,

@@ -27,7 +27,7 @@ from torch import nn
 from photinus.core.events import Event, RoundClosed
 from photinus.engine.base import ArrayData
 from photinus.engine.local.engine import LocalEngine
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.nn import ShardedEmbedding
 from photinus.report.ledger import audit
 from photinus.run.data import TestRows
@@ -68,7 +68,7 @@ def events(count: int, users: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def run(options: argparse.Namespace) -> None:
     """Trains in one of the ways, and prints what it took."""
     users = users_of(options)
-    stage = ModuleStage(
+    config = ModuleConfig(
         module="sharded_embedding:Scores",
         arguments={"users": users, "dims": options.dims, "sharded": options.way != "whole"},
         batch_size=BATCH,
@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> None:
         lr=0.01,
     )
     job = Job(
-        model=stage,
+        model=config,
         workers=1 if options.way == "one" else options.workers,
         engine="local",
         checkpoint_seconds=options.every,

@@ -32,7 +32,7 @@ import numpy as np
 from machine import begin, descendants
 
 from photinus.core.clock import Steps
-from photinus.embeddings.word2vec import Word2VecStage
+from photinus.embeddings.word2vec import Word2VecConfig
 from photinus.engine.base import ArrayData
 from photinus.engine.local.engine import LocalEngine
 from photinus.report.ledger import audit
@@ -150,7 +150,7 @@ def nameless(pid):
 def draft_of(options, counts):
     """Returns the job, with the words' counts in its model."""
     workers = options.workers
-    stage = Word2VecStage(
+    config = Word2VecConfig(
         words=len(counts),
         dims=options.dims,
         epochs=1.0,
@@ -168,7 +168,7 @@ def draft_of(options, counts):
         rows=0 if options.way == "whole" else options.dims,
     )
     job = Job(
-        model=stage,
+        model=config,
         workers=workers,
         engine=options.engine,
         strategy=strategy,

@@ -29,8 +29,8 @@ from photinus.core.events import Event, RoundClosed, WorkerJoined
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.cpu_share import processors
 from photinus.engine.local.engine import LocalEngine
-from photinus.models.logistic import LogisticStage
-from photinus.models.module import ModuleStage
+from photinus.models.logistic import LogisticConfig
+from photinus.models.module import ModuleConfig
 from photinus.strategies.recipes import averaging
 from photinus.training.plan import Phase, TrainingPlan, WorkerLimits
 
@@ -44,15 +44,15 @@ def job(kind: str, share: float) -> None:
     rng = np.random.default_rng(0)
     if kind == "bandwidth":
         width, every, threads = 5_000, 4, 1
-        stage = LogisticStage(features=width, classes=10, epochs=1e6, batch_size=8)
+        config = LogisticConfig(features=width, classes=10, epochs=1e6, batch_size=8)
     else:
         width, every, threads = 500, 50, math.ceil(share)
         arguments = {"in_features": width, "out_features": width}
-        stage = ModuleStage(
+        config = ModuleConfig(
             module="torch.nn:Linear", arguments=arguments, epochs=1e6, batch_size=128
         )
     rows = ArrayData(rng.random((256, width), dtype=np.float32), rng.integers(0, 10, 256))
-    phase = Phase(stage=stage, strategy=averaging(every=Steps(every), codec="fp32"))
+    phase = Phase(config=config, strategy=averaging(every=Steps(every), codec="fp32"))
     plan = TrainingPlan(
         phases=(phase,), workers=1, limits=WorkerLimits(threads=threads, **{kind: share})
     )

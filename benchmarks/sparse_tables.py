@@ -25,7 +25,7 @@ from photinus.core.events import RoundClosed
 from photinus.data.rows import Rows
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.strategies import recipes
 from photinus.strategies.spec import StrategySpec
 from photinus.training.plan import Phase, TrainingPlan
@@ -55,9 +55,9 @@ def events(count: int, rows: int) -> ArrayData:
     return ArrayData(pairs.astype(np.float32), rng.integers(0, 2, count))
 
 
-def stage(options: argparse.Namespace, optimizer: str, *, sparse: bool) -> ModuleStage:
+def config(options: argparse.Namespace, optimizer: str, *, sparse: bool) -> ModuleConfig:
     """What is trained."""
-    return ModuleStage(
+    return ModuleConfig(
         module="sparse_tables:Scores",
         arguments={"rows": options.rows, "width": options.width, "sparse": sparse},
         optimizer=optimizer,
@@ -71,7 +71,7 @@ def trained(
     options: argparse.Namespace, how: StrategySpec, *, sparse: bool
 ) -> tuple[np.ndarray, int]:
     """Returns the parameters [n], and the bytes that went up and down in all."""
-    phase = Phase(stage=stage(options, "sgd", sparse=sparse), strategy=how)
+    phase = Phase(config=config(options, "sgd", sparse=sparse), strategy=how)
     plan, recorded = TrainingPlan(phases=(phase,), workers=options.workers), []
     data = events(options.steps * BATCH, options.rows)
     spec = RunSpec(plan=plan, data=data, run=os.urandom(16), emit=recorded.append)
@@ -86,7 +86,7 @@ def step_seconds(options: argparse.Namespace, optimizer: str) -> tuple[float, fl
     batch = Rows.of(data.features, data.labels).batch(np.arange(BATCH))
     models = []
     for sparse in (True, False):
-        how = stage(options, optimizer, sparse=sparse)
+        how = config(options, optimizer, sparse=sparse)
         model = how.build((), 0)
         models.append((model, how.inner(model.parameters.layout)))
     for _ in range(options.repeats):

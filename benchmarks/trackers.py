@@ -23,7 +23,7 @@ from machine import begin
 from photinus import MLflowCallback, TensorBoardCallback, TrackioCallback
 from photinus.core.events import Event, PhaseEnded
 from photinus.engine.base import ArrayData
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.run.job import Job
 from photinus.run.train import train
 from photinus.strategies.recipes import all_reduce
@@ -61,8 +61,8 @@ def measured(kind: str, epochs: float) -> tuple[float, float, float, int]:
 
     tracker._feed, tracker._begin = timed_feed, timed_begin  # type: ignore[method-assign]
     timed_call.open, timed_call.close = tracker.open, tracker.close  # type: ignore[attr-defined]
-    stage = LogisticStage(features=100, classes=10, epochs=epochs, batch_size=BATCH)
-    job = Job(model=stage, workers=2, engine="local", strategy=all_reduce())
+    config = LogisticConfig(features=100, classes=10, epochs=epochs, batch_size=BATCH)
+    job = Job(model=config, workers=2, engine="local", strategy=all_reduce())
     with tempfile.TemporaryDirectory() as folder:
         os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
         os.environ["MLFLOW_TRACKING_URI"] = f"file:{folder}/mlruns"

@@ -26,7 +26,7 @@ from machine import begin
 from photinus.embeddings.neighbours import exact
 from photinus.engine.base import ArrayData
 from photinus.models.losses import in_batch
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.run.job import Job, Source
 from photinus.run.train import train
 
@@ -53,9 +53,9 @@ class Columns(torch.nn.Module):
         return self.towers(*rows.long().T)
 
 
-def stage(epochs: float, table: str = "whole") -> ModuleStage:
+def config(epochs: float, table: str = "whole") -> ModuleConfig:
     """What is trained."""
-    return ModuleStage(
+    return ModuleConfig(
         module="two_towers:Columns",
         arguments={"table": table},
         loss="in_batch",
@@ -73,7 +73,7 @@ def labelled(rows: np.ndarray) -> np.ndarray:
 
 def plain(rows: np.ndarray, epochs: float, seed: int) -> torch.nn.Module:
     """Returns the towers after a loop of torch alone."""
-    settings = stage(epochs)
+    settings = config(epochs)
     model = settings.build((), seed)
     inner, module = settings.inner(model.parameters.layout), model.module
     optimizer = torch.optim.AdamW(module.parameters())
@@ -90,7 +90,7 @@ def plain(rows: np.ndarray, epochs: float, seed: int) -> torch.nn.Module:
     return module
 
 
-def trained(rows: np.ndarray, model: ModuleStage, workers: int, seed: int) -> torch.nn.Module:
+def trained(rows: np.ndarray, model: ModuleConfig, workers: int, seed: int) -> torch.nn.Module:
     """Returns the towers of a job."""
     source = Source(name="given")
     job = Job(model=model, data=source, workers=workers, seed=seed, engine="simulate")
@@ -134,7 +134,7 @@ def main() -> None:
     alone = [recall(plain(rows, options.passes, seed), test) for seed in seeds]
     print(f"plain loop {statistics.median(alone):.1f} %", flush=True)
     for workers in map(int, options.workers.split(",")):
-        model = stage(options.passes, options.table)
+        model = config(options.passes, options.table)
         recalls = [recall(trained(rows, model, workers, seed), test) for seed in seeds]
         apart = np.subtract(recalls, alone)
         difference = f"{np.median(apart):+.2f} ({apart.min():+.2f} to {apart.max():+.2f})"

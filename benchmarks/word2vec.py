@@ -42,7 +42,7 @@ from photinus.embeddings.blocks import blocks, tokens_in_block, words_in_round
 from photinus.embeddings.neighbours import NeighbourIndex, build_index, exact
 from photinus.embeddings.subwords import Ngrams
 from photinus.embeddings.vectors import WordVectors
-from photinus.embeddings.word2vec import RowDescent, Word2VecStage
+from photinus.embeddings.word2vec import RowDescent, Word2VecConfig
 from photinus.engine.base import ArrayData
 from photinus.engine.local.engine import LocalEngine
 from photinus.run.evaluate import LazyModel
@@ -123,11 +123,11 @@ def mllibs(sentences, index, dims, epochs, partitions):
 
 
 def ours(rows, index, counts, dims, ngrams=None, *, cbow=False):
-    stage = Word2VecStage(words=len(counts), dims=dims, cbow=cbow)
+    config = Word2VecConfig(words=len(counts), dims=dims, cbow=cbow)
     if ngrams is not None:
         grams = ngrams.of(list(index), first=len(index))
-        stage = replace(stage, buckets=ngrams.buckets, grams=len(grams.rows))
-    model, inner = stage.build((), 1), stage.inner(None)
+        config = replace(config, buckets=ngrams.buckets, grams=len(grams.rows))
+    model, inner = config.build((), 1), config.inner(None)
     assert isinstance(inner, RowDescent)
     model.parameters.view("counts")[:] = counts
     if ngrams is not None:
@@ -198,7 +198,7 @@ def trained(text, options, workers, *, is_plain=False, codec="", seed=0, **setti
     length = tokens_in_block(words, workers)
     each = options.round_words or words_in_round(words, workers)
     steps = max(1, round(each / STEP_ROWS / length))
-    stage = Word2VecStage(
+    config = Word2VecConfig(
         words=len(index),
         dims=options.dims[0],
         epochs=float(options.epochs),
@@ -210,7 +210,7 @@ def trained(text, options, workers, *, is_plain=False, codec="", seed=0, **setti
     strategy = averaging(every=Steps(steps), outer=Sgd(), merge="uniform", gradients_until=0.0)
     if codec:
         strategy = replace(strategy, codec=codec, owners=workers, rows=options.dims[0])
-    job = Job(model=stage, workers=workers, engine="local", strategy=strategy, seed=seed)
+    job = Job(model=config, workers=workers, engine="local", strategy=strategy, seed=seed)
     draft = LazyModel(job)
     draft.model().parameters.view("counts")[:] = counts
     events, began, spent = [], time.monotonic(), used()

@@ -33,7 +33,7 @@ def problem(rows: int) -> ph.ArrayData:
 def main(rows=16_000, epochs=5.0):
     data, table = problem(rows), {}
     test = ph.TestRows(data.features, data.labels)
-    model = ph.LogisticStage(
+    model = ph.LogisticConfig(
         features=FEATURES, classes=CLASSES, epochs=epochs, batch_size=32 * WORKERS
     )
     print(f"{'recipe':<18}{'seconds':>9}{'MB':>9}{'loss':>9}")

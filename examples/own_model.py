@@ -41,7 +41,7 @@ def main(rows=8_000, epochs=5.0):
     counts = rng.poisson(np.exp(features @ truth + 0.5)).astype(np.float32)
     check_model(lambda: Counts(8), ph.Batch(features[:16], counts[:16]))
     given = {"module": "own_model:Counts", "arguments": {"features": 8}}
-    model = ph.ModuleStage(**given, epochs=epochs, lr=0.01)
+    model = ph.ModuleConfig(**given, epochs=epochs, lr=0.01)
     job = ph.Job(model=model, workers=4, engine="simulate")
     with tempfile.TemporaryDirectory() as folder:
         outcome = ph.train(job, ph.ArrayData(features, counts), folder=f"{folder}/run")

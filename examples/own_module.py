@@ -34,7 +34,7 @@ def main(spark, rows=20_000, epochs=10.0, folder=""):
     spark.sparkContext.addPyFile(__file__)
     job = ph.Job(
         name="rings",
-        model=ph.ModuleStage(
+        model=ph.ModuleConfig(
             module="own_module:Net", arguments={"hidden": 32}, epochs=epochs, batch_size=64
         ),
         data=ph.Source(name="given", features=("x", "y"), label="inside"),

@@ -42,9 +42,9 @@ def main(rows=4_000, epochs=5.0):
     rng = np.random.default_rng(0)
     features = rng.standard_normal((rows, 20)).astype(np.float32)
     labels = (features @ rng.standard_normal((20, 3))).argmax(axis=1)
-    stage = ph.LogisticStage(features=20, classes=3, epochs=epochs, batch_size=128)
+    config = ph.LogisticConfig(features=20, classes=3, epochs=epochs, batch_size=128)
     own = ph.CustomStrategy("own_strategy:PostLocalSgd")  # by its name, as every worker imports it
-    job = ph.Job(model=stage, workers=4, strategy=own, engine="simulate")
+    job = ph.Job(model=config, workers=4, strategy=own, engine="simulate")
     with tempfile.TemporaryDirectory() as folder:
         test = ph.TestRows(features, labels)
         outcome = ph.train(job, ph.ArrayData(features, labels), test=test, folder=f"{folder}/run")

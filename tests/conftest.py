@@ -21,7 +21,7 @@ from photinus.core.threads import choose_kernels
 from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.spark.session import spark_session
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.strategies.recipes import (
     all_reduce,
     averaging,
@@ -378,7 +378,7 @@ class Tiny:
     def plan(self, workers=2, recipes=recipes, epochs=3.0, **fields):
         phases = [
             Phase(
-                stage=LogisticStage(
+                config=LogisticConfig(
                     features=6,
                     classes=3,
                     name=f"{n}-{recipe.recipe}",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from photinus.core.parameters import Layout, Vector
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.optimizers import InnerOptimizer
 from photinus.strategies.base import Message, Policy, Reply, Strategy
 from photinus.strategies.immediate import ElasticOwner, Immediate, ServerState
@@ -130,7 +130,7 @@ class Forgets(InnerOptimizer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForgetfulStage(ModuleStage):
+class ForgetfulConfig(ModuleConfig):
     """A module's stage whose inner optimizer may forget."""
 
     forgets_every: int = 0

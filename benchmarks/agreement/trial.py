@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from agreement.rules import ForgetfulStage
+from agreement.rules import ForgetfulConfig
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.coordinator import Coordinator
 from photinus.core.errors import RunFailedError
@@ -78,11 +78,11 @@ class Trial:
             bytes_per_second=self.bytes_per_second,
         )
 
-    def stage(self, epochs: float) -> ForgetfulStage:
+    def config(self, epochs: float) -> ForgetfulConfig:
         """Returns the network, 784-64-10, and its inner optimizer."""
         settings = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
         floor = 0.05 * self.lr if self.falls else self.lr
-        return ForgetfulStage(
+        return ForgetfulConfig(
             module="agreement.trial:network",
             epochs=epochs,
             batch_size=32 * self.workers,
@@ -167,7 +167,7 @@ class Tape:
 def simulation(trial: Trial, rows: int, epochs: float, seed: int, tape: Tape) -> Simulation:
     """Returns a trial that is ready to run."""
     torch.set_num_threads(1)
-    phase = Phase(stage=trial.stage(epochs), strategy=trial.strategy)
+    phase = Phase(config=trial.config(epochs), strategy=trial.strategy)
     plan = TrainingPlan(phases=(phase,), workers=trial.workers, seed=seed, share="fastest")
     parts = [part_of(part, plan) for part in dealt(trial, rows, seed)]
     simulated = Simulation(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from photinus.data.spark import cifar_frame
     from photinus.data.tokens import Tokenizer
     from photinus.embeddings.vectors import WordVectors
-    from photinus.embeddings.word2vec import Word2VecStage
+    from photinus.embeddings.word2vec import Word2VecConfig
     from photinus.engine.agree import Agreed, agree
     from photinus.engine.base import ArrayData, Engine
     from photinus.engine.local.engine import LocalEngine
@@ -61,10 +61,10 @@ if TYPE_CHECKING:
     from photinus.estimators.vector_models import Item2VecModel, NodeVectorsModel, Word2VecModel
     from photinus.estimators.wikipedia import wikipedia_sentences
     from photinus.estimators.word2vec import Word2Vec
-    from photinus.models.base import Model, Stage
+    from photinus.models.base import Model, ModelConfig
     from photinus.models.dbn import DBN, FineTuning, Pretraining
-    from photinus.models.logistic import LogisticStage
-    from photinus.models.module import ModuleStage
+    from photinus.models.logistic import LogisticConfig
+    from photinus.models.module import ModuleConfig
     from photinus.models.schedules import Schedule
     from photinus.models.text import text_classifier
     from photinus.report.trackers.mlflow import MLflowCallback
@@ -144,11 +144,12 @@ __all__ = [
     "LinkError",
     "LinkLostError",
     "LocalEngine",
-    "LogisticStage",
+    "LogisticConfig",
     "MLflowCallback",
     "Message",
     "Model",
-    "ModuleStage",
+    "ModelConfig",
+    "ModuleConfig",
     "Nesterov",
     "NodeVectors",
     "NodeVectorsModel",
@@ -173,7 +174,6 @@ __all__ = [
     "SlowMo",
     "Source",
     "SparkEngine",
-    "Stage",
     "Stepper",
     "Steps",
     "Strategy",
@@ -194,8 +194,8 @@ __all__ = [
     "Turn",
     "UsageError",
     "Word2Vec",
+    "Word2VecConfig",
     "Word2VecModel",
-    "Word2VecStage",
     "WordVectors",
     "agree",
     "all_reduce",
@@ -268,7 +268,7 @@ _HOMES = {
     "estimators.wikipedia": ("wikipedia_sentences",),
     "estimators.word2vec": ("Word2Vec",),
     "embeddings.vectors": ("WordVectors",),
-    "embeddings.word2vec": ("Word2VecStage",),
+    "embeddings.word2vec": ("Word2VecConfig",),
     "estimators.module": (
         "TorchClassificationModel",
         "TorchClassifier",
@@ -283,10 +283,10 @@ _HOMES = {
     "data.image_files": ("image_frame",),
     "data.spark": ("cifar_frame",),
     "data.tokens": ("Tokenizer",),
-    "models.base": ("Model", "Stage"),
+    "models.base": ("Model", "ModelConfig"),
     "models.dbn": ("DBN", "FineTuning", "Pretraining"),
-    "models.logistic": ("LogisticStage",),
-    "models.module": ("ModuleStage",),
+    "models.logistic": ("LogisticConfig",),
+    "models.module": ("ModuleConfig",),
     "models.schedules": ("Schedule",),
     "models.text": ("text_classifier",),
     "report.trackers.mlflow": ("MLflowCallback",),

@@ -2,7 +2,7 @@
 
 Example:
     >>> import photinus
-    >>> photinus.ModuleStage(module="photinus.zoo:lenet").module
+    >>> photinus.ModuleConfig(module="photinus.zoo:lenet").module
     'photinus.zoo:lenet'
 """
 

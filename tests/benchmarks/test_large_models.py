@@ -25,5 +25,5 @@ def test_its_model_is_one(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     module = importlib.import_module("large_models")
     work, data = module.plan(module.SMALL)
-    assert work.phases[0].stage.build((), 0).parameters.trained.size == module.SMALL.numbers
+    assert work.phases[0].config.build((), 0).parameters.trained.size == module.SMALL.numbers
     assert len(data.features) == 32

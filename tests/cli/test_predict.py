@@ -12,8 +12,8 @@ import torch
 from photinus.checkpoint.export import save_model
 from photinus.cli.main import EXIT_CODES
 from photinus.estimators import score_files
-from photinus.models.logistic import LogisticStage
-from photinus.models.module import ModuleStage
+from photinus.models.logistic import LogisticConfig
+from photinus.models.module import ModuleConfig
 from photinus.run.job import Job, Source
 from photinus.run.train import train
 
@@ -85,7 +85,7 @@ def table(tmp_path):
 
 def linear(loss, inputs, outputs):
     arguments = {"in_features": inputs, "out_features": outputs}
-    return ModuleStage(module="torch.nn:Linear", arguments=arguments, loss=loss, lr=0.1)
+    return ModuleConfig(module="torch.nn:Linear", arguments=arguments, loss=loss, lr=0.1)
 
 
 JOBS = {
@@ -94,7 +94,7 @@ JOBS = {
         {"features": ("x",), "label": "class", "scale": 0.5},
     ),
     "classes by softmax regression, of bytes": (
-        LogisticStage(features=3, classes=3),
+        LogisticConfig(features=3, classes=3),
         {"features": ("bytes",), "label": "class", "scale": 1 / 255},
     ),
     "two classes by one output, of columns": (
@@ -112,16 +112,16 @@ JOBS = {
     "a count": (linear("poisson", 3, 1), {"features": ("x",), "label": "class"}),
     "several numbers": (linear("l1", 3, 2), {"features": ("x",), "label": ("a", "b")}),
     "classes of several inputs": (
-        ModuleStage(module="bags_of_predict:Bag"),
+        ModuleConfig(module="bags_of_predict:Bag"),
         {"inputs": {"tokens": "tokens", "price": ["a", "b"]}, "label": "sign"},
     ),
 }
 
 
 def trained(name):
-    stage, source = JOBS[name]
+    config, source = JOBS[name]
     source = Source(name="parquet", path="table.parquet", **source)
-    return train(Job(model=stage, data=source, workers=1, engine="simulate"), folder="run")
+    return train(Job(model=config, data=source, workers=1, engine="simulate"), folder="run")
 
 
 def outputs_by_hand(name, outcome, table):
@@ -182,9 +182,9 @@ def test_a_model_of_ones_own_returns_numbers_whatever_loss_its_settings_name(
     call, table, label, is_number
 ):
     count = 1 if is_number else len(label)
-    stage = ModuleStage(module="bags_of_predict:Means", arguments={"numbers": count}, lr=0.1)
+    config = ModuleConfig(module="bags_of_predict:Means", arguments={"numbers": count}, lr=0.1)
     source = Source(name="parquet", path="table.parquet", features=("x",), label=label)
-    outcome = train(Job(model=stage, data=source, workers=1, engine="simulate"), folder="run")
+    outcome = train(Job(model=config, data=source, workers=1, engine="simulate"), folder="run")
     assert call("predict", "run", "table.parquet", "-o", "out.parquet")[0] == 0
     mean = outcome.trained.model().parameters.view("mean").astype(float).tolist()
     scored = pq.read_table("out.parquet")

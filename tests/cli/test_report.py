@@ -15,9 +15,9 @@ from photinus.core.errors import PhotinusError
 def model(tmp_path):
     """A rule for two numbers: class 1 where the first is the larger."""
     settings = {"features": 2, "classes": 2}
-    from photinus.models.logistic import LogisticStage
+    from photinus.models.logistic import LogisticConfig
 
-    names = LogisticStage(features=2, classes=2).build((), 0).parameters.tensors()
+    names = LogisticConfig(features=2, classes=2).build((), 0).parameters.tensors()
     weights = np.float32([[-1, 1], [1, -1], [0, 0]])
     flat = dict(
         zip(

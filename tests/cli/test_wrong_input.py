@@ -55,7 +55,7 @@ import photinus as ph
 from only_here import net
 
 rows = ph.ArrayData(np.zeros((8, 2), "f4"), np.zeros(8, int))
-model = ph.ModuleStage(module="only_here:net", epochs=1.0)
+model = ph.ModuleConfig(module="only_here:net", epochs=1.0)
 ph.train(ph.Job(model=model, workers=2), rows)
 """
 JOB = """

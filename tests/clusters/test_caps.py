@@ -13,8 +13,8 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.engine.base import ArrayData
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.logistic import LogisticStage
-from photinus.models.module import ModuleStage
+from photinus.models.logistic import LogisticConfig
+from photinus.models.module import ModuleConfig
 from photinus.strategies.recipes import averaging
 from photinus.training.plan import Phase, TrainingPlan, WorkerLimits
 from photinus.transport.rate_limit import BURST_BYTES
@@ -26,8 +26,8 @@ LOOK_SECONDS, LOOKS = 1.0, 12
 CHANCE = np.random.default_rng(0)
 
 
-def plan_of(stage, workers, every=4, **caps):
-    phase = Phase(stage=stage, strategy=averaging(every=Steps(every), codec="fp32"))
+def plan_of(config, workers, every=4, **caps):
+    phase = Phase(config=config, strategy=averaging(every=Steps(every), codec="fp32"))
     return TrainingPlan(phases=(phase,), workers=workers, limits=WorkerLimits(**caps))
 
 
@@ -92,11 +92,11 @@ def test_a_capped_run_sends_no_more_than_its_cap_beside_one_that_has_none(
     """In no stretch of the looks does any of its workers send more; its bits stay the same."""
     data = ArrayData(CHANCE.random((64, 5_000), dtype=np.float32), CHANCE.integers(0, 10, 64))
 
-    def stage(epochs):
-        return LogisticStage(features=5_000, classes=10, epochs=epochs, batch_size=8)
+    def config(epochs):
+        return LogisticConfig(features=5_000, classes=10, epochs=epochs, batch_size=8)
 
-    capped = plan_of(stage(60.0), 2, bandwidth=RATE)
-    pids = pair(data, capped=capped, free=plan_of(stage(50_000.0), 2))
+    capped = plan_of(config(60.0), 2, bandwidth=RATE)
+    pids = pair(data, capped=capped, free=plan_of(config(50_000.0), 2))
     begins, ends, sent = looked(sent_by, pids["capped"] + pids["free"])
     is_capped = np.isin(sorted(pids["capped"] + pids["free"]), pids["capped"])
     rates = (sent[-1] - sent[0]) / (ends[-1] - ends[0])
@@ -134,8 +134,8 @@ def test_a_run_of_one_thread_takes_one_processor_beside_one_that_has_two(
 ):
     data = ArrayData(CHANCE.random((256, 1000), dtype=np.float32), CHANCE.integers(0, 10, 256))
     arguments = {"in_features": 1000, "out_features": 1000}
-    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=1e5, batch_size=128)
-    one, two = (plan_of(stage, 1, every=20, threads=threads) for threads in (1, 2))
+    config = ModuleConfig(module="torch.nn:Linear", arguments=arguments, epochs=1e5, batch_size=128)
+    one, two = (plan_of(config, 1, every=20, threads=threads) for threads in (1, 2))
     pids = pair(data, one=one, two=two)
     order = sorted(pids["one"] + pids["two"])
     _, ends, used = looked(used_by, order)
@@ -159,9 +159,9 @@ def test_neither_of_two_runs_uses_more_than_its_share_of_the_processors(
     """A machine that is busy with other work may leave them less: `benchmarks/shares.py`."""
     data = ArrayData(CHANCE.random((256, 500), dtype=np.float32), CHANCE.integers(0, 10, 256))
     arguments = {"in_features": 500, "out_features": 500}
-    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=1e5, batch_size=128)
+    config = ModuleConfig(module="torch.nn:Linear", arguments=arguments, epochs=1e5, batch_size=128)
     shares = {"less": 0.25, "more": 0.5}
-    plans = {name: plan_of(stage, 1, every=50, cpu_share=share) for name, share in shares.items()}
+    plans = {name: plan_of(config, 1, every=50, cpu_share=share) for name, share in shares.items()}
     pids = pair(data, **plans)
     _, ends, used = looked(used_by, pids["less"] + pids["more"])
     order = sorted(pids["less"] + pids["more"])

@@ -8,7 +8,7 @@ from pyspark import __file__ as pyspark_file
 
 from photinus.core.clock import Steps
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.strategies.recipes import averaging
 from photinus.training.plan import Phase, TrainingPlan
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MIG = "MIG-GPU-8f6e2a3c/1/0"
 SCRIPT = '#!/bin/sh\necho \'{"name": "%s", "addresses": ["%s", "%s"]}\'\n'
-STAGE = ModuleStage(
+STAGE = ModuleConfig(
     module="torch.nn:Linear",
     arguments={"in_features": 6, "out_features": 3},
     epochs=2.0,
@@ -25,7 +25,7 @@ STAGE = ModuleStage(
 
 
 def plan_of(workers, **fields):
-    phase = Phase(stage=STAGE, strategy=averaging(every=Steps(3), gradients_until=0.0))
+    phase = Phase(config=STAGE, strategy=averaging(every=Steps(3), gradients_until=0.0))
     return TrainingPlan(phases=(phase,), workers=workers, **fields)
 
 

@@ -13,7 +13,7 @@ from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
 from photinus.estimators.deepdist import DeepDist
 from photinus.estimators.iterate import iterate
 from photinus.estimators.module import TorchClassifier
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.models.schedules import Schedule
 from photinus.models.text import text_classifier
 from photinus.run.job import Job, Source
@@ -65,9 +65,9 @@ def test_a_dbn_is_fitted_scored_saved_and_loaded(connected, digits, tmp_path):
 
 
 def test_train_runs_a_job_and_leaves_a_whole_run_folder(connected, digits, tmp_path):
-    stage = LogisticStage(features=6, classes=3, epochs=4, batch_size=8, dtype="float64")
+    config = LogisticConfig(features=6, classes=3, epochs=4, batch_size=8, dtype="float64")
     source = Source(name="given")
-    job = Job(model=stage, data=source, strategy=averaging(every=Steps(3)), workers=2)
+    job = Job(model=config, data=source, strategy=averaging(every=Steps(3)), workers=2)
     data = FrameData(frame=digits, features="features", label="label", checks=RowChecks(classes=3))
     outcome = train(job, data, folder=tmp_path / "run", engine=SparkEngine(connected))
     names = {path.name for path in outcome.folder.iterdir()}

@@ -12,7 +12,7 @@ from photinus.core.events import CheckpointSaved, Warned, WorkerJoined
 from photinus.engine.base import ArrayData
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.spark.engine import SparkEngine
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.recipes import averaging
@@ -75,8 +75,8 @@ def test_slot_0_is_killed_and_the_coordinator_comes_back_from_its_checkpoint(
 def test_slot_0_takes_more_memory_than_it_may_and_the_client_is_told(connected, assignment):
     """The coordinator lives in that process, too: its last word comes out first."""
     arguments = {"in_features": 8_000, "out_features": 8_000}
-    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, batch_size=8, epochs=1e4)
-    phase = Phase(stage=stage, strategy=averaging(every=Steps(4)))
+    config = ModuleConfig(module="torch.nn:Linear", arguments=arguments, batch_size=8, epochs=1e4)
+    phase = Phase(config=config, strategy=averaging(every=Steps(4)))
     plan = TrainingPlan(phases=(phase,), workers=1, limits=WorkerLimits(memory=800 << 20))
     rows = ArrayData(np.ones((16, 8_000), np.float32), np.arange(16))
     pattern = r"^worker 0 takes more memory than it may; got \d+ MiB of 800 MiB"

@@ -7,7 +7,7 @@ from photinus.core.clock import Steps
 from photinus.core.events import WorkerJoined
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.spark.engine import SparkEngine
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.strategies.recipes import averaging
 from photinus.training.plan import Phase, TrainingPlan
 
@@ -40,13 +40,13 @@ def with_gpus(tmp_path, start_server):
 
 def test_each_worker_of_a_client_has_a_gpu_of_its_own(with_gpus, assignment, tiny):
     events = []
-    stage = ModuleStage(
+    config = ModuleConfig(
         module="torch.nn:Linear",
         arguments={"in_features": 6, "out_features": 3},
         epochs=2.0,
         batch_size=16,
     )
-    phase = Phase(stage=stage, strategy=averaging(every=Steps(3), gradients_until=0.0))
+    phase = Phase(config=config, strategy=averaging(every=Steps(3), gradients_until=0.0))
     how = {"workers": 2, "devices": ("stand-in",), "resources": {"gpu": 1}}
     plan = TrainingPlan(phases=(phase,), **how)
     result = SparkEngine(with_gpus).run(assignment(plan, emit=events.append))

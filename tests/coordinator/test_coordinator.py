@@ -11,7 +11,7 @@ from photinus.core.clock import Clock, Steps
 from photinus.core.errors import FencedError, RunFailedError, UsageError
 from photinus.core.events import Warned
 from photinus.core.parameters import Layout, Parameters
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.protocol.messages import Seat, grant_of
 from photinus.protocol.worker_session import WorkerSession
 from photinus.strategies.base import Message, Turn
@@ -25,8 +25,10 @@ PLAIN = averaging(every=Steps(1), outer=Sgd(), codec="fp32")
 
 
 def plan(strategy=PLAIN, workers=2, **fields):
-    stage = LogisticStage(features=1, classes=2, epochs=4, batch_size=1, dtype="float64")
-    return TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=workers, **fields)
+    config = LogisticConfig(features=1, classes=2, epochs=4, batch_size=1, dtype="float64")
+    return TrainingPlan(
+        phases=(Phase(config=config, strategy=strategy),), workers=workers, **fields
+    )
 
 
 class Harness:

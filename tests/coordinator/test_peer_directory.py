@@ -5,7 +5,7 @@ from photinus.coordinator.leases import Leases
 from photinus.coordinator.peer_directory import PeerDirectory
 from photinus.coordinator.phases import Phases
 from photinus.core.clock import Steps
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.protocol.messages import Seat
 from photinus.strategies.recipes import publish
 from photinus.training.plan import Phase, TrainingPlan
@@ -17,9 +17,9 @@ class Harness:
     """Phases with seats that are held, and the directory over them."""
 
     def __init__(self, strategy=None, workers=3):
-        stage = LogisticStage(features=1, classes=2, epochs=4, batch_size=1)
+        config = LogisticConfig(features=1, classes=2, epochs=4, batch_size=1)
         strategy = strategy or publish(every=Steps(1), exact_every=4)
-        plan = TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=workers)
+        plan = TrainingPlan(phases=(Phase(config=config, strategy=strategy),), workers=workers)
         self.leases = Leases(workers)
         self.phases = Phases(plan, self.leases, Callbacks(run=RUN))
         self.peer_directory = PeerDirectory(self.phases, self.leases)

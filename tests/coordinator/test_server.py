@@ -9,7 +9,7 @@ from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.coordinator import Coordinator
 from photinus.coordinator.server import Service
 from photinus.core.clock import Clock, Steps
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.protocol.messages import Seat
 from photinus.protocol.worker_session import WorkerSession
 from photinus.strategies.base import Message, Turn
@@ -27,10 +27,10 @@ class Scene:
     """A service over links in memory, whose time stands still until it is told to continue."""
 
     def __init__(self, workers=2, phases=1):
-        stages = [LogisticStage(features=3, classes=2, name=f"p{n}") for n in range(phases)]
+        configs = [LogisticConfig(features=3, classes=2, name=f"p{n}") for n in range(phases)]
         strategy = averaging(every=Steps(1), codec="fp32")
         plan = TrainingPlan(
-            phases=tuple(Phase(stage=s, strategy=strategy) for s in stages), workers=workers
+            phases=tuple(Phase(config=s, strategy=strategy) for s in configs), workers=workers
         )
         self.now, self.events = 0.0, []
         self.coordinator = Coordinator(plan, Callbacks(emit=self.events.append))

@@ -8,7 +8,7 @@ from photinus.coordinator.early_stopping import EarlyStopping
 from photinus.coordinator.leases import Leases
 from photinus.coordinator.parameter_server import ParameterServer
 from photinus.coordinator.snapshots import SnapshotCollector
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.protocol.messages import Seat
 from photinus.strategies.base import Message
 from photinus.strategies.peers import Meetings
@@ -29,8 +29,8 @@ class Harness:
     """Two workers at version 7, all of whose rounds are saved."""
 
     def __init__(self, policy=None):
-        stage = LogisticStage(features=1, classes=2, epochs=4, batch_size=1)
-        plan = TrainingPlan(phases=(Phase(stage=stage, strategy=averaging()),), workers=2)
+        config = LogisticConfig(features=1, classes=2, epochs=4, batch_size=1)
+        plan = TrainingPlan(phases=(Phase(config=config, strategy=averaging()),), workers=2)
         self.saved, leases = [], Leases(2)
         for seat in leases.seats.values():
             hello = {"attempt": "a", "hello": 1, "has": 0}

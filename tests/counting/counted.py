@@ -30,8 +30,8 @@ from torch import nn
 
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.engine.base import ArrayData
-from photinus.models.base import Model, Stage
-from photinus.models.module import ModuleStage
+from photinus.models.base import Model, ModelConfig
+from photinus.models.module import ModuleConfig
 from photinus.models.optimizers import InPlaceOptimizer
 from photinus.models.schedules import Schedule
 from photinus.strategies.base import GRADIENT
@@ -46,7 +46,7 @@ __all__ = [
     "BATCH",
     "Books",
     "Count",
-    "RowStage",
+    "RowConfig",
     "Weights",
     "Witness",
     "border",
@@ -115,7 +115,7 @@ class Adds(InPlaceOptimizer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowStage(Stage):
+class RowConfig(ModelConfig):
     """Trains `Rows`."""
 
     weights: int
@@ -167,7 +167,7 @@ def plan(
         strategy = replace(strategy, gradients_until=0.0)
     is_gradient = strategy.worker().site == GRADIENT
     usual: Any = {"epochs": float(epochs), "batch_size": BATCH * workers}
-    stage: Stage = ModuleStage(
+    config: ModelConfig = ModuleConfig(
         module="counted:Weights",
         arguments={"rows": rows, "copies": copies},
         loss="counted:mean" if is_gradient else "counted:total",
@@ -177,9 +177,9 @@ def plan(
     )
     if strategy.is_sharded:
         assert copies == 1
-        stage = RowStage(weights=rows, **usual)
+        config = RowConfig(weights=rows, **usual)
     phases = []
-    for phase in split(stage, strategy, workers):
+    for phase in split(config, strategy, workers):
         is_start = phase.part == START
         witness = Witness(
             phase.strategy, of_start(path) if is_start else path, BATCH if is_start else 1

@@ -201,14 +201,14 @@ def test_a_job_trains_on_tar_files_that_its_tasks_read(spark, shards, tmp_path):
     for path in shards.glob("*part-1.tar"):  # its labels are names
         path.unlink()
     source = Source(name="images", path=str(shards), side=4, scale=1 / 255, classes=3)
-    stage = photinus.ModuleStage(
+    config = photinus.ModuleConfig(
         module="torch.nn:Linear",
         arguments={"in_features": 48, "out_features": 3},
         epochs=30.0,
         batch_size=6,
         lr=0.05,
     )
-    job = Job(model=stage, data=source, workers=2, engine="spark")
+    job = Job(model=config, data=source, workers=2, engine="spark")
     test = load_images(list_image_files(str(shards), 4))
     outcome = photinus.train(job, folder=tmp_path / "run", test=test)
     assert outcome.metrics["error"] == 0

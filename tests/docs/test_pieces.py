@@ -85,8 +85,8 @@ def table(sent):
 
 @pytest.fixture(scope="module")
 def small_job(sent):
-    stage = photinus.LogisticStage(features=4, classes=2, epochs=1, batch_size=8)
-    return {"photinus": photinus, "Job": photinus.Job, "model": stage}
+    config = photinus.LogisticConfig(features=4, classes=2, epochs=1, batch_size=8)
+    return {"photinus": photinus, "Job": photinus.Job, "model": config}
 
 
 def test_every_page_with_pieces_is_run_or_says_why_not():

@@ -13,7 +13,7 @@ from photinus.embeddings import reference, torch_steps
 from photinus.embeddings.subwords import Ngrams
 from photinus.embeddings.torch_steps import TorchSteps
 from photinus.embeddings.vocabulary import NO_GRAMS, draw_tables
-from photinus.embeddings.word2vec import RowDescent, Word2VecStage
+from photinus.embeddings.word2vec import RowDescent, Word2VecConfig
 from photinus.engine.base import ArrayData
 from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
@@ -25,7 +25,7 @@ from photinus.training.placement import device_for, fresh
 V, B, D = 60, 40, 20
 CPU = torch.device("cpu")
 GRAMS = Ngrams(3, 4, B).of([f"word{number}" for number in range(V)], first=V)
-STAGE = Word2VecStage(words=V, dims=D, epochs=4.0, batch_size=4, sample=0.0, lr=0.05)
+STAGE = Word2VecConfig(words=V, dims=D, epochs=4.0, batch_size=4, sample=0.0, lr=0.05)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -161,6 +161,6 @@ def test_an_opencl_device_is_refused():
 
 
 def test_the_plain_form_is_refused_on_a_device():
-    stage = replace(STAGE, kernel="numpy")
+    config = replace(STAGE, kernel="numpy")
     with pytest.raises(UsageError, match='kernel="numpy" computes on the processor only; got cuda'):
-        stage.blank((), 0).place("cuda", RowDescent(stage))
+        config.blank((), 0).place("cuda", RowDescent(config))

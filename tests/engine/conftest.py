@@ -15,7 +15,7 @@ from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.rows import Rows
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.simulator import Simulation
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.strategies import peers as strategies
 from photinus.strategies.outer import Nesterov
 from photinus.strategies.recipes import (
@@ -177,19 +177,19 @@ class Field:
             parts.append(WorkerData(len(rows), lambda order, rows=rows: PartitionFeed(rows, order)))
         return parts
 
-    def stage(self, name="logistic", **fields):
+    def config(self, name="logistic", **fields):
         usual = {"epochs": 2, "batch_size": BATCH, "lr": LR, "dtype": "float64"}
-        return LogisticStage(features=WIDTH, classes=CLASSES, name=name, **usual | fields)
+        return LogisticConfig(features=WIDTH, classes=CLASSES, name=name, **usual | fields)
 
-    def plan(self, strategy, workers=4, stages=None, *, share="rows", is_split=False, **fields):
+    def plan(self, strategy, workers=4, configs=None, *, share="rows", is_split=False, **fields):
         """A phase a stage, or as in a job its start and rest; the batch is that of one worker."""
-        stages = [
-            dataclasses.replace(stage, batch_size=stage.batch_size * workers)
-            for stage in stages or [self.stage(**fields)]
+        configs = [
+            dataclasses.replace(config, batch_size=config.batch_size * workers)
+            for config in configs or [self.config(**fields)]
         ]
-        phases = [Phase(stage=s, strategy=strategy) for s in stages]
+        phases = [Phase(config=s, strategy=strategy) for s in configs]
         if is_split:
-            phases = [part for stage in stages for part in split(stage, strategy, workers)]
+            phases = [part for config in configs for part in split(config, strategy, workers)]
         return TrainingPlan(phases=tuple(phases), workers=workers, share=share)
 
     def play(
@@ -199,16 +199,16 @@ class Field:
         *,
         cluster=None,
         parts=None,
-        stages=None,
+        configs=None,
         callbacks=None,
         snapshot=None,
         **kw,
     ):
         """A simulation that has not run yet."""
         tape = Tape()
-        plan = self.plan(strategy, workers, stages, **kw)
+        plan = self.plan(strategy, workers, configs, **kw)
         coordinator = Coordinator(plan, tape.callbacks(**callbacks or {}), snapshot=snapshot)
-        dtype = getattr(plan.phases[0].stage, "dtype", "float32")
+        dtype = getattr(plan.phases[0].config, "dtype", "float32")
         parts = parts or self.parts(workers, dtype=dtype)
         simulation = Simulation(
             plan, parts, SimulatedCluster(**cluster or {}), coordinator=coordinator
@@ -217,9 +217,9 @@ class Field:
 
     def plain(self, epochs=2, batch_size=BATCH, dtype="float64"):
         """Training without workers: the oracle of all identities."""
-        stage = self.stage(epochs=epochs, batch_size=batch_size, dtype=dtype)
-        model = stage.build((), 0)
-        inner = stage.inner(model.parameters.layout)
+        config = self.config(epochs=epochs, batch_size=batch_size, dtype=dtype)
+        model = config.build((), 0)
+        inner = config.inner(model.parameters.layout)
         order = FeedOrder(batch_size=batch_size, epochs=epochs, phase="logistic")
         for batch in PartitionFeed(self.rows(dtype=dtype), order):
             inner.step(model.parameters.trained, model.learn(batch, 0)[0], 0.0)
@@ -227,7 +227,7 @@ class Field:
 
     def loss(self, vector):
         """Mean cross-entropy over all rows."""
-        model = self.stage(dtype=str(vector.dtype)).build((), 0)
+        model = self.config(dtype=str(vector.dtype)).build((), 0)
         model.load(vector)
         sums = model.measure(next(iter(PartitionFeed(self.rows(), FeedOrder(batch_size=ROWS)))))
         return sums["loss"] / sums["examples"]

@@ -25,12 +25,12 @@ class Counting(LogisticModel):
         return super().learn(batch, seed)
 
 
-def stage_of(field, epochs):
-    class CountingStage(type(field.stage())):
+def config_of(field, epochs):
+    class CountingConfig(type(field.config())):
         def build(self, history, seed):
             return Counting(self.features, self.classes, self.dtype)
 
-    return CountingStage(features=6, classes=3, epochs=epochs, batch_size=8, dtype="float64")
+    return CountingConfig(features=6, classes=3, epochs=epochs, batch_size=8, dtype="float64")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def stage_of(field, epochs):
     ids=lambda a: f"{a.recipe} {a.owners}",
 )
 def test_buffers_reach_the_result_merged_and_never_stepped(field, strategy):
-    played = field.play(strategy, stages=[stage_of(field, 6)]).run()
+    played = field.play(strategy, configs=[config_of(field, 6)]).run()
     steps = 6 * 15
     assert played.result.integers.tolist() == [steps], "the largest count of all"
     expected = 1 - 0.9**steps  # all saw as much, so their mean is what each has
@@ -52,7 +52,7 @@ def test_buffers_reach_the_result_merged_and_never_stepped(field, strategy):
 
 
 def test_a_joiner_takes_the_buffers_too(field):
-    played = field.play(averaging(every=Steps(5)), stages=[stage_of(field, 6)])
+    played = field.play(averaging(every=Steps(5)), configs=[config_of(field, 6)])
     played.simulation.at(0.3, played.simulation.kill, 1, 0.1)
     played.run()
     assert played.result.integers[0] >= 6 * 15

@@ -10,7 +10,7 @@ from photinus.coordinator.server import Service
 from photinus.core.clock import Steps
 from photinus.data.arrays import PartitionFeed
 from photinus.data.rows import Rows
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.protocol.messages import Seat
 from photinus.protocol.worker_client import Worker
 from photinus.strategies.codecs import size_bytes
@@ -49,8 +49,8 @@ def measured(strategy, events=None):
     rng = np.random.default_rng(0)
     features = rng.normal(size=(BATCHES * BATCH, FEATURES)).astype("f4")
     rows = Rows.of(features, rng.integers(0, CLASSES, BATCHES * BATCH))
-    stage = LogisticStage(features=FEATURES, classes=CLASSES, epochs=1, batch_size=BATCH)
-    plan = TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=1)
+    config = LogisticConfig(features=FEATURES, classes=CLASSES, epochs=1, batch_size=BATCH)
+    plan = TrainingPlan(phases=(Phase(config=config, strategy=strategy),), workers=1)
     callbacks = Callbacks(emit=(events if events is not None else []).append)
     service = Service(Coordinator(plan, callbacks), MemoryListener)
     part = WorkerData(len(rows), lambda order: PartitionFeed(rows, order))

@@ -26,7 +26,7 @@ from photinus.engine.driver_session import DriverSession
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.simulator import Simulation
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.strategies.recipes import averaging
 from photinus.testing import Faults
 from photinus.training.plan import Phase, TrainingPlan, WorkerLimits
@@ -191,11 +191,11 @@ def test_a_fault_that_slows_a_simulated_worker_comes_on_top_of_its_share(field):
     assert simulation.now > 5 * plain.simulation.now
 
 
-def rows_and_stage(epochs):
+def rows_and_config(epochs):
     rng = np.random.default_rng(0)
     data = ArrayData(rng.random((256, 500), dtype=np.float32), rng.integers(0, 10, 256))
     arguments = {"in_features": 500, "out_features": 500}
-    return data, ModuleStage(
+    return data, ModuleConfig(
         module="torch.nn:Linear", arguments=arguments, epochs=epochs, batch_size=128
     )
 
@@ -212,8 +212,8 @@ def used_seconds(pid):
 )
 def test_a_real_worker_uses_no_more_than_its_share_to_the_same_bits(tiny):
     """A machine that is busy with other work may leave it less: `benchmarks/shares.py`."""
-    data, stage = rows_and_stage(600.0)
-    phase = Phase(stage=stage, strategy=averaging(every=Steps(50), codec="fp32"))
+    data, config = rows_and_config(600.0)
+    phase = Phase(config=config, strategy=averaging(every=Steps(50), codec="fp32"))
     looks, pids = [], []
 
     def note(event):
@@ -233,8 +233,8 @@ def test_a_real_worker_uses_no_more_than_its_share_to_the_same_bits(tiny):
 
 @pytest.mark.processes
 def test_a_share_that_a_workers_machine_lacks_ends_the_run_before_training(tiny):
-    data, stage = rows_and_stage(1.0)
-    phase = Phase(stage=stage, strategy=averaging(every=Steps(50), codec="fp32"))
+    data, config = rows_and_config(1.0)
+    phase = Phase(config=config, strategy=averaging(every=Steps(50), codec="fp32"))
     plan = TrainingPlan(
         phases=(phase,), workers=1, limits=WorkerLimits(threads=1000, cpu_share=999.0)
     )

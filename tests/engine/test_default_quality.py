@@ -6,7 +6,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from photinus.engine.base import ArrayData
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.run.data import TestRows
 from photinus.run.job import Job, Source
 from photinus.run.train import train
@@ -32,7 +32,7 @@ def error(folder, workers, make="network", **named):
     features, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     features, labels = (features[order] / 16).astype(np.float32), labels[order]
-    model = ModuleStage(module=f"{__name__}:{make}", epochs=EPOCHS)
+    model = ModuleConfig(module=f"{__name__}:{make}", epochs=EPOCHS)
     job = Job(model=model, data=Source(name="given"), workers=workers, engine="simulate", **named)
     rows = ArrayData(features[:TRAIN], labels[:TRAIN])
     test = TestRows(features[TRAIN:], labels[TRAIN:])

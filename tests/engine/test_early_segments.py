@@ -13,7 +13,7 @@ from photinus.data.rows import Rows
 from photinus.engine.base import part_of
 from photinus.engine.driver_session import DriverSession
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.protocol.early_trial import EarlyTrial
 from photinus.protocol.peer_session import PeerSession
 from photinus.protocol.reduce_scatter import ReduceScatter
@@ -77,8 +77,8 @@ def trained(spec, plan, tiny):
 
 
 def test_a_devices_gradient_leaves_when_it_has_reached_the_host(tiny, sent):
-    stage = ModuleStage(module=f"{__name__}:net", epochs=3.0, batch_size=8 * WORKERS)
-    phase = Phase(stage=stage, strategy=all_reduce(owners=WORKERS))
+    config = ModuleConfig(module=f"{__name__}:net", epochs=3.0, batch_size=8 * WORKERS)
+    phase = Phase(config=config, strategy=all_reduce(owners=WORKERS))
     plan = TrainingPlan(phases=(phase,), workers=WORKERS, devices=("stand-in",))
     expected = SimulatedEngine().run(tiny.assignment(plan)).vectors[0]
     spec = tiny.assignment(plan, run=os.urandom(16))
@@ -88,8 +88,8 @@ def test_a_devices_gradient_leaves_when_it_has_reached_the_host(tiny, sent):
 @pytest.mark.parametrize("security", ["tls", "none"])
 @pytest.mark.parametrize("codec", ["fp32", "bf16"])
 def test_segments_of_a_network_leave_early_and_change_no_bit(tiny, tmp_path, sent, codec, security):
-    stage = ModuleStage(module=f"{__name__}:net", epochs=6.0, batch_size=8 * WORKERS)
-    phase = Phase(stage=stage, strategy=all_reduce(owners=WORKERS, codec=codec))
+    config = ModuleConfig(module=f"{__name__}:net", epochs=6.0, batch_size=8 * WORKERS)
+    phase = Phase(config=config, strategy=all_reduce(owners=WORKERS, codec=codec))
     plan = TrainingPlan(phases=(phase,), workers=WORKERS)
     expected = SimulatedEngine().run(tiny.assignment(plan)).vectors[0]
     assert not sent["taken"], "virtual time sends nothing early"

@@ -31,7 +31,7 @@ def test_consistency_is_the_spread_of_the_parameters_over_their_length(field):
     """By hand, from what the workers push in the first round."""
     played = field.play(averaging(every=Steps(10), codec="fp32"), epochs=1).run()
     first = [f for op, f, _ in played.tape.lines if op == "push"][:4]
-    start = field.stage().build((), 0).parameters.trained
+    start = field.config().build((), 0).parameters.trained
     vectors = start - np.stack([f.arrays["vector"] for f in first])
     apart = np.sqrt(((vectors - vectors.mean(axis=0)) ** 2).sum(axis=1).mean())
     outer = averaging().outer
@@ -137,11 +137,11 @@ def trained_dbn(field, features, *, scale=None, visible="bernoulli", epochs=0.5)
         pretraining=Pretraining(epochs=epochs, visible=visible),
         fine_tuning=FineTuning(epochs=0.5),
     )
-    plan = field.plan(averaging(every=Steps(2)), 2, stages=model.stages())
+    plan = field.plan(averaging(every=Steps(2)), 2, configs=model.configs())
     picks = np.array_split(np.arange(len(features)), 2)
     rows = [Rows.of(features[p], field.labels[p], scale=scale) for p in picks]
     parts = [part_of(r, plan) for r in rows]
-    played = field.play(averaging(every=Steps(2)), 2, parts=parts, stages=model.stages())
+    played = field.play(averaging(every=Steps(2)), 2, parts=parts, configs=model.configs())
     return played.run().tape.warnings()
 
 

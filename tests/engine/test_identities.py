@@ -167,14 +167,14 @@ def test_iterative_reduce_is_the_plain_average_after_every_epoch(field):
     """By hand: each worker trains an epoch alone from the average, and so on."""
     from photinus.data.arrays import FeedOrder
 
-    stage = field.stage()
+    config = field.config()
     parts = field.parts(4)
-    models = [stage.build((), 0) for _ in parts]
+    models = [config.build((), 0) for _ in parts]
     feeds = [
         iter(p.open(FeedOrder(batch_size=8, epochs=2, phase="logistic", slot=s, workers=4)))
         for s, p in enumerate(parts)
     ]
-    inner = stage.inner(models[0].parameters.layout)
+    inner = config.inner(models[0].parameters.layout)
     for _ in range(2):
         for model, part, feed in zip(models, parts, feeds, strict=True):
             for _ in range(-(-part.rows // 8)):

@@ -141,8 +141,8 @@ def test_who_runs_far_ahead_of_its_answers_waits_at_last(field):
 
 @pytest.mark.parametrize("deaths", [False, True])
 def test_phases_close_by_a_drain_and_hand_the_owners_point_on(field, strategy, deaths):
-    stages = [field.stage(name=n, epochs=8) for n in ("first", "second", "third")]
-    played = field.play(strategy, stages=stages)
+    configs = [field.config(name=n, epochs=8) for n in ("first", "second", "third")]
+    played = field.play(strategy, configs=configs)
     simulation = played.simulation
     if deaths:
         played.tape.hooks["PhaseStarted"] = lambda e: simulation.at(

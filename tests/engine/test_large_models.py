@@ -13,7 +13,7 @@ from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation import simulator
 from photinus.engine.simulation.simulator import Simulation
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.strategies.recipes import all_reduce, averaging, downpour, gossip, publish
 from photinus.testing import Faults
 from photinus.training.plan import LEASE_SECONDS, Phase, TrainingPlan
@@ -114,8 +114,8 @@ def test_workers_whose_grants_take_longer_than_a_lease_keep_it(monkeypatch):
     """480 kB for each of two workers at 250 kB a second, and a lease of two seconds."""
     monkeypatch.setattr(driver_session, "TcpListener", paced(250e3))
     events, chance = [], np.random.default_rng(0)
-    stage = LogisticStage(features=12_000, classes=10, epochs=1, batch_size=8)
-    phase = Phase(stage=stage, strategy=averaging(every=Steps(1), codec="bf16"))
+    config = LogisticConfig(features=12_000, classes=10, epochs=1, batch_size=8)
+    phase = Phase(config=config, strategy=averaging(every=Steps(1), codec="bf16"))
     plan = TrainingPlan(phases=(phase,), workers=2, lease_seconds=2.0)
     data = ArrayData(chance.random((16, 12_000), dtype=np.float32), chance.integers(0, 10, 16))
     run = bytes(range(16))

@@ -18,8 +18,8 @@ from photinus.data.rows import Rows
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.logistic import LogisticStage
-from photinus.models.module import ModuleStage
+from photinus.models.logistic import LogisticConfig
+from photinus.models.module import ModuleConfig
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging
 from photinus.training.plan import Phase, TrainingPlan, WorkerLimits
@@ -45,11 +45,11 @@ def test_one_worker_in_clear_is_the_plain_loop(tiny):
     recipe = averaging(every=Steps(4), outer=Sgd(lr=1.0), codec="fp32")
     plan = tiny.plan(workers=1, recipes=(recipe,))
     result = LocalEngine().run(tiny.assignment(plan, security="none"))
-    stage = plan.phases[0].stage
-    model = stage.build((), 0)
-    inner = stage.inner(model.parameters.layout)
+    config = plan.phases[0].config
+    model = config.build((), 0)
+    inner = config.inner(model.parameters.layout)
     features, labels, _ = tiny.data.part(plan, 0)
-    order = FeedOrder(batch_size=8, epochs=stage.epochs, phase=stage.name)
+    order = FeedOrder(batch_size=8, epochs=config.epochs, phase=config.name)
     for batch in PartitionFeed(Rows.of(features, labels), order):
         inner.step(model.parameters.trained, model.learn(batch, 0)[0], 0.0)
     assert np.allclose(result.vectors[0], model.parameters.trained, rtol=0, atol=1e-12)
@@ -125,10 +125,10 @@ def test_an_error_of_the_users_module_names_line_partition_and_batch(
     (tmp_path / "failing.py").write_text(FAILS_AT_STEP_3.format(what=what))
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "failing", raising=False)
-    stage = ModuleStage(
+    config = ModuleConfig(
         module="failing:Net", arguments={"in_features": 2, "out_features": 2}, batch_size=8
     )
-    phase = Phase(stage=stage, strategy=averaging(every=Steps(2)))
+    phase = Phase(config=config, strategy=averaging(every=Steps(2)))
     plan = TrainingPlan(phases=(phase,), workers=1, seed=0)
     rows = ArrayData(np.eye(2, dtype=np.float32).repeat(16, 0), np.arange(2).repeat(16))
     with pytest.raises(kind) as failed:
@@ -139,7 +139,7 @@ def test_an_error_of_the_users_module_names_line_partition_and_batch(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unsendable(LogisticStage):
+class Unsendable(LogisticConfig):
     """Holds what no pipe can carry."""
 
     lock: object = None
@@ -147,8 +147,8 @@ class Unsendable(LogisticStage):
 
 def test_a_program_that_cannot_be_sent_is_refused(tiny):
     plan = tiny.plan(recipes=tiny.recipes[:1])
-    stage = Unsendable(features=6, classes=3, lock=threading.Lock())
-    object.__setattr__(plan.phases[0], "stage", stage)
+    config = Unsendable(features=6, classes=3, lock=threading.Lock())
+    object.__setattr__(plan.phases[0], "config", config)
     with pytest.raises(UsageError, match="cannot be sent to a process"):
         LocalEngine().run(tiny.assignment(plan))
 
@@ -159,13 +159,13 @@ def test_a_program_that_no_process_can_import_is_refused(tiny):
     import __main__
 
     @dataclass(frozen=True, kw_only=True)
-    class Mine(LogisticStage):
+    class Mine(LogisticConfig):
         pass
 
     Mine.__module__, Mine.__qualname__ = "__main__", "Mine"
     __main__.Mine = Mine
     try:
-        object.__setattr__(plan.phases[0], "stage", Mine(features=6, classes=3))
+        object.__setattr__(plan.phases[0], "config", Mine(features=6, classes=3))
         with pytest.raises(UsageError, match="not in __main__"):
             LocalEngine().run(tiny.assignment(plan))
     finally:
@@ -198,8 +198,8 @@ def test_a_cap_on_bandwidth_holds_for_every_worker_and_changes_no_bit(tiny):
     """Rounds of 200 kB from each of two workers that may send 500 kB a second."""
     rng = np.random.default_rng(0)
     features = rng.random((64, 5_000), dtype=np.float32)
-    stage = LogisticStage(features=5_000, classes=10, epochs=16.0, batch_size=8)
-    phase = Phase(stage=stage, strategy=averaging(every=Steps(4), codec="fp32"))
+    config = LogisticConfig(features=5_000, classes=10, epochs=16.0, batch_size=8)
+    phase = Phase(config=config, strategy=averaging(every=Steps(4), codec="fp32"))
     data = ArrayData(features, rng.integers(0, 10, 64))
     rate, rounds, results = 500e3, [], []
 
@@ -233,8 +233,10 @@ def test_a_worker_computes_in_as_many_threads_as_it_is_told(tiny):
     rng = np.random.default_rng(0)
     data = ArrayData(rng.random((256, 500), dtype=np.float32), rng.integers(0, 10, 256))
     arguments = {"in_features": 500, "out_features": 500}
-    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=30.0, batch_size=128)
-    phase = Phase(stage=stage, strategy=averaging(every=Steps(4), codec="fp32"))
+    config = ModuleConfig(
+        module="torch.nn:Linear", arguments=arguments, epochs=30.0, batch_size=128
+    )
+    phase = Phase(config=config, strategy=averaging(every=Steps(4), codec="fp32"))
     measured = {}
 
     def run(threads):
@@ -263,10 +265,10 @@ def test_a_worker_imports_what_the_driver_can(tmp_path, monkeypatch):
     """As a module beside a script that was started by its path from elsewhere."""
     (tmp_path / "beside.py").write_text("from torch.nn import Linear as net")
     monkeypatch.syspath_prepend(str(tmp_path))
-    stage = ModuleStage(
+    config = ModuleConfig(
         module="beside:net", arguments={"in_features": 2, "out_features": 2}, batch_size=8
     )
-    phase = Phase(stage=stage, strategy=averaging(every=Steps(2)))
+    phase = Phase(config=config, strategy=averaging(every=Steps(2)))
     plan = TrainingPlan(phases=(phase,), workers=1, seed=0)
     rows = ArrayData(np.eye(2, dtype=np.float32).repeat(16, 0), np.arange(2).repeat(16))
     result = LocalEngine().run(RunSpec(plan=plan, data=rows, run=bytes(16)))

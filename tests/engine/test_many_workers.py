@@ -11,7 +11,7 @@ from photinus.data.rows import Rows
 from photinus.engine.base import ArrayData, part_of
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.simulator import Simulation
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
 from photinus.strategies.outer import DelayedNesterov, Sgd
 from photinus.strategies.phase_defaults import PhaseFacts
@@ -30,7 +30,7 @@ def trained(strategy, workers, speeds=0.01):
     features, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     features, labels = (features[order] / 16).astype(np.float32), labels[order]
-    stage = ModuleStage(
+    config = ModuleConfig(
         module=f"{__name__}:network",
         optimizer="sgd",
         lr=Schedule.cosine(0.05),
@@ -39,11 +39,11 @@ def trained(strategy, workers, speeds=0.01):
         batch_size=BATCH * workers,
     )
     strategy, _ = strategy.settled(PhaseFacts(workers=workers, steps=TRAIN * EPOCHS // BATCH))
-    plan = TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=workers)
+    plan = TrainingPlan(phases=(Phase(config=config, strategy=strategy),), workers=workers)
     data = ArrayData(features[:TRAIN], labels[:TRAIN])
     parts = [part_of(Rows.of(*data.part(plan, s)), plan) for s in range(workers)]
     result = Simulation(plan, parts, SimulatedCluster(step_seconds=speeds)).run()
-    model = stage.build((), 0)
+    model = config.build((), 0)
     model.load(result.vectors[-1], result.floats, result.integers)
     rows = Rows.of(features[TRAIN:], labels[TRAIN:])
     sums = model.measure(next(iter(PartitionFeed(rows, FeedOrder(batch_size=len(rows))))))

@@ -23,7 +23,7 @@ from photinus.engine.hooks import Hooks
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.memory_cap import MemoryCap, anonymous_bytes
 from photinus.engine.spark.engine import _TaskSpec
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.strategies.recipes import averaging
 from photinus.training.plan import Phase, TrainingPlan, WorkerLimits
 
@@ -168,13 +168,13 @@ class Net(torch.nn.Linear):
 def trained(memory, tmp_path, monkeypatch, text=GROWS):
     (tmp_path / "growing.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    stage = ModuleStage(
+    config = ModuleConfig(
         module="growing:Net",
         arguments={"in_features": 2, "out_features": 2},
         batch_size=8,
         epochs=100.0,
     )
-    phase = Phase(stage=stage, strategy=averaging(every=Steps(2), gradients_until=0))
+    phase = Phase(config=config, strategy=averaging(every=Steps(2), gradients_until=0))
     plan = TrainingPlan(phases=(phase,), workers=2, limits=WorkerLimits(memory=memory))
     rows = ArrayData(np.eye(2, dtype=np.float32).repeat(16, 0), np.arange(2).repeat(16))
     events = []

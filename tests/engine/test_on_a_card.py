@@ -26,7 +26,7 @@ from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.dbn import DBN, FineTuning
 from photinus.models.images import crops, imagenet
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.placement import torch_device
 from photinus.nn import ShardedEmbedding
 from photinus.strategies.recipes import (
@@ -70,13 +70,13 @@ def net():
     return net
 
 
-STAGE = ModuleStage(
+STAGE = ModuleConfig(
     module=f"{__name__}:net", epochs=2.0, batch_size=16, l2={"3.*": 0.01}, average=0.99, lr=0.01
 )
 
 
-def plan_of(strategy, stage=STAGE, workers=2, **fields):
-    return TrainingPlan(phases=split(stage, strategy, workers), workers=workers, **fields)
+def plan_of(strategy, config=STAGE, workers=2, **fields):
+    return TrainingPlan(phases=split(config, strategy, workers), workers=workers, **fields)
 
 
 @pytest.fixture
@@ -127,10 +127,10 @@ def test_layers_beside_sharded_tables_learn_on_a_card(how, tmp_path):
     rng = np.random.default_rng(0)
     pairs = np.stack([rng.integers(0, 60, 3000), rng.integers(0, 40, 3000)], 1)
     rows = ArrayData(pairs.astype(np.float32), (pairs[:, 0] % 2 == pairs[:, 1] % 2).astype(int))
-    stage, ends = ModuleStage(module=f"{__name__}:Scores", epochs=1.0, lr=0.01, **how), []
-    first = stage.build((), 0).tensors()["items.weight"]
+    config, ends = ModuleConfig(module=f"{__name__}:Scores", epochs=1.0, lr=0.01, **how), []
+    first = config.build((), 0).tensors()["items.weight"]
     for device in ("cpu", CARDS[0], (CARDS[0], "cpu")):
-        job = Job(model=stage, workers=2, engine="simulate", device=device)
+        job = Job(model=config, workers=2, engine="simulate", device=device)
         outcome = train(job, rows, folder=tmp_path / str(device), verbose=False)
         ends.append(outcome.state_dict()["items.weight"] - first)
     assert np.linalg.norm(ends[0]) > 0.1 * np.linalg.norm(first)
@@ -139,9 +139,9 @@ def test_layers_beside_sharded_tables_learn_on_a_card(how, tmp_path):
         assert np.linalg.norm(ends[0] - there) < tolerance * np.linalg.norm(ends[0])
 
 
-def learned(stage, device, history=(), width=6, seeds=(8,), classes=1):
+def learned(config, device, history=(), width=6, seeds=(8,), classes=1):
     """Returns the mean gradient of a batch, over some seeds."""
-    model, _ = fresh(stage, history, 0, ready(device))
+    model, _ = fresh(config, history, 0, ready(device))
     rng = np.random.default_rng(0)
     batch = Batch(rng.random((64, width), dtype=np.float32), np.arange(64) % classes)
     gradients = []
@@ -156,18 +156,20 @@ def learned(stage, device, history=(), width=6, seeds=(8,), classes=1):
 def test_a_belief_networks_mean_direction_on_a_card_is_the_processors(precision):
     """A card draws numbers of its own, so it is the mean over many that is the same."""
     dbn = DBN(inputs=20, hidden=(15, 10), classes=3, precision=precision)
-    first, second, tuning = dbn.stages()
+    first, second, tuning = dbn.configs()
     below = (first.build((), 1).parameters.trained,)
-    for stage, history, width in ((first, (), 20), (second, below, 15), (tuning, (), 20)):
+    for config, history, width in ((first, (), 20), (second, below, 15), (tuning, (), 20)):
         how = {"history": history, "width": width, "seeds": range(8, 1600, 8)}
-        on_cpu, on_card = (learned(stage, device, **how) for device in ("cpu", CARDS[0]))
+        on_cpu, on_card = (learned(config, device, **how) for device in ("cpu", CARDS[0]))
         assert np.linalg.norm(on_cpu - on_card) < 0.05 * np.linalg.norm(on_cpu)
 
 
 def test_fine_tuning_without_dropout_on_a_card_has_the_processors_gradient():
     still = FineTuning(dropout_input=0.0, dropout_hidden=(0.0,))
-    stage = DBN(inputs=20, hidden=(15,), classes=3, fine_tuning=still, precision="mkl").stages()[-1]
-    on_cpu, on_card = (learned(stage, d, width=20, seeds=[8] * 4) for d in ("cpu", CARDS[0]))
+    config = DBN(inputs=20, hidden=(15,), classes=3, fine_tuning=still, precision="mkl").configs()[
+        -1
+    ]
+    on_cpu, on_card = (learned(config, d, width=20, seeds=[8] * 4) for d in ("cpu", CARDS[0]))
     assert np.linalg.norm(on_cpu - on_card) < 1e-4 * np.linalg.norm(on_cpu)
 
 
@@ -178,8 +180,8 @@ def in_pairs():
 @pytest.mark.parametrize("loss", ["in_batch", "cross_entropy", "multi_margin"])
 def test_a_loss_on_a_card_is_the_processors(loss):
     module = "in_pairs" if loss == "in_batch" else "net"
-    stage = ModuleStage(module=f"{__name__}:{module}", loss=loss, lr=0.01, clip=1e-3)
-    on_cpu, on_card = (learned(stage, d, classes=3) for d in ("cpu", CARDS[0]))
+    config = ModuleConfig(module=f"{__name__}:{module}", loss=loss, lr=0.01, clip=1e-3)
+    on_cpu, on_card = (learned(config, d, classes=3) for d in ("cpu", CARDS[0]))
     assert np.linalg.norm(on_cpu - on_card) < 1e-4 * np.linalg.norm(on_cpu)
 
 
@@ -201,10 +203,10 @@ class Attention(nn.Module):
 
 
 def test_a_transformer_with_dropout_is_recorded():
-    stage = ModuleStage(
+    config = ModuleConfig(
         module=f"{__name__}:Attention", lr=0.01, cuda_graph=True, precision="bfloat16"
     )
-    assert np.isfinite(learned(stage, "cuda", width=32, seeds=range(8, 80, 8))).all()
+    assert np.isfinite(learned(config, "cuda", width=32, seeds=range(8, 80, 8))).all()
 
 
 class Assigning(nn.Module):
@@ -226,13 +228,13 @@ class Assigning(nn.Module):
     [("chancy", "float32"), ("chancy", "bfloat16"), ("Assigning", "float32")],
 )
 def test_a_recorded_run_on_a_card_has_the_plain_ones_bits(module, precision, trained):
-    stage = replace(
+    config = replace(
         STAGE, module=f"{__name__}:{module}", precision=precision, l2={}, epochs=6.0, clip=1.0
     )
     results = []
     for recorded in (False, True):
         plan = plan_of(
-            averaging(every=Steps(3)), replace(stage, cuda_graph=recorded), devices=("cuda",)
+            averaging(every=Steps(3)), replace(config, cuda_graph=recorded), devices=("cuda",)
         )
         results.append(trained(plan))
     assert np.array_equal(results[0].vectors[-1], results[1].vectors[-1])
@@ -242,8 +244,8 @@ def test_a_recorded_run_on_a_card_has_the_plain_ones_bits(module, precision, tra
 
 @pytest.mark.parametrize("recorded", [False, True])
 def test_batches_that_are_sent_ahead_give_the_same_bits(recorded, trained, monkeypatch):
-    stage = replace(STAGE, module=f"{__name__}:chancy", l2={}, epochs=6.0, cuda_graph=recorded)
-    plan = plan_of(averaging(every=Steps(3)), stage, devices=("cuda",))
+    config = replace(STAGE, module=f"{__name__}:chancy", l2={}, epochs=6.0, cuda_graph=recorded)
+    plan = plan_of(averaging(every=Steps(3)), config, devices=("cuda",))
     plain = trained(plan)
     monkeypatch.setattr("photinus.training.ahead.LEAST_BYTES", 0)
     assert np.array_equal(trained(plan).vectors[-1], plain.vectors[-1])
@@ -264,14 +266,14 @@ def test_a_card_prepares_images_as_the_host_does(function, side, recorded):
     name = f"photinus.models.images:{function.__name__}"
     sizes = {"out_features": 3, "in_features": 3 * (24 if side == 32 else 224) ** 2}
     how = {"reads": name, "cuda_graph": recorded, "arguments": sizes}
-    stage = ModuleStage(module=f"{__name__}:Flat", **how)
+    config = ModuleConfig(module=f"{__name__}:Flat", **how)
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (16, 3 * side**2)).astype(np.uint8)
     draws = rng.integers(0, 2**64, 16, dtype=np.uint64)
     batch, gradients = Batch(images, np.arange(16) % 3, None, draws), []
     for device in ("cpu", CARDS[0]):
-        model, _ = fresh(stage, (), 0, ready(device))
-        model.load(fresh(stage, (), 0, "cpu")[0].parameters.trained)
+        model, _ = fresh(config, (), 0, ready(device))
+        model.load(fresh(config, (), 0, "cpu")[0].parameters.trained)
         for _ in range(5):
             gradient, _ = model.learn(batch if model.send is None else model.send(batch), 8)
         model.to_host(gradient)
@@ -291,9 +293,9 @@ class Looking(nn.Module):
 
 
 def test_a_module_that_looks_at_numbers_is_not_recorded():
-    stage = ModuleStage(module=f"{__name__}:Looking", lr=0.01, cuda_graph=True)
+    config = ModuleConfig(module=f"{__name__}:Looking", lr=0.01, cuda_graph=True)
     with pytest.raises(UsageError, match="a step of Looking cannot be recorded"):
-        learned(stage, "cuda", seeds=range(6))
+        learned(config, "cuda", seeds=range(6))
 
 
 def test_a_label_that_is_no_class_does_not_cost_the_card():
@@ -308,11 +310,11 @@ def test_a_label_that_is_no_class_does_not_cost_the_card():
 @pytest.mark.parametrize("memory", ["keep", "recompute", "offload"])
 def test_a_gradient_on_a_card_is_the_processors(precision, memory):
     tolerance = 1e-5 if precision == "float32" else 0.02
-    stage = replace(STAGE, activation_memory=memory)
+    config = replace(STAGE, activation_memory=memory)
     rows = np.random.default_rng(0).standard_normal((32, 6)).astype(np.float32)
     batch = Batch(rows, np.arange(32) % 3)
-    here, _ = fresh(stage, (), 0, "cpu")
-    there, _ = fresh(replace(stage, precision=precision), (), 0, ready(CARDS[0]))
+    here, _ = fresh(config, (), 0, "cpu")
+    there, _ = fresh(replace(config, precision=precision), (), 0, ready(CARDS[0]))
     there.load(here.parameters.trained, here.parameters.floats, here.parameters.integers)
     mine, theirs = here.learn(batch, 8)[0], there.learn(batch, 8)[0]
     there.to_host(theirs)
@@ -320,8 +322,8 @@ def test_a_gradient_on_a_card_is_the_processors(precision, memory):
 
 
 def test_dropout_on_a_card_follows_from_the_seed():
-    stage = ModuleStage(module=f"{__name__}:dropped", lr=0.01)
-    model, _ = fresh(stage, (), 0, ready(CARDS[0]))
+    config = ModuleConfig(module=f"{__name__}:dropped", lr=0.01)
+    model, _ = fresh(config, (), 0, ready(CARDS[0]))
     batch = Batch(np.ones((64, 6), np.float32), np.arange(64) % 3)
 
     def gradient(seed):
@@ -364,7 +366,7 @@ def test_two_workers_train_on_one_card(strategy, tmp_path):
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((2000, 6)).astype(np.float32)
     labels = (rows @ rng.standard_normal((6, 3))).argmax(1)
-    line = ModuleStage(module="torch.nn:Linear", arguments={"in_features": 6, "out_features": 3})
+    line = ModuleConfig(module="torch.nn:Linear", arguments={"in_features": 6, "out_features": 3})
     state_dicts = []
     for number, device in enumerate(("cpu", CARDS[0], (CARDS[0], "cpu"))):
         job = Job(model=line, strategy=strategy, workers=2, engine="local", device=device)

@@ -12,7 +12,7 @@ from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.mlp import MLP
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.placement import PlacedModel
 from photinus.models.rbm import RBM
 from photinus.strategies.recipes import (
@@ -55,13 +55,13 @@ def net():
     return net
 
 
-STAGE = ModuleStage(
+STAGE = ModuleConfig(
     module=f"{__name__}:net", epochs=2.0, batch_size=16, l2={"4.*": 0.01}, average=0.99, lr=0.01
 )
 
 
-def plan_of(strategy, stage=STAGE, workers=2, **fields):
-    return TrainingPlan(phases=split(stage, strategy, workers), workers=workers, **fields)
+def plan_of(strategy, config=STAGE, workers=2, **fields):
+    return TrainingPlan(phases=split(config, strategy, workers), workers=workers, **fields)
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_a_belief_networks_phases_on_any_device_have_the_processors_bits(
     ended = []
     for model, device in ((dbn, "cpu"), (apart, job)):
         placed.clear()
-        phases = tuple(p for stage in model.stages() for p in split(stage, strategy, 2))
+        phases = tuple(p for config in model.configs() for p in split(config, strategy, 2))
         plan = TrainingPlan(phases=phases, workers=2, devices=(device,))
         ended.append(SimulatedEngine().run(RunSpec(plan=plan, data=data, run=bytes(16))).vectors)
     devices = {RBM: layers or job, MLP: tuned or job}
@@ -169,8 +169,8 @@ def test_each_worker_may_compute_on_a_device_of_its_own(trained):
 
 
 def test_a_phases_own_device_wins_over_the_jobs(trained):
-    stage = replace(STAGE, device="stand-in")
-    plan = plan_of(AGREEMENTS["averaging"], stage)
+    config = replace(STAGE, device="stand-in")
+    plan = plan_of(AGREEMENTS["averaging"], config)
     assert plan.device(0, 0) == "stand-in"
     plain = trained(plan_of(AGREEMENTS["averaging"]))
     assert np.array_equal(trained(plan).vectors[-1], plain.vectors[-1])

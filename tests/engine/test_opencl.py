@@ -11,11 +11,11 @@ from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.spark.engine import SparkEngine
 from photinus.models.dbn import DBN, FineTuning, Pretraining
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.strategies.recipes import averaging
 from photinus.training.plan import TrainingPlan, split
 
-CIFAR = ModuleStage(
+CIFAR = ModuleConfig(
     module="photinus.models.cnn:tutorial",
     reads="photinus.models.images:crops",
     batch_size=8,
@@ -33,9 +33,9 @@ def data():
     return ArrayData(images, rng.integers(0, 10, ROWS))
 
 
-def run(engine, data, device, emit, stages=(CIFAR,)):
+def run(engine, data, device, emit, configs=(CIFAR,)):
     strategy = averaging(every=Steps(2), gradients_until=0.0)
-    phases = tuple(phase for stage in stages for phase in split(stage, strategy, 2))
+    phases = tuple(phase for config in configs for phase in split(config, strategy, 2))
     plan = TrainingPlan(phases=phases, workers=2, devices=(device,))
     return engine.run(RunSpec(plan=plan, data=data, run=bytes(16), emit=emit)).vectors
 
@@ -57,12 +57,12 @@ def test_workers_on_spark_train_the_cifar_network_on_an_opencl_device(opencl, sp
 def test_workers_on_spark_train_a_belief_network_on_an_opencl_device(opencl, spark, data):
     shape = {"inputs": 3072, "hidden": (20,), "classes": 10, "precision": "mkl"}
     layers, network = Pretraining(epochs=2, batch_size=8), FineTuning(epochs=2, batch_size=8)
-    stages = DBN(**shape, pretraining=layers, fine_tuning=network).stages()
+    configs = DBN(**shape, pretraining=layers, fine_tuning=network).configs()
     data, events = replace(data, scale=1 / 255), []
-    there = run(SparkEngine(spark), data, opencl.name, events.append, stages)
+    there = run(SparkEngine(spark), data, opencl.name, events.append, configs)
     logs = [e.text for e in events if type(e).__name__ == "Log"]
     assert sum(f"device {opencl.name}: a step computes" in text for text in logs) == 4
-    here = run(SimulatedEngine(), data, "cpu", events.append, stages)
+    here = run(SimulatedEngine(), data, "cpu", events.append, configs)
     for mine, theirs in zip(there, here, strict=True):  # a unit at its threshold may be drawn else
         assert np.linalg.norm(mine - theirs) < 1e-3 * np.linalg.norm(theirs)
 

@@ -15,8 +15,8 @@ from photinus.engine.base import part_of
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.simulator import Simulation
 from photinus.models import optimizers as inners
-from photinus.models.logistic import LogisticStage
-from photinus.models.module import ModuleStage
+from photinus.models.logistic import LogisticConfig
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
 from photinus.strategies import recipes
 from photinus.strategies.outer import Sgd
@@ -57,7 +57,7 @@ def thinned():
 
 def net(module="plain", **fields):
     usual = {"optimizer": "sgd", "settings": {"momentum": 0.9}, "lr": FLAT, "epochs": EPOCHS}
-    return ModuleStage(module=f"{__name__}:{module}", batch_size=24, **usual | fields)
+    return ModuleConfig(module=f"{__name__}:{module}", batch_size=24, **usual | fields)
 
 
 STAGES = {
@@ -68,13 +68,13 @@ STAGES = {
 }
 
 
-def cut_in_two(stage, until, strategy=None):
+def cut_in_two(config, until, strategy=None):
     """A start and a rest that agree alike; or, until None, the whole."""
     strategy = strategy or all_reduce()
     if until is None:
-        return (Phase(stage=stage, strategy=strategy),)
+        return (Phase(config=config, strategy=strategy),)
     return tuple(
-        Phase(stage=stage, strategy=strategy, part=part, until=until) for part in (START, REST)
+        Phase(config=config, strategy=strategy, part=part, until=until) for part in (START, REST)
     )
 
 
@@ -131,19 +131,19 @@ def assert_same(one, other):
 @pytest.mark.parametrize("until", [0.05, 0.2, 1 / 3, 0.5, 0.95])
 @pytest.mark.parametrize("name", STAGES)
 def test_a_start_and_its_rest_are_one_training_to_the_bit(name, until):
-    stage = STAGES[name]
-    parted = run_of(cut_in_two(stage, until)).go()
+    config = STAGES[name]
+    parted = run_of(cut_in_two(config, until)).go()
     assert [e.phase for e in parted.of("PhaseEnded")] == [0, 1]
-    assert_same(parted, run_of(cut_in_two(stage, None)).go())
+    assert_same(parted, run_of(cut_in_two(config, None)).go())
 
 
 @pytest.mark.parametrize("shares", [*EVEN.values(), *UNEVEN], ids=str)
 @pytest.mark.parametrize("until", [0.2, 0.55])
 def test_it_is_one_training_for_one_to_five_workers_and_any_shares(shares, until):
-    stage = STAGES["adamw"]
-    if min(n for n in shares if n) * stage.batch_size < sum(shares):
-        stage = dataclasses.replace(stage, batch_size=60)  # each worker has a row for every step
-    parted, whole = (run_of(cut_in_two(stage, u), shares).go() for u in (until, None))
+    config = STAGES["adamw"]
+    if min(n for n in shares if n) * config.batch_size < sum(shares):
+        config = dataclasses.replace(config, batch_size=60)  # each worker has a row for every step
+    parted, whole = (run_of(cut_in_two(config, u), shares).go() for u in (until, None))
     assert_same(parted, whole)
 
 
@@ -259,7 +259,7 @@ def test_the_schedule_goes_on_over_the_border(monkeypatch):
 def test_patience_in_a_start_ends_the_stage_at_its_best_point(patience):
     """A rate far too high: the first point is the best of all."""
     wild = net(lr=Schedule.constant(30.0), epochs=8.0)
-    phases = [*cut_in_two(wild, 0.9), Phase(stage=net(name="next"), strategy=all_reduce())]
+    phases = [*cut_in_two(wild, 0.9), Phase(config=net(name="next"), strategy=all_reduce())]
     run = run_of(phases, validation=0.2, patience=patience).go()
     ended = [event.phase for event in run.of("PhaseEnded")]
     assert ended == ([0, 2] if patience else [0, 1, 2])
@@ -322,7 +322,7 @@ def test_post_local_from_the_start_is_averaging(name):
 # -- every row equally often ---------------------------------------------------------------------
 
 
-class CountingStage(LogisticStage):
+class CountingConfig(LogisticConfig):
     """Counts the rows that are learnt from: the first feature is a row's number."""
 
     seen: Counter
@@ -340,9 +340,9 @@ class CountingStage(LogisticStage):
 
 
 def counting(**fields):
-    stage = CountingStage(features=2, classes=2, dtype="float64", lr=1e-9, **fields)
-    object.__setattr__(stage, "seen", Counter())
-    return stage
+    config = CountingConfig(features=2, classes=2, dtype="float64", lr=1e-9, **fields)
+    object.__setattr__(config, "seen", Counter())
+    return config
 
 
 SMALL = {
@@ -361,18 +361,18 @@ SMALL = {
 @pytest.mark.parametrize("shares", [(285, 15, 0), (100, 100, 100), (7, 1, 292)], ids=str)
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_row_is_used_as_often_as_there_are_epochs(name, shares, epochs):
-    stage = counting(epochs=epochs, batch_size=30)
+    config = counting(epochs=epochs, batch_size=30)
     strategy = RECIPES[name].build(**SMALL.get(name, {}))
     if strategy.gradients_until:
         strategy = dataclasses.replace(strategy, gradients_until=0.5)
     numbers = np.arange(sum(shares), dtype="f8")
     features = np.stack([numbers, np.zeros_like(numbers)], 1)
     picks = np.split(np.arange(len(numbers)), np.cumsum(shares)[:-1])
-    phases = split(stage, strategy, 3)
+    phases = split(config, strategy, 3)
     plan = TrainingPlan(phases=phases, workers=3)
     parts = [part_of(Rows.of(features[p], (p % 2).astype(int)), plan) for p in picks]
     run = run_of(phases, shares, parts=parts).go()
-    used = [stage.seen[row] for row in range(sum(shares))]
+    used = [config.seen[row] for row in range(sum(shares))]
     assert set(used) <= {int(epochs), int(np.ceil(epochs))}
     for pick in picks:
         uses, batch = sum(used[row] for row in pick), 30 * len(pick) / sum(shares)
@@ -385,15 +385,15 @@ def test_every_row_is_used_as_often_as_there_are_epochs(name, shares, epochs):
 @pytest.mark.parametrize("speeds", [(0.01, 0.01, 0.05), (0.05, 0.01, 0.01)], ids=str)
 def test_a_slow_workers_rows_are_used_as_often_unless_speed_comes_first(speeds):
     def used(share):
-        stage = counting(epochs=4.0, batch_size=30)
+        config = counting(epochs=4.0, batch_size=30)
         numbers = np.arange(300, dtype="f8")
         features = np.stack([numbers, np.zeros_like(numbers)], 1)
-        phases = (Phase(stage=stage, strategy=recipes.downpour(every=Steps(2))),)
+        phases = (Phase(config=config, strategy=recipes.downpour(every=Steps(2))),)
         plan = TrainingPlan(phases=phases, workers=3, share=share)
         picks = np.split(np.arange(300), 3)
         parts = [part_of(Rows.of(features[p], (p % 2).astype(int)), plan) for p in picks]
         run_of(phases, (100,) * 3, parts=parts, cluster={"step_seconds": speeds}, share=share).go()
-        return [sum(stage.seen[row] for row in pick) / len(pick) for pick in picks]
+        return [sum(config.seen[row] for row in pick) / len(pick) for pick in picks]
 
     assert used("rows") == [4.0, 4.0, 4.0]
     fastest = used("fastest")
@@ -402,5 +402,5 @@ def test_a_slow_workers_rows_are_used_as_often_unless_speed_comes_first(speeds):
 
 
 def test_an_average_an_epoch_needs_no_more_rounds_than_there_are_epochs():
-    run = run_of((Phase(stage=net(), strategy=iterative_reduce()),)).go()
+    run = run_of((Phase(config=net(), strategy=iterative_reduce()),)).go()
     assert len(run.of("RoundClosed")) == EPOCHS

@@ -8,7 +8,7 @@ import pytest
 from photinus.core.clock import Seconds, Steps
 from photinus.data.base import Block
 from photinus.data.stream import Stream, StreamFeed
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
@@ -67,7 +67,7 @@ def test_a_life_for_each_pass_gives_the_bits_of_one_life(field, name):
 
 @pytest.mark.parametrize("name", ["averaging", "all_reduce"])
 def test_the_inner_optimizer_goes_on_over_the_passes(field, name):
-    stage = ModuleStage(
+    config = ModuleConfig(
         module="torch.nn:Linear",
         arguments={"in_features": 6, "out_features": 3},
         epochs=3.0,
@@ -76,8 +76,8 @@ def test_the_inner_optimizer_goes_on_over_the_passes(field, name):
         lr=Schedule.constant(0.01),
     )
     parts = field.parts(4, dtype="float32")
-    tape = field.play(RECIPES[name], parts=parts, stages=[stage]).run()
-    passes = field.play(RECIPES[name], parts=list(map(one_pass, parts)), stages=[stage]).run()
+    tape = field.play(RECIPES[name], parts=parts, configs=[config]).run()
+    passes = field.play(RECIPES[name], parts=list(map(one_pass, parts)), configs=[config]).run()
     assert np.array_equal(passes.vector, tape.vector)
 
 
@@ -98,8 +98,8 @@ def test_a_stream_learns_as_rows_in_memory_do(field, tmp_path):
 
 
 def test_phases_and_shares_that_end_inside_a_pass(field):
-    stages = [field.stage("first", epochs=1.5), field.stage("second", epochs=0.5)]
-    played = field.play(RECIPES["averaging"], parts=streamed(field, 4), stages=stages).run()
+    configs = [field.config("first", epochs=1.5), field.config("second", epochs=0.5)]
+    played = field.play(RECIPES["averaging"], parts=streamed(field, 4), configs=configs).run()
     assert [e.examples for e in played.tape.of("PhaseEnded")] == [720, 240]
     assert len(played.tape.of("WorkerJoined")) == 4 * 3
     played.tape.assert_exact()

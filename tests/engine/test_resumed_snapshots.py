@@ -27,14 +27,14 @@ BARRIERS = [
 
 @pytest.mark.parametrize("name", [*(n for n in BARRIERS if n != "full_gradient"), "owners"])
 def test_a_run_that_is_resumed_ends_with_the_same_bits(field, name):
-    stages = [field.stage(name=n, epochs=5) for n in ("first", "second")]
-    usual = {"stages": stages, "callbacks": {"checkpoint_seconds": 0.2}}
+    configs = [field.config(name=n, epochs=5) for n in ("first", "second")]
+    usual = {"configs": configs, "callbacks": {"checkpoint_seconds": 0.2}}
     whole = field.play(field.small[name], **usual).run()
     snapshots = whole.tape.snapshots
     assert len(snapshots) >= (2 if name == "iterative_reduce" else 4)
     for snapshot in (snapshots[0], snapshots[len(snapshots) // 2], snapshots[-1]):
         resumed = field.play(
-            field.small[name], stages=stages, callbacks={"term": 2}, snapshot=snapshot
+            field.small[name], configs=configs, callbacks={"term": 2}, snapshot=snapshot
         ).run()
         assert len(resumed.result.vectors) == 2
         pairs = zip(whole.result.vectors, resumed.result.vectors, strict=True)
@@ -47,7 +47,7 @@ def heavy(field):
     torch_inner = pytest.importorskip("photinus.models.optimizers")
     from photinus.models.schedules import Schedule
 
-    class Heavy(type(field.stage())):
+    class Heavy(type(field.config())):
         def inner(self, layout):
             lr = Schedule.constant(0.1)
             return torch_inner.TorchOptimizer(layout, "sgd", {"momentum": 0.9}, lr)
@@ -57,8 +57,8 @@ def heavy(field):
 
 @pytest.mark.parametrize("name", ["all_reduce", "averaging", "owners"])
 def test_cuts_since_a_lost_worker_came_back_resume_to_the_same_bits(field, name):
-    stage = heavy(field)
-    whole = field.play(field.small[name], stages=[stage], callbacks={"checkpoint_seconds": 0.0})
+    config = heavy(field)
+    whole = field.play(field.small[name], configs=[config], callbacks={"checkpoint_seconds": 0.0})
     whole.simulation.at(0.25, whole.simulation.kill, 2, 0.2)
     whole.run()
     [lost] = whole.tape.of("WorkerLost")
@@ -68,26 +68,26 @@ def test_cuts_since_a_lost_worker_came_back_resume_to_the_same_bits(field, name)
     snapshots = [snapshot for snapshot in whole.tape.snapshots if snapshot.version >= since]
     for snapshot in (snapshots[0], snapshots[len(snapshots) // 2]):
         resumed = field.play(
-            field.small[name], stages=[stage], callbacks={"term": 2}, snapshot=snapshot
+            field.small[name], configs=[config], callbacks={"term": 2}, snapshot=snapshot
         ).run()
         assert (resumed.vector == whole.vector).all(), snapshot.name
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "averaging", "iterative_reduce"])
 def test_a_resumed_run_goes_on_with_the_momentum_that_it_had(field, name):
-    stage = heavy(field)
+    config = heavy(field)
     whole = field.play(
-        field.small[name], stages=[stage], callbacks={"checkpoint_seconds": 0.2}
+        field.small[name], configs=[config], callbacks={"checkpoint_seconds": 0.2}
     ).run()
     snapshot = whole.tape.snapshots[len(whole.tape.snapshots) // 2]
     assert {len(v) for v in snapshot.inner.values()} == {1}
     resumed = field.play(
-        field.small[name], stages=[stage], callbacks={"term": 2}, snapshot=snapshot
+        field.small[name], configs=[config], callbacks={"term": 2}, snapshot=snapshot
     ).run()
     assert (resumed.vector == whole.vector).all()
     fresh = field.play(
         field.small[name],
-        stages=[stage],
+        configs=[config],
         callbacks={"term": 2},
         snapshot=type(snapshot)(**fields(snapshot) | {"inner": {}}),
     ).run()
@@ -134,12 +134,12 @@ def test_healing_carries_the_momentum_of_a_survivor(field):
     from photinus.models.optimizers import TorchOptimizer
     from photinus.models.schedules import Schedule
 
-    class Heavy(type(field.stage())):
+    class Heavy(type(field.config())):
         def inner(self, layout):
             return TorchOptimizer(layout, "sgd", {"momentum": 0.9}, Schedule.constant(0.1))
 
-    stage = Heavy(features=6, classes=3, epochs=6, batch_size=8, dtype="float64")
-    played = field.play(all_reduce(), stages=[stage])
+    config = Heavy(features=6, classes=3, epochs=6, batch_size=8, dtype="float64")
+    played = field.play(all_reduce(), configs=[config])
     played.simulation.at(0.31, played.simulation.kill, 2, 0.2)
     played.run()
     assert not played.tape.warnings(), "all ended with the same bits"
@@ -176,14 +176,14 @@ def test_a_cut_of_other_workers_is_refused_within_a_phase(field):
 
 
 def test_between_phases_a_run_goes_on_with_other_workers(field):
-    stages = [field.stage(name=n, epochs=2) for n in ("first", "second")]
-    whole = field.play(field.small["averaging"], stages=stages).run()
+    configs = [field.config(name=n, epochs=2) for n in ("first", "second")]
+    whole = field.play(field.small["averaging"], configs=configs).run()
     resumed = field.play(
-        field.small["averaging"], 3, stages=stages, snapshot=whole.tape.snapshots[0]
+        field.small["averaging"], 3, configs=configs, snapshot=whole.tape.snapshots[0]
     ).run()
     assert (resumed.result.vectors[0] == whole.result.vectors[0]).all()
     with pytest.raises(UsageError, match="this plan has fewer phases; got 1"):
-        field.play(field.small["averaging"], stages=stages[:1], snapshot=whole.tape.snapshots[0])
+        field.play(field.small["averaging"], configs=configs[:1], snapshot=whole.tape.snapshots[0])
 
 
 def test_a_cut_of_other_rows_is_told(field):

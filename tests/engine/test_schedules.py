@@ -121,12 +121,12 @@ def test_two_thousand_schedules_of_faults_keep_every_promise(field, name, cluste
 
 
 def assert_promises(field, name, cluster, cuts):
-    stages = [field.stage(name=n, epochs=2) for n in ("first", "second")]
+    configs = [field.config(name=n, epochs=2) for n in ("first", "second")]
     played = field.play(
         AGREEMENTS[name],
         3,
         cluster=cluster,
-        stages=stages,
+        configs=configs,
         parts=field.parts(3, [60, 20, 100]),
         callbacks={"checkpoint_seconds": cuts},
     )
@@ -141,6 +141,6 @@ def assert_promises(field, name, cluster, cuts):
     if played.simulation.plan.phases[0].strategy.is_deterministic:
         examples = [
             played.tape.examples({n: f for n, f in applied.items() if f.phase == p})
-            for p in range(len(stages))
+            for p in range(len(configs))
         ]
         assert examples == [2 * 180] * 2, "every example counts exactly once"

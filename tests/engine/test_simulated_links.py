@@ -6,7 +6,7 @@ import pytest
 from photinus.engine.base import ArrayData
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.run.job import Job
 from photinus.run.train import train
 from photinus.strategies.recipes import all_reduce
@@ -20,7 +20,7 @@ def seconds_of_a_step(strategy, tmp_path):
     rng, taken = np.random.default_rng(0), []
     data = ArrayData(rng.random((20, FEATURES), np.float32), np.arange(20) % CLASSES)
     for epochs in (2.0, 6.0):
-        model = LogisticStage(features=FEATURES, classes=CLASSES, epochs=epochs, batch_size=20)
+        model = LogisticConfig(features=FEATURES, classes=CLASSES, epochs=epochs, batch_size=20)
         cluster = SimulatedCluster(step_seconds=0.0, latency_seconds=0.0, bytes_per_second=RATE)
         engine = SimulatedEngine(cluster)
         job = Job(model=model, workers=2, strategy=strategy)

@@ -205,24 +205,24 @@ def test_when_nobodys_numbers_are_finite_the_run_fails(field):
 
 
 def three(field):
-    return [field.stage(name=n, epochs=3) for n in ("first", "second", "third")]
+    return [field.config(name=n, epochs=3) for n in ("first", "second", "third")]
 
 
 @pytest.mark.parametrize("name", BARRIERS)
 def test_phases_hand_their_history_on(field, name):
-    played = field.play(field.small[name], stages=three(field)).run()
+    played = field.play(field.small[name], configs=three(field)).run()
     assert len(played.result.vectors) == 3
     ended = played.tape.of("PhaseEnded")
     assert [e.name for e in ended] == ["first", "second", "third"]
     assert [c.phase for c in played.tape.snapshots] == [1, 2]
     assert [len(c.history) for c in played.tape.snapshots] == [1, 2]
-    first = field.play(field.small[name], stages=three(field)[:1]).run()
+    first = field.play(field.small[name], configs=three(field)[:1]).run()
     assert (played.result.vectors[0] == first.vector).all()
 
 
 @pytest.mark.parametrize("name", BARRIERS)
 def test_deaths_in_every_phase(field, name):
-    played = field.play(field.small[name], stages=three(field))
+    played = field.play(field.small[name], configs=three(field))
     simulation = played.simulation
     played.tape.hooks["PhaseStarted"] = lambda e: simulation.at(
         0.16, simulation.kill, e.phase + 1, 0.1
@@ -235,16 +235,16 @@ def test_deaths_in_every_phase(field, name):
 
 
 def test_a_joiner_of_a_late_phase_gets_the_history_that_it_lacks(field):
-    class Chained(type(field.stage())):
+    class Chained(type(field.config())):
         def build(self, history, seed):
             assert len(history) == ("first", "second", "third").index(self.name)
             return super().build(history, seed)
 
-    stages = [
+    configs = [
         Chained(features=6, classes=3, name=n, epochs=3, batch_size=8, lr=0.2, dtype="float64")
         for n in ("first", "second", "third")
     ]
-    played = field.play(field.small["averaging"], stages=stages)
+    played = field.play(field.small["averaging"], configs=configs)
     played.simulation.at(1.2, played.simulation.kill, 1, 0.2)
     played.simulation.at(1.3, played.simulation.seat, 0)
     played.simulation.at(1.4, played.simulation.kill, 3, 0.2)

@@ -18,7 +18,7 @@ from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.strategies.recipes import averaging
 from photinus.training.plan import Phase, TrainingPlan, WorkerLimits
 
@@ -81,8 +81,8 @@ def test_arrays_of_images_keep_their_shape(spark, dtype):
     """A module with convolutions reads them on Spark as it does here, by the same bits."""
     rng = np.random.default_rng(0)
     images = (rng.random((40, 2, 3, 3)) * 9).astype(dtype)
-    stage = ModuleStage(module=f"{__name__}:convolutions", epochs=2.0, batch_size=8)
-    phase = Phase(stage=stage, strategy=averaging(every=Steps(2)))
+    config = ModuleConfig(module=f"{__name__}:convolutions", epochs=2.0, batch_size=8)
+    phase = Phase(config=config, strategy=averaging(every=Steps(2)))
     scale = 1 / 9 if dtype == "u1" else 1.0
     data = ArrayData(images, rng.integers(0, 3, 40), scale, RowChecks(classes=3))
     plan = TrainingPlan(phases=(phase,), workers=2)
@@ -179,8 +179,8 @@ def test_a_model_that_fails_ends_the_run_once_and_leaves_nothing_running(spark, 
 
 def test_what_no_task_can_carry_is_refused(spark, tiny):
     plan = tiny.plan(recipes=tiny.recipes[:1])
-    heavy = replace(plan.phases[0].stage, name="x" * (600 << 10))
-    object.__setattr__(plan.phases[0], "stage", heavy)
+    heavy = replace(plan.phases[0].config, name="x" * (600 << 10))
+    object.__setattr__(plan.phases[0], "config", heavy)
     with pytest.raises(UsageError, match="must be below 512 KiB; got 6"):
         SparkEngine(spark).run(tiny.assignment(plan))
 
@@ -208,6 +208,8 @@ def test_a_task_that_takes_more_memory_than_it_may_ends_the_run_in_one_sentence(
 
 def large_plan(size, memory=None, epochs=1e4):
     arguments = {"in_features": size, "out_features": size}
-    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, batch_size=8, epochs=epochs)
-    phase = Phase(stage=stage, strategy=averaging(every=Steps(4)))
+    config = ModuleConfig(
+        module="torch.nn:Linear", arguments=arguments, batch_size=8, epochs=epochs
+    )
+    phase = Phase(config=config, strategy=averaging(every=Steps(4)))
     return TrainingPlan(phases=(phase,), workers=1, limits=WorkerLimits(memory=memory))

@@ -86,8 +86,8 @@ def test_a_run_that_failed_holds_nothing():
     ],
 )
 def test_what_to_do_about_missing_workers_is_what_sparks_tasks_say(ours, all_tasks, slots, said):
-    stages = {1: SimpleNamespace(numActiveTasks=all_tasks), 2: None}
-    tracker = SimpleNamespace(getActiveStageIds=lambda: list(stages), getStageInfo=stages.get)
+    configs = {1: SimpleNamespace(numActiveTasks=all_tasks), 2: None}
+    tracker = SimpleNamespace(getActiveStageIds=lambda: list(configs), getStageInfo=configs.get)
     context = SimpleNamespace(statusTracker=lambda: tracker)
     absent = AbsenceReasons(context, 3, lambda: slots)
     absent.look(SimpleNamespace(running=lambda: ours))

@@ -15,7 +15,7 @@ from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.strategies import recipes
 from photinus.strategies.outer import Nesterov, Sgd
 from photinus.testing import Faults
@@ -60,7 +60,7 @@ def texts(rows):
 def plan_of(strategy, workers=3, rows=4_000, *, sparse=True, **fields):
     usual = {"module": "nets_with_tables:Words", "optimizer": "sgd", "lr": 0.5, "epochs": 2}
     usual |= {"batch_size": 8, "arguments": {"rows": rows, "sparse": sparse}}
-    phase = Phase(stage=ModuleStage(**usual | fields), strategy=strategy)
+    phase = Phase(config=ModuleConfig(**usual | fields), strategy=strategy)
     return TrainingPlan(phases=(phase,), workers=workers)
 
 

@@ -15,7 +15,7 @@ from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.spark.engine import SparkEngine
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.strategies.recipes import averaging
 from photinus.training.plan import Phase, TrainingPlan
 
@@ -28,7 +28,7 @@ def assignment(features):
     rows = rng.standard_normal((128, features), dtype=np.float32)
     phases = [
         Phase(
-            stage=LogisticStage(
+            config=LogisticConfig(
                 features=features,
                 classes=10,
                 name=f"{batch}-{dtype}",

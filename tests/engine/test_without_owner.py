@@ -225,8 +225,8 @@ def test_what_is_published_reaches_the_loss_of_exact_rounds(field):
 
 
 def test_phases_start_from_what_was_agreed_in_the_one_before(field):
-    stages = [field.stage(name=n) for n in ("first", "second")]
-    played = field.play(WAYS["publish"], stages=stages).run(until=200)
+    configs = [field.config(name=n) for n in ("first", "second")]
+    played = field.play(WAYS["publish"], configs=configs).run(until=200)
     ends = played.tape.of("PhaseEnded")
     assert [e.phase for e in ends] == [0, 1]
     assert [e.fingerprint for e in ends] == [fingerprint(v) for v in played.result.vectors]

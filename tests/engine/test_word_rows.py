@@ -14,7 +14,7 @@ from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.base import Model, Stage
+from photinus.models.base import Model, ModelConfig
 from photinus.models.logistic import GradientDescent
 from photinus.strategies.outer import Adagrad, Sgd
 from photinus.strategies.recipes import downpour
@@ -57,7 +57,7 @@ class Bag(Model):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BagStage(Stage):
+class BagConfig(ModelConfig):
     name: str = "bag"
     epochs: float = 6.0
     batch_size: int = 4
@@ -78,7 +78,7 @@ def texts():
 
 
 def trained(engine, strategy, workers, **fields):
-    plan = TrainingPlan(phases=(Phase(stage=BagStage(), strategy=strategy),), workers=workers)
+    plan = TrainingPlan(phases=(Phase(config=BagConfig(), strategy=strategy),), workers=workers)
     events = []
     assignment = RunSpec(plan=plan, data=texts(), run=os.urandom(16), emit=events.append, **fields)
     return engine.run(assignment).vectors[0], events

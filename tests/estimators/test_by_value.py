@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from photinus import Job, ModuleStage, TorchClassifier, by_value, train
+from photinus import Job, ModuleConfig, TorchClassifier, by_value, train
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.events import RoundClosed
 from photinus.core.factories import resolve_user_code
@@ -42,9 +42,9 @@ POINTS = np.eye(4, dtype=np.float32)[np.arange(48) % 4], np.arange(48) % 2
 def notebook_job(cells, engine):
     """Two workers, twelve steps."""
     linear = {"in_features": 4, "out_features": 2}
-    stage = ModuleStage(module="torch.nn:Linear", arguments=linear, epochs=2, batch_size=8)
+    config = ModuleConfig(module="torch.nn:Linear", arguments=linear, epochs=2, batch_size=8)
     strategy = from_plain(by_value(cells["thrice"]))
-    return Job(model=stage, strategy=strategy, workers=2, engine=engine)
+    return Job(model=config, strategy=strategy, workers=2, engine=engine)
 
 
 @pytest.fixture(scope="module")

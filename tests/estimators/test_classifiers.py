@@ -25,7 +25,7 @@ from photinus.data.base import Batch
 from photinus.estimators.dbn import DBNClassificationModel, DBNClassifier
 from photinus.estimators.module import TorchClassificationModel, TorchClassifier
 from photinus.estimators.network import Network
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 
 pytestmark = pytest.mark.spark
 
@@ -436,24 +436,24 @@ def test_a_row_that_is_not_finite_ends_scoring_as_it_ends_measuring(spark, line)
 
 
 def test_a_layers_features_are_a_column(spark):
-    stage = ModuleStage(
+    config = ModuleConfig(
         module="photinus.models.cnn:tutorial",
         reads="photinus.models.images:crops",
         average=0.9,
         precision="bfloat16",
     )
-    model = stage.build((), 3)
+    model = config.build((), 3)
     model.learn(Batch(np.zeros((2, 3072), np.uint8), np.array([0, 1])), 0)
     model.parameters.trained += 0.01
     tensors = {name: array.copy() for name, array in model.parameters.tensors().items()}
     network = Network(
-        kind="module", settings=to_dict(stage), tensors=tensors, shape=(3072,), classes=10
+        kind="module", settings=to_dict(config), tensors=tensors, shape=(3072,), classes=10
     )
     trained = TorchClassificationModel(network)
     rows = np.random.default_rng(0).integers(0, 256, (6, 3072)).astype(np.uint8)
     frame = spark.createDataFrame([(row.tobytes(),) for row in rows], ["features"])
     scored = trained.withLayer(trained.transform(frame), "local4", "hidden").toPandas()
-    exact = replace(stage, precision="float32").build((), 3)
+    exact = replace(config, precision="float32").build((), 3)
     exact.load(model.parameters.trained, model.parameters.floats, model.parameters.integers)
     close = {"rtol": 1e-4, "atol": 1e-5}
     np.testing.assert_allclose(np.stack(scored.hidden), exact.outputs(rows, "local4"), **close)

@@ -36,7 +36,7 @@ from photinus.estimators.module import (
 )
 from photinus.estimators.network import Network
 from photinus.models.heads import NUMBERS
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
 from photinus.run.job import Job, Source
 from photinus.run.presets import preset
@@ -241,7 +241,7 @@ def test_a_memory_format_reaches_the_module_in_training(table):
 
 
 def test_transform_scores_as_many_rows_at_once_as_it_is_told(table):
-    settings = to_dict(ModuleStage(module="own:BatchRows", loss="mse"))
+    settings = to_dict(ModuleConfig(module="own:BatchRows", loss="mse"))
     network = Network(
         kind="module",
         settings=settings,

@@ -21,8 +21,8 @@ from photinus.estimators.module import (
     TorchRegressionModel,
 )
 from photinus.models.dbn import DBN, FineTuning, Pretraining
-from photinus.models.logistic import LogisticStage
-from photinus.models.module import ModuleStage
+from photinus.models.logistic import LogisticConfig
+from photinus.models.module import ModuleConfig
 from photinus.run.job import Job, Source
 from photinus.run.train import train
 
@@ -53,7 +53,7 @@ def table(spark):
 
 def linear(loss, outputs, **settings):
     arguments = {"in_features": 2, "out_features": outputs}
-    return ModuleStage(module="torch.nn:Linear", arguments=arguments, loss=loss, **settings)
+    return ModuleConfig(module="torch.nn:Linear", arguments=arguments, loss=loss, **settings)
 
 
 def trained(model, source, rows, folder):
@@ -71,7 +71,7 @@ CASES = {
     "classes": (TorchClassificationModel, linear("cross_entropy", 3), SCALED, "y"),
     "softmax regression": (
         TorchClassificationModel,
-        LogisticStage(features=2, classes=3),
+        LogisticConfig(features=2, classes=3),
         SCALED,
         "y",
     ),
@@ -117,11 +117,11 @@ def by_hand(outcome, x, case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_model_of_a_run_predicts_what_its_torch_module_does(table, tmp_path, case):
-    kind, stage, source, label = CASES[case]
+    kind, config, source, label = CASES[case]
     labels = np.array(table.toPandas()[label].tolist())
     labels = labels % 2 if case == "two classes" else labels
     x = arrays(table, *source.features)
-    outcome = trained(stage, source, (x, labels), tmp_path / "run")
+    outcome = trained(config, source, (x, labels), tmp_path / "run")
     read = x * np.float32(source.scale or 1.0)
     expected = by_hand(outcome, read, case)
 
@@ -180,8 +180,8 @@ def test_the_run_of_a_fit_gives_the_model_that_the_fit_returned(table, tmp_path)
 def test_rows_show_how_long_a_row_is_where_the_run_did_not_note_it(table, tmp_path):
     data = table.toPandas()
     features = {"item": data["item"].to_numpy(), "price": data["a"].to_numpy()}
-    stage = ModuleStage(module="nets_of_runs:Basket", loss="mse")
-    outcome = trained(stage, NAMED, (features, data["y"].to_numpy(float)), tmp_path / "run")
+    config = ModuleConfig(module="nets_of_runs:Basket", loss="mse")
+    outcome = trained(config, NAMED, (features, data["y"].to_numpy(float)), tmp_path / "run")
     with pytest.raises(UsageError, match=r"run does not say how long a row is; fromRun\(FOLDER, r"):
         TorchRegressionModel.fromRun(tmp_path / "run")
     model = TorchRegressionModel.fromRun(tmp_path / "run", table)
@@ -195,8 +195,8 @@ def test_rows_show_how_long_a_row_is_where_the_run_did_not_note_it(table, tmp_pa
 def test_arrays_by_names_are_read_from_columns_of_these_names(table, tmp_path):
     rows = table.withColumnRenamed("a", "price").toPandas()
     features = {"item": rows["item"].to_numpy(), "price": rows["price"].to_numpy()}
-    stage = ModuleStage(module="nets_of_runs:Basket", loss="mse")
-    trained(stage, Source(name="given"), (features, rows["y"].to_numpy(float)), tmp_path / "run")
+    config = ModuleConfig(module="nets_of_runs:Basket", loss="mse")
+    trained(config, Source(name="given"), (features, rows["y"].to_numpy(float)), tmp_path / "run")
     with pytest.raises(UsageError, match="price"):
         TorchModel.fromRun(tmp_path / "run", table)
     model = TorchModel.fromRun(tmp_path / "run", table.withColumnRenamed("a", "price"))
@@ -207,8 +207,8 @@ def test_images_keep_the_shape_that_they_were_trained_in(table, tmp_path):
     x = arrays(table, "x").reshape(60, 1, 1, 2)
     labels = np.arange(60) % 3
     arguments = {"in_channels": 1, "out_channels": 2, "kernel_size": [1, 2]}
-    stage = ModuleStage(module="torch.nn:Conv2d", arguments=arguments, loss="mse")
-    outcome = trained(stage, SCALED, (x, np.stack([labels, labels], 1)), tmp_path / "run")
+    config = ModuleConfig(module="torch.nn:Conv2d", arguments=arguments, loss="mse")
+    outcome = trained(config, SCALED, (x, np.stack([labels, labels], 1)), tmp_path / "run")
     model = TorchModel.fromRun(tmp_path / "run")
     with torch.no_grad():
         expected = outcome.model()(torch.from_numpy(x * np.float32(0.5))).numpy().reshape(60, 2)

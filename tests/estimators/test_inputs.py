@@ -20,7 +20,7 @@ from photinus.estimators.module import (
     TorchClassifier,
     TorchEstimator,
 )
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.run.job import Job, Source
 from photinus.run.train import train
 
@@ -158,7 +158,7 @@ def test_an_lstm_on_ragged_sequences_is_as_good_as_a_plain_loop(session):
 def test_weights_and_several_labels_reach_the_loss(frame, tmp_path):
     """Rows of weight 0 are not learnt from; two labels are two outputs."""
     job = Job(
-        model=ModuleStage(
+        model=ModuleConfig(
             module=f"{NETS}:Bag",
             arguments={"outputs": 2},
             loss="mse",

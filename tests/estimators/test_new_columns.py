@@ -9,7 +9,7 @@ from photinus.embeddings.vectors import WordVectors
 from photinus.estimators.module import TorchClassificationModel
 from photinus.estimators.network import Network
 from photinus.estimators.vector_models import Word2VecModel
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 
 pytestmark = pytest.mark.spark
 
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module")
 def model():
     linear = {"in_features": 2, "out_features": 3}
-    stage = ModuleStage(module="torch.nn:Linear", arguments=linear)
-    tensors = stage.build((), 1).parameters.tensors()
-    settings = to_dict(stage)
+    config = ModuleConfig(module="torch.nn:Linear", arguments=linear)
+    tensors = config.build((), 1).parameters.tensors()
+    settings = to_dict(config)
     network = Network(kind="module", settings=settings, tensors=tensors, shape=(2,), classes=3)
     return TorchClassificationModel(network)
 

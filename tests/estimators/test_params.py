@@ -18,7 +18,7 @@ from photinus.estimators.param_table import CLASSIFIER_ROWS, DBN_ROWS, ESTIMATOR
 from photinus.estimators.params import defaults, plain_job
 from photinus.estimators.summary import Evaluation
 from photinus.models.dbn import DBN
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.run.job import Job
 from photinus.strategies.recipes import averaging
 
@@ -28,10 +28,10 @@ ALL = [
     (TorchEstimator, ESTIMATOR_ROWS),
     (TorchRegressor, ESTIMATOR_ROWS),
 ]
-NUMBERS = ModuleStage(module="torch.nn:Linear", loss="mse")
+NUMBERS = ModuleConfig(module="torch.nn:Linear", loss="mse")
 MODELS = {
     DBNClassifier: DBN(),
-    TorchClassifier: ModuleStage(module="torch.nn:Linear"),
+    TorchClassifier: ModuleConfig(module="torch.nn:Linear"),
     TorchEstimator: NUMBERS,
     TorchRegressor: NUMBERS,
 }

@@ -21,7 +21,7 @@ from photinus.estimators.inputs import score_inputs
 from photinus.estimators.network import Network, predictor
 from photinus.estimators.scoring import scorer
 from photinus.models.heads import NUMBERS
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.reading import output_of
 
 FIELDS = T.StructType(
@@ -152,11 +152,13 @@ class Slopes(nn.Module):
 
 @pytest.mark.parametrize("is_within", [True, False])
 def test_a_module_that_differentiates_in_forward_is_scored_and_measured(is_within):
-    stage = ModuleStage(module=f"{__name__}:Slopes", arguments={"is_within": is_within}, loss="mse")
-    model, x = stage.build((), 1), np.array([[1, 2], [3, 4]], "f4")
+    config = ModuleConfig(
+        module=f"{__name__}:Slopes", arguments={"is_within": is_within}, loss="mse"
+    )
+    model, x = config.build((), 1), np.array([[1, 2], [3, 4]], "f4")
     tensors = model.parameters.tensors()
     network = Network(
-        kind="module", settings=to_dict(stage), tensors=tensors, shape=(2,), classes=3
+        kind="module", settings=to_dict(config), tensors=tensors, shape=(2,), classes=3
     )
     raw = predictor(network, ["raw"])(x)["raw"]
     expected = model.module(torch.from_numpy(x)).detach().numpy()
@@ -177,14 +179,14 @@ class Offset(nn.Module):
         return self.line(x) + 2e8
 
 
-def network_of(stage, **fields):
-    tensors = stage.build((), 1).parameters.tensors()
-    return Network(kind="module", settings=to_dict(stage), tensors=tensors, **fields)
+def network_of(config, **fields):
+    tensors = config.build((), 1).parameters.tensors()
+    return Network(kind="module", settings=to_dict(config), tensors=tensors, **fields)
 
 
 def test_outputs_of_float64_are_scored_as_the_module_returns_them():
-    stage = ModuleStage(module=f"{__name__}:Offset", loss="mse")
-    network = network_of(stage, shape=(1,), classes=1, head=NUMBERS)
+    config = ModuleConfig(module=f"{__name__}:Offset", loss="mse")
+    network = network_of(config, shape=(1,), classes=1, head=NUMBERS)
     x = np.linspace(-1, 1, 9, dtype=np.float32)[:, None]
     with torch.no_grad():
         expected = network.module()(torch.from_numpy(x).double()).numpy()[:, 0]
@@ -211,8 +213,8 @@ class Types(nn.Module):
     [("bfloat16", "f4", 0.25), ("float16", "f4", 0.25), ("int64", "f8", 2**24 + 1)],
 )
 def test_outputs_of_half_types_become_float32_and_whole_numbers_float64(dtype, becomes, number):
-    stage = ModuleStage(module=f"{__name__}:Types", arguments={"dtype": dtype}, loss="mse")
-    outputs = network_of(stage, shape=(1,), classes=1, head=NUMBERS).outputs()
+    config = ModuleConfig(module=f"{__name__}:Types", arguments={"dtype": dtype}, loss="mse")
+    outputs = network_of(config, shape=(1,), classes=1, head=NUMBERS).outputs()
     array = outputs(np.ones((2, 1), np.float32))
     assert array.dtype == becomes
     assert array.tolist() == [[number]] * 2
@@ -236,8 +238,8 @@ class Twice(nn.Module):
 
 @pytest.fixture
 def twice():
-    stage = ModuleStage(module=f"{__name__}:Twice", loss="mse")
-    return network_of(stage, shape=(1,), classes=1, head=NUMBERS)
+    config = ModuleConfig(module=f"{__name__}:Twice", loss="mse")
+    return network_of(config, shape=(1,), classes=1, head=NUMBERS)
 
 
 def test_of_a_layer_that_runs_twice_the_last_output_counts_and_none_is_kept(twice, monkeypatch):

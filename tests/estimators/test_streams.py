@@ -9,7 +9,7 @@ from photinus.estimators.dbn import DBNClassifier
 from photinus.estimators.module import TorchClassificationModel
 from photinus.estimators.network import Network
 from photinus.estimators.word2vec import Word2Vec
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 
 pytestmark = pytest.mark.spark
 LINEAR = {"in_features": 2, "out_features": 3}
@@ -40,7 +40,7 @@ def test_an_estimator_refuses_a_stream(estimator, stream):
 
 
 def test_a_job_refuses_a_stream(stream, tmp_path):
-    job = ph.Job(model=ModuleStage(module="torch.nn:Linear", arguments=LINEAR))
+    job = ph.Job(model=ModuleConfig(module="torch.nn:Linear", arguments=LINEAR))
     with pytest.raises(UsageError, match=NO_END):
         ph.train(job, stream, folder=tmp_path / "run")
 

@@ -20,7 +20,7 @@ from photinus.estimators.module import (
 from photinus.estimators.network import Network
 from photinus.estimators.thresholds import chosen_classes, to_thresholds
 from photinus.models.heads import BINARY, CLASSES, LABELS
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 
 LOSS_OF_HEAD = {BINARY: "binary_cross_entropy", CLASSES: "cross_entropy"}
 
@@ -63,10 +63,10 @@ def model_of(weight, bias, head, kind=TorchClassificationModel, **settings):
     """A layer of these numbers."""
     outputs, inputs = weight.shape
     arguments = {"in_features": inputs, "out_features": outputs}
-    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, **settings)
+    config = ModuleConfig(module="torch.nn:Linear", arguments=arguments, **settings)
     tensors = {"weight": weight.astype(np.float32), "bias": bias.astype(np.float32)}
     fields = {"shape": (inputs,), "classes": outputs, "head": head}
-    return kind(Network(kind="module", settings=to_dict(stage), tensors=tensors, **fields))
+    return kind(Network(kind="module", settings=to_dict(config), tensors=tensors, **fields))
 
 
 @pytest.fixture(scope="module")

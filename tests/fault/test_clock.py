@@ -31,12 +31,12 @@ import numpy as np
 import photinus as ph
 from photinus.core.events import CheckpointSaved, Warned, WorkerLost
 from photinus.engine.base import ArrayData
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.run.job import Source
 
 chance = np.random.default_rng(0)
 data = ArrayData(chance.random((400, 6), dtype=np.float32), chance.integers(0, 3, 400))
-model = LogisticStage(features=6, classes=3, epochs=6.0, batch_size=8)
+model = LogisticConfig(features=6, classes=3, epochs=6.0, batch_size=8)
 
 def trained(engine, transport):
     job = ph.Job(

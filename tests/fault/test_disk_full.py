@@ -15,7 +15,7 @@ from photinus.coordinator.checkpoints import Checkpoints
 from photinus.core.clock import Steps
 from photinus.core.events import CheckpointFailed, CheckpointSaved, RoundClosed, RunEnded
 from photinus.engine.base import ArrayData
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.report.journal import read
 from photinus.report.ledger import audit
 from photinus.report.terminal import Terminal
@@ -118,7 +118,7 @@ def test_a_full_disk_costs_checkpoints_for_a_while_and_no_bit(disk, left, tmp_pa
     features = rng.random((ROWS, FEATURES), dtype=np.float32)
     data = ArrayData(features, rng.integers(0, 10, ROWS))
     job = Job(
-        model=LogisticStage(features=FEATURES, classes=10, epochs=15.0, batch_size=8),
+        model=LogisticConfig(features=FEATURES, classes=10, epochs=15.0, batch_size=8),
         data=Source(name="given"),
         strategy=averaging(every=Steps(4), codec="fp32"),
         workers=2,

@@ -13,7 +13,7 @@ import pytest
 from photinus.coordinator import leases, reachability
 from photinus.core.clock import Steps
 from photinus.engine.base import ArrayData
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
 from photinus.report.event_text import line_of
 from photinus.report.journal import read
@@ -71,7 +71,7 @@ except KeyboardInterrupt:
 
 def job(**fields):
     """Adam inside, so that a worker's own state is part of the bits."""
-    model = ModuleStage(
+    model = ModuleConfig(
         module="torch.nn:Linear",
         arguments={"in_features": 6, "out_features": 3},
         epochs=20.0,

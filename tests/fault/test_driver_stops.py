@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
 from photinus.report.journal import read
 from photinus.report.ledger import audit
@@ -66,7 +66,7 @@ except KeyboardInterrupt:
 
 
 def job(**fields):
-    model = ModuleStage(
+    model = ModuleConfig(
         module="torch.nn:Linear",
         arguments={"in_features": 6, "out_features": 3},
         epochs=fields.pop("epochs", 4000.0),

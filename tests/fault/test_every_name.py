@@ -25,7 +25,7 @@ from photinus.engine.base import ArrayData
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.report.ledger import audit
 from photinus.run import job as jobs
 from photinus.run.job import Job, Source
@@ -128,7 +128,7 @@ class Trained:
 
 def job(**fields):
     usual = {
-        "model": LogisticStage(features=FEATURES, classes=3, epochs=4.0, batch_size=10 * WORKERS),
+        "model": LogisticConfig(features=FEATURES, classes=3, epochs=4.0, batch_size=10 * WORKERS),
         "data": Source(name="given"),
         "strategy": averaging(every=Steps(5), codec="fp32", gradients_until=0.0),
         "workers": WORKERS,
@@ -138,7 +138,7 @@ def job(**fields):
 
 
 def longer(epochs, features=FEATURES):
-    return LogisticStage(features=features, classes=3, epochs=epochs, batch_size=10 * WORKERS)
+    return LogisticConfig(features=features, classes=3, epochs=epochs, batch_size=10 * WORKERS)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from photinus.core.errors import RunFailedError
 from photinus.core.events import RoundClosed, Warned, WorkerJoined, WorkerLost
 from photinus.engine.base import RunSpec
 from photinus.engine.local.engine import LocalEngine
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.strategies.recipes import averaging
@@ -39,7 +39,7 @@ def group():
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hungry(LogisticStage):
+class Hungry(LogisticConfig):
     """In the first process that has made so many steps, a step takes half a gigabyte."""
 
     folder: str = ""
@@ -87,11 +87,11 @@ class Run:
 def hungry(tiny, tmp_path):
     def train(**fields):
         run, key = Run([], tmp_path / "ledger.jsonl"), os.urandom(16)
-        stage = Hungry(
+        config = Hungry(
             features=6, classes=3, batch_size=8, epochs=EPOCHS, folder=str(tmp_path), **fields
         )
         plan = TrainingPlan(
-            phases=(Phase(stage=stage, strategy=averaging(every=Steps(20))),), workers=2
+            phases=(Phase(config=config, strategy=averaging(every=Steps(20))),), workers=2
         )
         book = LedgerWriter(run.ledger, key)
         job = RunSpec(plan=plan, data=tiny.data, run=key, emit=run.events.append, enter=book.enter)

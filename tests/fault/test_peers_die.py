@@ -12,7 +12,7 @@ from photinus.core.clock import Steps
 from photinus.core.events import PeersMet, PhaseEnded, RoundClosed, Warned, WorkerJoined
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.protocol.worker_client import Worker
 from photinus.report.ledger import audit
 from photinus.run.ledger_writer import LedgerWriter
@@ -125,7 +125,7 @@ def test_shards_of_deltas_on_spark_give_the_bits_of_one_owner_in_the_simulator(s
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CutOff(LogisticStage):
+class CutOff(LogisticConfig):
     """In each worker's process: from version 4 on nothing passes between two workers for a time."""
 
     between: frozenset = frozenset({0, 2})
@@ -155,9 +155,9 @@ def trained_with_a_cut(tiny, folder, strategy, workers, epochs=3.0, **cut):
     """What a run told in which two workers stop to reach each other."""
     plan = tiny.plan(workers=workers, recipes=(strategy,), epochs=epochs)
     (phase,) = plan.phases
-    fields = {f.name: getattr(phase.stage, f.name) for f in dataclasses.fields(phase.stage)}
-    stage = CutOff(**fields, **cut)
-    plan = dataclasses.replace(plan, phases=(dataclasses.replace(phase, stage=stage),))
+    fields = {f.name: getattr(phase.config, f.name) for f in dataclasses.fields(phase.config)}
+    config = CutOff(**fields, **cut)
+    plan = dataclasses.replace(plan, phases=(dataclasses.replace(phase, config=config),))
     book, events = LedgerWriter(folder / "ledger.jsonl", run := os.urandom(16)), []
     assignment = tiny.assignment(plan, run=run, emit=events.append, enter=book.enter)
     LocalEngine().run(assignment)

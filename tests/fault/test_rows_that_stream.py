@@ -13,7 +13,7 @@ from photinus.data.checks import RowChecks
 from photinus.data.spool import Budget
 from photinus.engine.base import ArrayData
 from photinus.engine.spark.engine import FrameData, SparkEngine, frame_of
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
 from photinus.report.ledger import audit
 from photinus.run.data import TestRows
@@ -27,7 +27,7 @@ EPOCHS = 4
 
 
 def job(strategy=None):
-    model = ModuleStage(
+    model = ModuleConfig(
         module="torch.nn:Linear",
         arguments={"in_features": 6, "out_features": 3},
         epochs=float(EPOCHS),

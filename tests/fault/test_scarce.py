@@ -20,13 +20,13 @@ import numpy as np
 import photinus as ph
 from photinus.core.errors import PhotinusError
 from photinus.engine.base import ArrayData
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.run.job import Source
 
 soft, hard, rows = map(int, sys.argv[1:])
 chance = np.random.default_rng(0)
 data = ArrayData(chance.random((rows, 60), dtype=np.float32), chance.integers(0, 3, rows))
-model = LogisticStage(features=60, classes=3, epochs=2.0, batch_size=rows // 20)
+model = LogisticConfig(features=60, classes=3, epochs=2.0, batch_size=rows // 20)
 job = ph.Job(model=model, data=Source(name="given"), workers=2, engine="local")
 if soft:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -34,7 +34,7 @@ from photinus.data import mnist
 from photinus.deploy import packaging
 from photinus.engine.base import ArrayData
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.report.journal import read
 from photinus.report.ledger import audit
 from photinus.run.job import Job, Source
@@ -229,7 +229,7 @@ def test_a_run_that_is_kept_on_hdfs_goes_on_to_the_same_bits_and_fences_the_olde
     rng = np.random.default_rng(0)
     data = ArrayData(rng.normal(size=(240, 6)).astype("f4"), rng.integers(0, 3, 240))
     job = Job(
-        model=LogisticStage(features=6, classes=3, epochs=4, batch_size=8, dtype="float64"),
+        model=LogisticConfig(features=6, classes=3, epochs=4, batch_size=8, dtype="float64"),
         data=Source(name="given"),
         strategy=averaging(every=Steps(3), codec="fp32"),
         workers=3,

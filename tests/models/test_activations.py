@@ -8,7 +8,7 @@ from torch import nn
 
 from photinus.core.errors import UsageError
 from photinus.models.activations import ACTIVATIONS, Activations, PeakBytes, choose_mode
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.module_model import Learning, ModuleModel
 from photinus.models.optimizers import TorchOptimizer
 
@@ -194,4 +194,4 @@ def test_a_budget_is_held_in_a_way_by_name_too():
 
 def test_auto_without_a_budget_is_refused():
     with pytest.raises(UsageError, match="needs a budget; got none; set activation_bytes"):
-        ModuleStage(module="torch.nn:Linear", activation_memory="auto")
+        ModuleConfig(module="torch.nn:Linear", activation_memory="auto")

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from photinus.core.errors import UsageError
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.module_model import Learning, ModuleModel
 from photinus.training.placement import fresh
 
@@ -42,8 +42,8 @@ def batch(number=0):
 
 
 def trained(device, **arguments):
-    stage = ModuleStage(module=f"{__name__}:Running", arguments=arguments, lr=0.01)
-    model, inner = fresh(stage, (), 3, device)
+    config = ModuleConfig(module=f"{__name__}:Running", arguments=arguments, lr=0.01)
+    model, inner = fresh(config, (), 3, device)
     for number in range(4):
         gradient, _ = model.learn(batch(number), number)
         inner.step(model.parameters.trained, gradient, 0.0)

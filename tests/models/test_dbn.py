@@ -42,17 +42,17 @@ def small(**settings):
     )
 
 
-def train(stages, data):
+def train(configs, data):
     """One worker, a plain loop; returns the history and the last model."""
     history = ()
-    for stage in stages:
-        features = stage.prepare(data.features, history)
-        model = stage.build(history, 1)
-        inner = stage.inner(model.parameters.layout)
-        steps = int(stage.epochs * len(features) // stage.batch_size)
+    for config in configs:
+        features = config.prepare(data.features, history)
+        model = config.build(history, 1)
+        inner = config.inner(model.parameters.layout)
+        steps = int(config.epochs * len(features) // config.batch_size)
         order = np.random.default_rng(0)
         for step in range(steps):
-            chosen = order.choice(len(features), stage.batch_size, replace=False)
+            chosen = order.choice(len(features), config.batch_size, replace=False)
             part = SimpleNamespace(features=features[chosen], labels=data.labels[chosen])
             gradient, _ = model.learn(part, step)
             inner.step(model.parameters.trained, gradient, step / steps)
@@ -63,7 +63,7 @@ def train(stages, data):
 @pytest.mark.parametrize("precision", ["mkl", "bfloat16"])
 def test_layer_by_layer_then_together_it_learns_the_classes(precision):
     dbn = small(precision=precision)
-    history, _ = train(dbn.stages(), digits())
+    history, _ = train(dbn.configs(), digits())
     test = digits(seed=1)
     chances = dbn.predict(history[-1], test.features)
     np.testing.assert_allclose(chances.sum(1), 1, atol=1e-5)
@@ -71,22 +71,22 @@ def test_layer_by_layer_then_together_it_learns_the_classes(precision):
 
 
 def test_the_stages_have_their_names_sizes_and_order():
-    stages = DBN(precision="mkl").stages()
-    assert [s.name for s in stages] == ["rbm1", "rbm2", "rbm3", "fine-tune"]
-    assert [len(s.build((), 0).parameters.trained) for s in stages[:3]] == [
+    configs = DBN(precision="mkl").configs()
+    assert [s.name for s in configs] == ["rbm1", "rbm2", "rbm3", "fine-tune"]
+    assert [len(s.build((), 0).parameters.trained) for s in configs[:3]] == [
         784 * 500 + 784 + 500,
         500 * 500 + 1000,
         500 * 2000 + 2500,
     ]
-    assert (stages[0].batch_size, stages[-1].batch_size) == (100, 250)
+    assert (configs[0].batch_size, configs[-1].batch_size) == (100, 250)
 
 
 def test_the_first_step_of_the_usual_fine_tuning_moves_every_weight():
     """With agreement on whole gradients a step is an epoch, and the first may be the only one."""
-    stage = small(fine_tuning=FineTuning()).stages()[-1]
-    parameters = stage.build((), 1).parameters
+    config = small(fine_tuning=FineTuning()).configs()[-1]
+    parameters = config.build((), 1).parameters
     trained, before = parameters.trained, parameters.trained.copy()
-    stage.inner(parameters.layout).step(trained, np.ones_like(trained), 0.0)
+    config.inner(parameters.layout).step(trained, np.ones_like(trained), 0.0)
     assert (trained != before).all()
 
 
@@ -95,19 +95,19 @@ def test_any_depth(hidden):
     dbn = small(
         hidden=hidden, pretraining=Pretraining(epochs=0.1), fine_tuning=FineTuning(epochs=0.5)
     )
-    history, _ = train(dbn.stages(), digits(rows=600))
+    history, _ = train(dbn.configs(), digits(rows=600))
     assert dbn.predict(history[-1], digits(rows=5).features).shape == (5, 3)
     assert len(history) == len(hidden) + 1
 
 
 def test_fine_tuning_starts_from_the_layers_below(rounding):
     dbn = small()
-    stages = dbn.stages()
-    history = tuple(s.build((), i).parameters.trained + 0.1 for i, s in enumerate(stages[:2]))
-    network = stages[-1].build(history, 1)
+    configs = dbn.configs()
+    history = tuple(s.build((), i).parameters.trained + 0.1 for i, s in enumerate(configs[:2]))
+    network = configs[-1].build(history, 1)
     data = digits(rows=20)
-    below = stages[1].prepare(data.features, history)
-    top = stages[1].build(history, 1)
+    below = configs[1].prepare(data.features, history)
+    top = configs[1].build(history, 1)
     top.load(history[1])
     hidden = network._forward(torch.from_numpy(data.features), None)[0]
     np.testing.assert_allclose(hidden[1], below, atol=rounding(12))
@@ -116,11 +116,11 @@ def test_fine_tuning_starts_from_the_layers_below(rounding):
 
 
 def test_the_same_seed_builds_the_same_bits_and_every_stage_its_own():
-    for stage in small(hidden=(12, 12)).stages():
-        one, two, other = (stage.build((), seed).parameters.trained for seed in (1, 1, 2))
+    for config in small(hidden=(12, 12)).configs():
+        one, two, other = (config.build((), seed).parameters.trained for seed in (1, 1, 2))
         assert np.array_equal(one, two)
         assert not np.array_equal(one, other)
-    first, second, _ = small(hidden=(12, 12)).stages()
+    first, second, _ = small(hidden=(12, 12)).configs()
     assert not np.array_equal(
         first.build((), 1).parameters.trained, second.build((), 1).parameters.trained
     )
@@ -128,9 +128,9 @@ def test_the_same_seed_builds_the_same_bits_and_every_stage_its_own():
 
 def test_without_pretraining_there_is_one_stage():
     dbn = small(pretraining=Pretraining(epochs=0))
-    (stage,) = dbn.stages()
-    check_model(lambda: stage.build((), 1), digits(rows=20), is_gradient=True)
-    history, _ = train((stage,), digits())
+    (config,) = dbn.configs()
+    check_model(lambda: config.build((), 1), digits(rows=20), is_gradient=True)
+    history, _ = train((config,), digits())
     assert dbn.predict(history[-1], digits().features).shape == (600, 3)
 
 
@@ -163,14 +163,14 @@ def test_a_regression_gives_plain_numbers():
     dbn = small(classes=1, fine_tuning=fine)
     data = digits()
     data.labels = data.features.sum(1) / 12
-    history, model = train(dbn.stages(), data)
+    history, model = train(dbn.configs(), data)
     assert model.measure(data)["loss"] / 600 < np.var(data.labels)
     assert dbn.predict(history[-1], data.features).shape == (600, 1)
 
 
 def test_the_module_is_plain_and_its_state_dict_comes_back(rounding):
     dbn = small()
-    trained = dbn.stages()[-1].build((), 3).parameters.trained
+    trained = dbn.configs()[-1].build((), 3).parameters.trained
     module = dbn.module(trained)
     assert [type(m).__name__ for m in module] == [
         "Linear",
@@ -191,7 +191,7 @@ def test_settings_pass_through_to_the_machines():
     dbn = small(
         pretraining=Pretraining(visible="gaussian", reads="samples", cd_steps=3, persistent=True)
     )
-    first, second, _ = (s.build((), 0) for s in dbn.stages())
+    first, second, _ = (s.build((), 0) for s in dbn.configs())
     assert (first.settings.visible, second.settings.visible) == ("gaussian", "bernoulli")
     assert (first.settings.samples_inputs, second.settings.samples_inputs) == (False, True)
     assert first.settings.steps == 3
@@ -201,18 +201,18 @@ def test_settings_pass_through_to_the_machines():
 def test_the_precision_is_measured_once_and_shipped_plain(monkeypatch):
     calls = []
     monkeypatch.setattr(dbn_file, "resolve", lambda p, shapes: calls.append((p, shapes)) or "mkl")
-    stages = small(precision="auto").stages()
+    configs = small(precision="auto").configs()
     assert calls == [("auto", [(20, 12, 10), (20, 10, 8)])]
-    assert {s.products for s in stages[:-1]} | {stages[-1].network.products} == {"mkl"}
+    assert {s.products for s in configs[:-1]} | {configs[-1].network.products} == {"mkl"}
 
 
 def test_it_goes_through_plain_values_and_its_stages_are_small():
     dbn = small()
     assert from_dict(DBN, to_dict(dbn)) == dbn
-    for stage in DBN(precision="mkl").stages():
-        sent = pickle.dumps(stage)
+    for config in DBN(precision="mkl").configs():
+        sent = pickle.dumps(config)
         assert len(sent) < 2000
-        assert pickle.loads(sent) == stage
+        assert pickle.loads(sent) == config
 
 
 @pytest.mark.parametrize(
@@ -229,10 +229,10 @@ def test_wrong_settings_are_refused(settings, says):
 
 
 def test_half_a_history_is_refused():
-    stages = small().stages()
-    history = (stages[0].build((), 0).parameters.trained,)
+    configs = small().configs()
+    history = (configs[0].build((), 0).parameters.trained,)
     with pytest.raises(UsageError, match="fine-tuning needs 2 pre-trained layers; got 1"):
-        stages[-1].build(history, 0)
+        configs[-1].build(history, 0)
 
 
 @pytest.mark.parametrize(

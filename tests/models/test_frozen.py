@@ -7,7 +7,7 @@ from torch import nn
 
 from photinus.core.errors import UsageError
 from photinus.data.base import Batch
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 
 SMALL_STAGE = {
     "module": "torch.nn:Linear",
@@ -28,11 +28,11 @@ class HalfFrozen(nn.Module):
 
 
 def test_frozen_layers_may_be_of_a_type_that_numpy_lacks():
-    stage = ModuleStage(module=f"{__name__}:HalfFrozen", loss="cross_entropy", frozen=("base.*",))
-    model = stage.build((), 0)
+    config = ModuleConfig(module=f"{__name__}:HalfFrozen", loss="cross_entropy", frozen=("base.*",))
+    model = config.build((), 0)
     saved = np.concatenate([array.reshape(-1) for array in model.frozen.values()])
     assert saved.dtype == np.float32
-    rebuilt = stage.build((saved,), 1)
+    rebuilt = config.build((saved,), 1)
     assert rebuilt.module.base.weight.dtype == torch.bfloat16
     assert torch.equal(rebuilt.module.base.weight, model.module.base.weight)
     gradient, _ = rebuilt.learn(Batch(np.ones((5, 4), np.float32), np.zeros(5, np.int64)), 0)
@@ -40,14 +40,14 @@ def test_frozen_layers_may_be_of_a_type_that_numpy_lacks():
 
 
 def test_frozen_parameters_are_not_trained():
-    stage = ModuleStage(**SMALL_STAGE, frozen=("w*",))
-    model = stage.build((), 0)
+    config = ModuleConfig(**SMALL_STAGE, frozen=("w*",))
+    model = config.build((), 0)
     assert model.parameters.layout.names() == ("bias",)
     assert list(model.frozen) == ["weight"]
     values = np.arange(12, dtype=np.float32)
-    rebuilt = stage.build((values,), 0)
+    rebuilt = config.build((values,), 0)
     np.testing.assert_array_equal(rebuilt.module.weight.detach().numpy().reshape(-1), values)
     with pytest.raises(UsageError, match="unknown parameter in frozen; got 'weights'; did you"):
-        ModuleStage(**SMALL_STAGE, frozen=("weights",)).build((), 0)
+        ModuleConfig(**SMALL_STAGE, frozen=("weights",)).build((), 0)
     with pytest.raises(UsageError, match=r"frozen leaves nothing to train; got \*; name fewer"):
-        ModuleStage(**SMALL_STAGE, frozen=("*",)).build((), 0)
+        ModuleConfig(**SMALL_STAGE, frozen=("*",)).build((), 0)

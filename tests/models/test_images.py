@@ -9,7 +9,7 @@ from photinus.core.errors import DataError, UsageError
 from photinus.data.base import Batch
 from photinus.models import image_tensors
 from photinus.models.images import centred, crops, imagenet, uniform
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.training.placement import fresh
 
 pytestmark = pytest.mark.numerics
@@ -172,9 +172,9 @@ doubled.tensors = doubled_there
 
 
 def test_images_go_to_a_device_as_they_are_stored():
-    stage = ModuleStage(module=f"{__name__}:net", reads="photinus.models.images:centred")
+    config = ModuleConfig(module=f"{__name__}:net", reads="photinus.models.images:centred")
     batch = Batch(pictures(8), np.arange(8) % 3, None, draws(8))
-    on_host, on_device = (fresh(stage, (), 0, device)[0] for device in ("cpu", "stand-in"))
+    on_host, on_device = (fresh(config, (), 0, device)[0] for device in ("cpu", "stand-in"))
     before = on_device._storage.bytes_to_device
     sent = on_device.send(batch)
     # images, labels and draws
@@ -190,8 +190,8 @@ def test_images_go_to_a_device_as_they_are_stored():
 
 
 def test_a_function_of_the_users_own_is_called_by_its_form_for_devices():
-    stage = ModuleStage(module=f"{__name__}:net", reads=f"{__name__}:doubled")
-    model, _ = fresh(stage, (), 0, "stand-in")
+    config = ModuleConfig(module=f"{__name__}:net", reads=f"{__name__}:doubled")
+    model, _ = fresh(config, (), 0, "stand-in")
     batch = Batch(pictures(8), np.arange(8) % 3, None, draws(8))
     for some in (batch, model.send(batch)):
         _, metrics = model.learn(some, 8)
@@ -209,7 +209,7 @@ def test_a_function_around_another_one_has_a_form_of_its_own_or_none():
     losses = []
     for device in ("cpu", "stand-in"):
         model, _ = fresh(
-            ModuleStage(module=f"{__name__}:net", reads=f"{__name__}:wrapped"), (), 0, device
+            ModuleConfig(module=f"{__name__}:net", reads=f"{__name__}:wrapped"), (), 0, device
         )
         losses.append(model.learn(Batch(pictures(8), np.arange(8) % 3, None, draws(8)), 8)[1])
     assert losses[0] == losses[1]
@@ -238,8 +238,8 @@ halved.tensors = halved_there
 def test_such_a_form_may_return_several_inputs():
     losses = []
     for device in ("cpu", "stand-in"):
-        stage = ModuleStage(module=f"{__name__}:Halves", reads=f"{__name__}:halved")
-        model, _ = fresh(stage, (), 0, device)
+        config = ModuleConfig(module=f"{__name__}:Halves", reads=f"{__name__}:halved")
+        model, _ = fresh(config, (), 0, device)
         batch = Batch(pictures(8), np.arange(8) % 3, None, draws(8))
         for some in (batch, batch if model.send is None else model.send(batch)):
             _, metrics = model.learn(some, 8)
@@ -248,5 +248,5 @@ def test_such_a_form_may_return_several_inputs():
 
 
 def test_without_such_a_form_the_host_reads_and_nothing_is_sent_ahead():
-    stage = ModuleStage(module=f"{__name__}:net", reads=f"{__name__}:doubled_there")
-    assert fresh(stage, (), 0, "stand-in")[0].send is None
+    config = ModuleConfig(module=f"{__name__}:net", reads=f"{__name__}:doubled_there")
+    assert fresh(config, (), 0, "stand-in")[0].send is None

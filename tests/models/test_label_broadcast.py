@@ -8,7 +8,7 @@ from torch.nn.functional import mse_loss, softplus
 from photinus.core.errors import UsageError
 from photinus.data.rows import Rows
 from photinus.models.label_broadcast import is_paired
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 
 OUTPUTS = torch.tensor([[0.5], [1.5], [2.0]])
 
@@ -61,7 +61,7 @@ def test_torchs_own_loss_is_found_too():
 def test_it_is_refused_at_the_first_step(loss):
     name = f"{__name__}:{loss.__name__}"
     linear = {"module": "torch.nn:Linear", "arguments": {"in_features": 2, "out_features": 1}}
-    model = ModuleStage(**linear, loss=name).build((), 0)
+    model = ModuleConfig(**linear, loss=name).build((), 0)
     batch = Rows.of(np.ones((4, 2), np.float32), np.arange(4.0)).batch(np.arange(4))
     if loss is first:
         model.learn(batch, 0)

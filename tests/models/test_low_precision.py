@@ -9,7 +9,7 @@ from photinus.core.errors import UsageError
 from photinus.data.base import Batch
 from photinus.models.cnn import tutorial
 from photinus.models.low_precision import gradients
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.module_model import Learning, ModuleModel
 from photinus.run.job import Job
 
@@ -98,6 +98,6 @@ def test_rows_that_a_batch_does_not_name_stay_out_of_a_sparse_tables_gradient():
 
 
 def test_opencl_refuses_float16():
-    stage = ModuleStage(module="torch.nn:Linear", precision="float16")
+    config = ModuleConfig(module="torch.nn:Linear", precision="float16")
     with pytest.raises(UsageError, match="OpenCL devices compute in float32; got float16"):
-        Job(model=stage, device="opencl")
+        Job(model=config, device="opencl")

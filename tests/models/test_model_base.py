@@ -8,7 +8,7 @@ from photinus.core.errors import UsageError
 from photinus.core.parameters import TRAINED, Layout, Parameters
 from photinus.models.base import Model
 from photinus.models.mlp import MLP, Dense
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.module_model import ModuleModel
 from photinus.models.rbm import RBM, ContrastiveDivergence, first_parameters
 from photinus.testing import check_model
@@ -30,7 +30,7 @@ def network(**settings):
 
 def module(factory="Linear", **arguments):
     arguments = arguments or {"in_features": 6, "out_features": 3}
-    return ModuleStage(module=f"torch.nn:{factory}", arguments=arguments).build((), seed=4)
+    return ModuleConfig(module=f"torch.nn:{factory}", arguments=arguments).build((), seed=4)
 
 
 MODELS = {

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Parameters
 from photinus.core.settings import from_dict, to_dict
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.module_model import Learning, ModuleModel
 from photinus.models.reading import cast_floats
 from photinus.models.schedules import Schedule, check_rates
@@ -266,24 +266,24 @@ def test_layers_that_are_made_in_forward_are_refused(ask):
         calls.get(ask, lambda: model.learn(batch(), 0))()
 
 
-def stage(**settings):
+def config(**settings):
     arguments = {"in_features": 4, "out_features": 3}
-    return ModuleStage(**{"module": "torch.nn:Linear", "arguments": arguments, **settings})
+    return ModuleConfig(**{"module": "torch.nn:Linear", "arguments": arguments, **settings})
 
 
 def test_a_stage_builds_the_same_module_from_the_same_seed():
-    one, two, other = (stage().build((), seed) for seed in (1, 1, 2))
+    one, two, other = (config().build((), seed) for seed in (1, 1, 2))
     assert np.array_equal(one.parameters.trained, two.parameters.trained)
     assert not np.array_equal(one.parameters.trained, other.parameters.trained)
 
 
 def test_a_stage_goes_through_plain_values_and_back():
-    made = stage(lr=Schedule.cosine(0.1), settings={"weight_decay": 0.1}, optimizer="sgd")
-    assert from_dict(ModuleStage, to_dict(made)) == made
+    made = config(lr=Schedule.cosine(0.1), settings={"weight_decay": 0.1}, optimizer="sgd")
+    assert from_dict(ModuleConfig, to_dict(made)) == made
 
 
 def test_a_stage_trains():
-    made = stage(lr=Schedule.constant(0.1))
+    made = config(lr=Schedule.constant(0.1))
     model, b = made.build((), 0), batch()
     inner = made.inner(model.parameters.layout)
     losses = []
@@ -314,7 +314,7 @@ def test_a_stage_trains():
 def test_a_wrong_factory_is_one_clear_sentence(settings, says, monkeypatch):
     monkeypatch.setitem(sys.modules, "here", SimpleNamespace(factory_of_no_module=lambda: 3))
     with pytest.raises(UsageError, match=says):
-        stage(**settings).build((), 0)
+        config(**settings).build((), 0)
 
 
 @pytest.mark.parametrize(
@@ -322,12 +322,12 @@ def test_a_wrong_factory_is_one_clear_sentence(settings, says, monkeypatch):
     [
         ({"loss": "cros_entropy"}, "unknown loss; got 'cros_entropy'; did you mean"),
         ({"optimizer": "adm"}, "unknown optimizer"),
-        ({"batch_size": 0}, "batch_size of ModuleStage must be a whole number of at least 1"),
+        ({"batch_size": 0}, "batch_size of ModuleConfig must be a whole number of at least 1"),
     ],
 )
 def test_wrong_settings_are_refused_where_they_are_made(settings, says):
     with pytest.raises(UsageError, match=says):
-        stage(**settings)
+        config(**settings)
 
 
 def halved(features, draws):
@@ -388,15 +388,15 @@ def test_outputs_of_a_layer_are_what_the_module_computes_there():
 
 def test_auto_is_decided_once_and_needs_an_example():
     arguments = {"in_features": 4, "out_features": 3}
-    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, precision="auto")
+    config = ModuleConfig(module="torch.nn:Linear", arguments=arguments, precision="auto")
     with pytest.raises(UsageError, match='"auto" needs example'):
-        stage.resolved()
-    decided = replace(stage, example=(4,)).resolved()
+        config.resolved()
+    decided = replace(config, example=(4,)).resolved()
     assert decided.precision in ("float32", "bfloat16")
     assert decided.resolved() is decided
-    assert from_dict(ModuleStage, to_dict(decided)) == decided
+    assert from_dict(ModuleConfig, to_dict(decided)) == decided
     with pytest.raises(UsageError, match=r"does not read examples of shape \[5\]"):
-        replace(stage, example=(5,)).resolved()
+        replace(config, example=(5,)).resolved()
 
 
 def test_parts_of_a_step_give_the_whole_ones_gradient():
@@ -491,18 +491,18 @@ def test_parts_of_the_gradient_are_final_early_and_have_the_same_bits(how):
 
 
 def test_a_named_metric_is_measured_beside_the_loss():
-    stage = ModuleStage(**SMALL_STAGE, metrics=("accuracy", "f1"))
-    metrics = stage.finished(stage.build((), 0).measure(batch()))
+    config = ModuleConfig(**SMALL_STAGE, metrics=("accuracy", "f1"))
+    metrics = config.finished(config.build((), 0).measure(batch()))
     assert metrics["accuracy"] == pytest.approx(1 - metrics["error"])
     assert sorted(metrics) == ["accuracy", "error", "f1", "loss"]
 
 
 @pytest.mark.parametrize(("rows", "batch_size", "steps"), [(100, 32, 7), (100, 32, 8), (96, 32, 3)])
 def test_as_many_passes_as_the_steps_need(rows, batch_size, steps):
-    stage = ModuleStage(**SMALL_STAGE, batch_size=batch_size, max_steps=steps)
-    whole, part = divmod(stage.passes(rows), 1.0)
+    config = ModuleConfig(**SMALL_STAGE, batch_size=batch_size, max_steps=steps)
+    whole, part = divmod(config.passes(rows), 1.0)
     assert whole * -(-rows // batch_size) + round(part * rows / batch_size) == steps
-    assert ModuleStage(**SMALL_STAGE, epochs=2.5).passes(rows) == 2.5
+    assert ModuleConfig(**SMALL_STAGE, epochs=2.5).passes(rows) == 2.5
 
 
 def vector_loss(outputs, labels):
@@ -522,11 +522,11 @@ def test_a_loss_that_returns_a_vector_is_one_sentence(monkeypatch):
 @pytest.mark.parametrize("per_tensor", [False, True])
 def test_an_optimizer_sees_shapes_where_that_is_asked_for(per_tensor):
     arguments = {"in_features": 4, "out_features": 3, "bias": False}
-    stage = ModuleStage(
+    config = ModuleConfig(
         module="torch.nn:Linear", arguments=arguments, optimizer="adafactor", per_tensor=per_tensor
     )
-    model = stage.build((), 0)
-    inner = stage.inner(model.parameters.layout)
+    model = config.build((), 0)
+    inner = config.inner(model.parameters.layout)
     inner.step(model.parameters.trained, np.ones(12, np.float32), progress=0.5)
     assert ("row_var" in inner.state()) == per_tensor, "it keeps rows' and columns' of matrices"
 
@@ -609,10 +609,10 @@ def test_several_outputs_in_bfloat16_reach_the_loss_in_float32():
 
 
 def test_what_is_fastest_is_measured_with_several_outputs_too():
-    stage = ModuleStage(
+    config = ModuleConfig(
         module=f"{__name__}:Heads", loss=OF_BOTH, precision="auto", memory="auto", example=(4,)
     )
-    assert stage.resolved().precision in ("float32", "bfloat16")
+    assert config.resolved().precision in ("float32", "bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -686,7 +686,7 @@ def test_the_label_that_cross_entropy_ignores_is_no_class_of_another_loss(loss):
 def test_two_learning_rates_are_refused_and_one_of_the_settings_outlives_a_start_by_gradients():
     linear = {"module": "torch.nn:Linear", "optimizer": "sgd", "settings": {"lr": 0.9}}
     with pytest.raises(UsageError, match=r"two learning rates are set; got lr, and settings with"):
-        check_rates(ModuleStage(**linear, lr=0.1))
-    stage = ModuleStage(**linear)
-    check_rates(stage)
-    assert stage.agreed_until(0.5).rate() == stage.rate() == Schedule.constant(0.9)
+        check_rates(ModuleConfig(**linear, lr=0.1))
+    config = ModuleConfig(**linear)
+    check_rates(config)
+    assert config.agreed_until(0.5).rate() == config.rate() == Schedule.constant(0.9)

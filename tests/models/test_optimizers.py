@@ -11,7 +11,7 @@ from photinus.core.errors import CheckpointError, UsageError
 from photinus.core.parameters import FLOATS, TRAINED, Layout
 from photinus.models.dbn import FineTuning
 from photinus.models.eager import eager
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.optimizers import OPTIMIZERS, Clipped, Momentum, TorchOptimizer
 from photinus.models.schedules import Schedule
 
@@ -59,10 +59,10 @@ def plain(make, steps):
 
 
 @pytest.mark.parametrize("name", ["lbfgs", "torch.optim:LBFGS"])
-@pytest.mark.parametrize("made", [ModuleStage, FineTuning])
+@pytest.mark.parametrize("made", [ModuleConfig, FineTuning])
 def test_an_optimizer_whose_step_needs_a_closure_is_refused(name, made):
     message = "an optimizer whose step needs a closure is not taken; got"
-    how = {"module": "torch.nn:Linear"} if made is ModuleStage else {}
+    how = {"module": "torch.nn:Linear"} if made is ModuleConfig else {}
     with pytest.raises(UsageError, match=message):
         made(optimizer=name, **how)
     mine = type("Mine", (torch.optim.LBFGS,), {})

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from photinus.core.errors import DataError
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.optimizers import OPTIMIZERS, TorchOptimizer
 from photinus.models.owner_steps import OwnerSteps, is_elementwise
 from tests.run.scores import DIM
 
-STAGE = ModuleStage(module="tests.run.scores:Normed", optimizer="adamw", lr=0.1, sharded=DIM + 1)
+STAGE = ModuleConfig(module="tests.run.scores:Normed", optimizer="adamw", lr=0.1, sharded=DIM + 1)
 SLOT, WORKERS = 1, 2
 
 
@@ -82,5 +82,5 @@ ELEMENTWISE = {
 
 @pytest.mark.parametrize("name", sorted(ELEMENTWISE))
 def test_an_optimizer_that_looks_at_whole_tensors_is_found_by_trying_it(name):
-    stage = ModuleStage(module="torch.nn:Linear", optimizer=name, lr=1.0)
-    assert is_elementwise(stage.inner) == ELEMENTWISE[name]
+    config = ModuleConfig(module="torch.nn:Linear", optimizer=name, lr=1.0)
+    assert is_elementwise(config.inner) == ELEMENTWISE[name]

@@ -9,7 +9,7 @@ from torch import nn
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Layout
 from photinus.models.dbn import DBN, Pretraining
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.models.module_model import Learning, ModuleModel
 from photinus.models.optimizers import TorchOptimizer
 from photinus.models.placement import CPU, DeviceParameters
@@ -148,10 +148,10 @@ def test_the_outputs_are_the_processors():
 
 
 def test_a_model_of_the_processor_alone_refuses_a_device():
-    stage = LogisticStage(features=4, classes=3)
-    made = stage.build((), 0)
+    config = LogisticConfig(features=4, classes=3)
+    made = config.build((), 0)
     with pytest.raises(UsageError, match="LogisticModel computes on the processor only; got cuda"):
-        made.place("cuda:0", stage.inner(made.parameters.layout))
+        made.place("cuda:0", config.inner(made.parameters.layout))
 
 
 PIXELS = SimpleNamespace(
@@ -170,10 +170,10 @@ BELIEF = DBN(
 @pytest.mark.parametrize("precision", ["mkl", "onednn", "bfloat16"])
 @pytest.mark.parametrize("phase", [0, -1])
 def test_a_belief_networks_phases_on_the_stand_in_have_the_processors_bits(precision, phase):
-    stage = replace(BELIEF, precision=precision).stages()[phase]
-    on_host, on_device = stage.build((), 3), stage.build((), 3)
-    first = stage.inner(on_host.parameters.layout)
-    apart = on_device.place("stand-in", stage.inner(on_device.parameters.layout))
+    config = replace(BELIEF, precision=precision).configs()[phase]
+    on_host, on_device = config.build((), 3), config.build((), 3)
+    first = config.inner(on_host.parameters.layout)
+    apart = on_device.place("stand-in", config.inner(on_device.parameters.layout))
     for seed in range(4):
         mine, metrics = on_host.learn(PIXELS, seed)
         theirs, device_metrics = on_device.learn(PIXELS, seed)
@@ -190,9 +190,9 @@ def test_a_belief_networks_phases_on_the_stand_in_have_the_processors_bits(preci
 
 
 def test_a_belief_networks_device_copies_no_parameters_between_turns():
-    stage = BELIEF.stages()[0]
-    made = stage.build((), 3)
-    inner = made.place("stand-in", stage.inner(made.parameters.layout))
+    config = BELIEF.configs()[0]
+    made = config.build((), 3)
+    inner = made.place("stand-in", config.inner(made.parameters.layout))
     made.learn(PIXELS, 0)
     at = inner.placed
     before = at.bytes_to_host, at.bytes_to_device

@@ -11,7 +11,7 @@ from torch import nn
 from photinus.core.errors import DataError, UsageError
 from photinus.data.base import Batch
 from photinus.models.dbn import DBN, FineTuning
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.placement import DeviceParameters
 from photinus.models.recording import Recorder, no_dropout
 from photinus.training.placement import fresh
@@ -135,8 +135,8 @@ def batches(sizes=(16,) * 5 + (7,) * 4 + (16, 7, 1, 16), weights=False):
         yield Batch(x, rng.integers(0, 3, size).astype(np.float64), weights=row_weights)
 
 
-def trained(stage, device, **of):
-    model, inner = fresh(stage, (), 3, device)
+def trained(config, device, **of):
+    model, inner = fresh(config, (), 3, device)
     losses = []
     for number, batch in enumerate(batches(**of)):
         gradient, metrics = model.learn(batch, 8 * number)
@@ -147,7 +147,7 @@ def trained(stage, device, **of):
     return p.trained, p.floats, p.integers, losses
 
 
-STAGE = ModuleStage(module=f"{__name__}:net", lr=0.01, average=0.9, l2={"4.*": 0.01})
+STAGE = ModuleConfig(module=f"{__name__}:net", lr=0.01, average=0.9, l2={"4.*": 0.01})
 
 
 @pytest.mark.parametrize("weights", [False, True], ids=["", "weights"])
@@ -161,9 +161,9 @@ def test_a_recorded_module_learns_the_plain_paths_bits(weights, graphs):
 
 
 def test_a_recorded_step_keeps_a_buffer_that_is_assigned(graphs):
-    stage = ModuleStage(module=f"{__name__}:Assigning", lr=0.01)
-    plain = trained(stage, "stand-in")
-    recorded = trained(replace(stage, cuda_graph=True), "stand-in")
+    config = ModuleConfig(module=f"{__name__}:Assigning", lr=0.01)
+    plain = trained(config, "stand-in")
+    recorded = trained(replace(config, cuda_graph=True), "stand-in")
     assert graphs
     assert plain[1].all()
     for mine, theirs in zip(recorded, plain, strict=True):
@@ -180,11 +180,11 @@ def test_on_the_processor_nothing_is_recorded(graphs):
 def test_a_recorded_belief_network_learns_the_plain_paths_numbers(phase, graphs, monkeypatch):
     dbn = DBN(inputs=6, hidden=(5, 4), classes=3, precision="mkl")
     still = FineTuning(dropout_input=0.0, dropout_hidden=(0.0,))
-    stage = replace(dbn, fine_tuning=still).stages()[phase]
+    config = replace(dbn, fine_tuning=still).configs()[phase]
     monkeypatch.setattr("photinus.models.random.np.random.SFC64", lambda _: Still())
     results = []
     for device in ("cpu", "stand-in"):
-        model, inner = fresh(stage, (), 3, device)
+        model, inner = fresh(config, (), 3, device)
         rows = np.random.default_rng(1).random((8, 16, 6 if phase != 1 else 5), dtype=np.float32)
         for number, x in enumerate(rows):
             gradient, metrics = model.learn(Batch(x, np.arange(16) % 3), 8 * number)
@@ -204,30 +204,30 @@ class Still:
 
 
 def test_a_module_that_does_something_else_when_repeated_is_refused(graphs):
-    stage = ModuleStage(module=f"{__name__}:Moody", lr=0.01, cuda_graph=True)
+    config = ModuleConfig(module=f"{__name__}:Moody", lr=0.01, cuda_graph=True)
     with pytest.raises(UsageError, match=r"a step of Moody cannot be recorded.*from the plain"):
-        trained(stage, "stand-in")
+        trained(config, "stand-in")
 
 
 def test_a_module_that_cannot_be_recorded_is_named_with_the_reason(graphs):
-    stage = ModuleStage(module=f"{__name__}:Peeking", lr=0.01, cuda_graph=True)
+    config = ModuleConfig(module=f"{__name__}:Peeking", lr=0.01, cuda_graph=True)
     with pytest.raises(UsageError, match=r"a step of Peeking cannot be recorded.*not permitted"):
-        trained(stage, "stand-in")
+        trained(config, "stand-in")
 
 
 def test_of_many_shapes_some_stay_plain(graphs):
     sizes = [size for size in range(2, 30) for _ in range(4)]
-    stage = ModuleStage(module=f"{__name__}:net", lr=0.01)
-    recorded = trained(replace(stage, cuda_graph=True), "stand-in", sizes=sizes)
+    config = ModuleConfig(module=f"{__name__}:net", lr=0.01)
+    recorded = trained(replace(config, cuda_graph=True), "stand-in", sizes=sizes)
     assert len(graphs) == 2 * 16
-    assert np.array_equal(recorded[0], trained(stage, "stand-in", sizes=sizes)[0])
+    assert np.array_equal(recorded[0], trained(config, "stand-in", sizes=sizes)[0])
 
 
 @pytest.mark.parametrize("cuda_graph", [False, True])
 @pytest.mark.parametrize("before", [0, 4])
 def test_a_label_that_is_no_class_is_named_before_a_card_reads_it(cuda_graph, before, graphs):
-    stage = ModuleStage(module=f"{__name__}:net", lr=0.01, cuda_graph=cuda_graph)
-    model, _ = fresh(stage, (), 3, "stand-in")
+    config = ModuleConfig(module=f"{__name__}:net", lr=0.01, cuda_graph=cuda_graph)
+    model, _ = fresh(config, (), 3, "stand-in")
     for batch in batches((16,) * before):
         model.learn(batch, 0)
     calls = []
@@ -277,10 +277,10 @@ def test_no_dropout_leaves_out_nothing_and_is_over_afterwards():
 
 
 def test_a_belief_network_that_cannot_be_recorded_learns_by_plain_steps(graphs, caplog):
-    stage = DBN(inputs=6, hidden=(5,), classes=3, precision="mkl").stages()[0]
-    model, _ = fresh(stage, (), 3, "stand-in")
+    config = DBN(inputs=6, hidden=(5,), classes=3, precision="mkl").configs()[0]
+    model, _ = fresh(config, (), 3, "stand-in")
     rows = np.random.default_rng(1).random((5, 16, 6), dtype=np.float32)
-    plain, _ = fresh(stage, (), 3, "cpu")
+    plain, _ = fresh(config, (), 3, "cpu")
     for number, x in enumerate(rows):  # it draws other numbers when it is repeated
         mine, _ = model.learn(Batch(x), number + 1)
         model.to_host(mine)
@@ -290,11 +290,11 @@ def test_a_belief_network_that_cannot_be_recorded_learns_by_plain_steps(graphs, 
 
 
 def test_sparse_tables_are_refused_with_it():
-    stage = ModuleStage(
+    config = ModuleConfig(
         module="torch.nn:Embedding",
         arguments={"num_embeddings": 4, "embedding_dim": 2, "sparse": True},
         optimizer="sgd",
         cuda_graph=True,
     )
     with pytest.raises(UsageError, match="a step with sparse tables cannot be recorded"):
-        stage.build((), 0)
+        config.build((), 0)

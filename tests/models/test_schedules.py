@@ -5,7 +5,7 @@ import pytest
 from photinus.core.errors import UsageError
 from photinus.core.settings import from_dict, to_dict
 from photinus.models.dbn import DBN, FineTuning, Pretraining
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule, check_rates
 
 pytestmark = pytest.mark.numerics
@@ -72,7 +72,7 @@ PLACES = [
     (Pretraining, "lr", {}),
     (Pretraining, "momentum", {}),
     (FineTuning, "lr", {}),
-    (ModuleStage, "lr", {"module": "torch.nn:Linear"}),
+    (ModuleConfig, "lr", {"module": "torch.nn:Linear"}),
 ]
 
 
@@ -136,20 +136,20 @@ def test_the_usual_rate_of_a_larger_batch_rises_first_and_then_is_usual():
     assert from_dict(Schedule, to_dict(grown)) == grown
 
 
-@pytest.mark.parametrize("stage", [ModuleStage, FineTuning, Pretraining])
-def test_points_in_epochs_are_refused(stage):
+@pytest.mark.parametrize("config", [ModuleConfig, FineTuning, Pretraining])
+def test_points_in_epochs_are_refused(config):
     """The rate would have stayed at nearly its first value."""
-    module = {"module": "torch.nn:Linear"} if stage is ModuleStage else {}
-    settings = stage(**module, epochs=60.0, lr=Schedule(((0, 0.1), (10, 0.1), (30, 0.01))))
+    module = {"module": "torch.nn:Linear"} if config is ModuleConfig else {}
+    settings = config(**module, epochs=60.0, lr=Schedule(((0, 0.1), (10, 0.1), (30, 0.01))))
     with pytest.raises(UsageError, match=r"goes by progress: .*; got a point at 30; divide epochs"):
         check_rates(settings)
 
 
 @pytest.mark.parametrize(
-    ("stage", "part"), [(0, {"pretraining": Pretraining}), (-1, {"fine_tuning": FineTuning})]
+    ("config", "part"), [(0, {"pretraining": Pretraining}), (-1, {"fine_tuning": FineTuning})]
 )
-def test_points_in_epochs_are_refused_in_the_stages_of_a_dbn(stage, part):
+def test_points_in_epochs_are_refused_in_the_stages_of_a_dbn(config, part):
     late = Schedule(((0, 0.1), (30, 0.01)))
-    stages = DBN(**{name: settings(lr=late) for name, settings in part.items()}).stages()
+    configs = DBN(**{name: settings(lr=late) for name, settings in part.items()}).configs()
     with pytest.raises(UsageError, match=r"got a point at 30; divide epochs"):
-        check_rates(stages[stage])
+        check_rates(configs[config])

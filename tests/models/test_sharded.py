@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from photinus.core.errors import DataError, UsageError
 from photinus.data.rows import Rows
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.row_steps import adagrad, adam, sgd
 from photinus.models.schedules import Schedule
 from photinus.models.sharded import ShardedModel, row_size_of, tables_of
@@ -223,9 +223,9 @@ class Direct(Net):
         return super().forward(x) + self.items.weight.sum()
 
 
-def stage(module=Net, **fields):
+def config(module=Net, **fields):
     name = f"{__name__}:{module.__name__}"
-    return ModuleStage(**{"module": name, "batch_size": 8, "optimizer": "sgd", **fields})
+    return ModuleConfig(**{"module": name, "batch_size": 8, "optimizer": "sgd", **fields})
 
 
 def batch(rows=8, seed=0):
@@ -270,7 +270,7 @@ def test_alone_it_is_an_embedding():
 
 
 def test_in_a_run_it_takes_no_memory_before_rows_come():
-    made = stage(arguments={"hidden": 3}).made(0)
+    made = config(arguments={"hidden": 3}).made(0)
     assert made.items.weight.untyped_storage().nbytes() == 4
     assert {*tables_of(made)} == {"users.weight", "items.weight"}
 
@@ -310,7 +310,7 @@ def test_a_wrong_setting_of_a_table_is_one_sentence(given, wrong):
 @pytest.mark.parametrize("module", [Net, Bare])
 def test_the_model_keeps_the_contract(module):
     check_model(
-        lambda: stage(module).build((), 1), batch(), is_gradient=False
+        lambda: config(module).build((), 1), batch(), is_gradient=False
     )  # dropout, and an inner state beside the rows
 
 
@@ -318,7 +318,7 @@ def test_the_model_keeps_the_contract(module):
 @pytest.mark.parametrize("module", [Net, Bare])
 def test_the_gradient_is_that_of_the_plain_module(module, accumulate):
     fields = {"arguments": {"hidden": 5}} if module is Net else {}
-    model = stage(module, accumulate=accumulate, **fields).build((), 1)
+    model = config(module, accumulate=accumulate, **fields).build((), 1)
     plain, examples = plain_of(model), batch()
     for half in range(accumulate):
         part = Rows.of(examples.features, examples.labels).batch(
@@ -336,7 +336,7 @@ def test_the_gradient_is_that_of_the_plain_module(module, accumulate):
 
 
 def test_a_look_up_that_is_repeated_on_the_way_back_counts_once():
-    one, other = (stage(module).build((), 1) for module in (Net, Recomputed))
+    one, other = (config(module).build((), 1) for module in (Net, Recomputed))
     gradients = [model.learn(batch(), 77)[0] for model in (one, other)]
     assert abs(gradients[0]).max() > 0.01
     np.testing.assert_allclose(*gradients, atol=1e-7)
@@ -345,7 +345,7 @@ def test_a_look_up_that_is_repeated_on_the_way_back_counts_once():
 @pytest.mark.parametrize("workers", [1, 3, 7])
 def test_a_worker_draws_the_rows_that_a_whole_table_would_have(workers, monkeypatch):
     monkeypatch.setattr("photinus.models.sharded._DRAWN", 5 * DIM)
-    of = stage(arguments={"optimizer": "adagrad"})
+    of = config(arguments={"optimizer": "adagrad"})
     whole = of.build((), 3).parameters.trained.reshape(-1, DIM + 1)
     for slot in range(workers):
         shard = np.zeros((len(whole[slot::workers]), DIM + 1), np.float32)
@@ -359,11 +359,11 @@ def test_a_worker_draws_the_rows_that_a_whole_table_would_have(workers, monkeypa
 
 
 def test_a_step_reads_the_rows_that_it_named_and_changes_no_other():
-    of = stage(arguments={"optimizer": "adagrad"})
+    of = config(arguments={"optimizer": "adagrad"})
     model, examples = of.build((), 1), batch(4)
     first = model.parameters.trained.copy()
     named = model.rows(examples, 5)
-    of = stage(sharded=DIM + 1, arguments={"optimizer": "adagrad"}, lr=1.0)
+    of = config(sharded=DIM + 1, arguments={"optimizer": "adagrad"}, lr=1.0)
     inner = of.inner(model.parameters.layout)
     inner.descend(model, examples, 5, 0.0)
     changed = (numbers_of(model) != first).reshape(-1, DIM + 1).any(axis=1)
@@ -374,7 +374,7 @@ def test_a_step_reads_the_rows_that_it_named_and_changes_no_other():
 
 
 def test_a_step_over_named_rows_alone_is_that_over_the_whole_table():
-    of = stage(sharded=DIM + 1, arguments={"optimizer": "adagrad"}, optimizer="adamw")
+    of = config(sharded=DIM + 1, arguments={"optimizer": "adagrad"}, optimizer="adamw")
     whole, some, examples = of.build((), 1), of.blank((), 1), batch(4)
     rows = some.rows(examples, 5)
     values = whole.parameters.trained.reshape(-1, DIM + 1)[rows]
@@ -389,7 +389,7 @@ def test_a_step_over_named_rows_alone_is_that_over_the_whole_table():
 
 
 def test_a_measurement_over_named_rows_alone_is_that_over_the_whole_table():
-    of = stage(Normed, sharded=DIM)
+    of = config(Normed, sharded=DIM)
     whole, some, examples = of.build((), 1), of.blank((), 1), batch(40)
     of.inner(whole.parameters.layout).descend(whole, batch(), 1, 0.0)
     numbers_of(whole)
@@ -452,7 +452,7 @@ def test_wider_rows_are_stepped_by_their_formula(step):
 
 @pytest.mark.parametrize("module", [Net, Normed])
 def test_a_run_of_steps_is_that_of_torch_on_the_plain_module(module):
-    of = stage(module, sharded=DIM, lr=Schedule.constant(0.1), arguments={"lr": 0.1})
+    of = config(module, sharded=DIM, lr=Schedule.constant(0.1), arguments={"lr": 0.1})
     model = of.build((), 1)
     plain, inner = plain_of(model), of.inner(model.parameters.layout)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
@@ -472,8 +472,8 @@ def test_a_run_of_steps_is_that_of_torch_on_the_plain_module(module):
 
 
 def test_running_statistics_are_rows_that_every_step_reads():
-    of = stage(Normed, sharded=DIM)
-    model, plain = of.build((), 1), stage(Net, sharded=DIM).build((), 1)
+    of = config(Normed, sharded=DIM)
+    model, plain = of.build((), 1), config(Net, sharded=DIM).build((), 1)
     more = -(-(2 * 5 + 2 * 3 + 2 * (5 + 3)) // DIM)  # statistics, weights and biases
     read = [one.rows(batch(), 3) for one in (model, plain)]
     assert len(read[0]) - len(read[1]) == pytest.approx(more, abs=1)
@@ -485,7 +485,7 @@ def test_running_statistics_are_rows_that_every_step_reads():
 
 
 def test_a_step_on_one_row_is_normalized_by_the_running_statistics():
-    of = stage(Normed, sharded=DIM)
+    of = config(Normed, sharded=DIM)
     model, examples = of.build((), 1), batch(1)
     before = model.tensors()["norm.running_mean"].copy()
     model.rows(examples, 3)
@@ -498,7 +498,7 @@ def test_a_step_on_one_row_is_normalized_by_the_running_statistics():
 def test_the_rate_of_a_table_follows_that_of_the_other_layers():
     examples, moved = batch(), []
     for progress in (0.0, 0.75):
-        of = stage(sharded=DIM, lr=Schedule.stairs(0.2, 0.25, 0.5), arguments={"lr": 3.0})
+        of = config(sharded=DIM, lr=Schedule.stairs(0.2, 0.25, 0.5), arguments={"lr": 3.0})
         model = of.build((), 1)
         first = model.table("items.weight").copy()
         of.inner(model.parameters.layout).descend(model, examples, 5, progress)
@@ -509,7 +509,7 @@ def test_the_rate_of_a_table_follows_that_of_the_other_layers():
 def test_a_gradient_that_is_too_long_is_cut_over_tables_and_layers_together():
     examples, moved = batch(), []
     for clip in (0.0, 0.01):
-        of = stage(sharded=DIM, clip=clip, lr=Schedule.constant(1.0), arguments={"lr": 1.0})
+        of = config(sharded=DIM, clip=clip, lr=Schedule.constant(1.0), arguments={"lr": 1.0})
         model = of.build((), 1)
         first = model.parameters.trained.copy()
         of.inner(model.parameters.layout).descend(model, examples, 5, 0.0)
@@ -519,7 +519,7 @@ def test_a_gradient_that_is_too_long_is_cut_over_tables_and_layers_together():
 
 
 def test_only_the_other_layers_have_a_state_beside_the_rows():
-    of = stage(sharded=DIM + 1, optimizer="adamw", arguments={"optimizer": "adagrad"})
+    of = config(sharded=DIM + 1, optimizer="adamw", arguments={"optimizer": "adagrad"})
     model = of.build((), 1)
     inner = of.inner(model.parameters.layout)
     inner.descend(model, batch(), 1, 0.0)
@@ -534,7 +534,7 @@ def test_only_the_other_layers_have_a_state_beside_the_rows():
     for one, its in ((inner, model), (again, twin)):
         one.descend(its, batch(seed=1), 2, 0.5)
     assert np.array_equal(numbers_of(model), numbers_of(twin))
-    bare = stage(Bare, sharded=DIM + 1)
+    bare = config(Bare, sharded=DIM + 1)
     inner = bare.inner(bare.blank((), 0).parameters.layout)
     assert inner.state() == {}
     with pytest.raises(UsageError, match="stepped in place"):
@@ -549,7 +549,7 @@ def test_only_the_other_layers_have_a_state_beside_the_rows():
 )
 def test_on_a_device_steps_have_the_bits_of_the_processor(module, clip):
     row = row_size_of(module())
-    of, ends = stage(module, sharded=row, optimizer="adamw", clip=clip), []
+    of, ends = config(module, sharded=row, optimizer="adamw", clip=clip), []
     for device in ("cpu", "stand-in"):
         model, inner = fresh(of, (), 1, device)
         model.load(of.build((), 1).parameters.trained)
@@ -568,7 +568,7 @@ def test_on_a_device_steps_have_the_bits_of_the_processor(module, clip):
 
 
 def test_a_device_holds_the_other_layers_and_gets_the_rows_of_a_batch():
-    of = stage(sharded=DIM + 1, arguments={"optimizer": "adagrad"})
+    of = config(sharded=DIM + 1, arguments={"optimizer": "adagrad"})
     model, _ = fresh(of, (), 1, "stand-in")
     dense = 5 * DIM + 5 + 3 * 5 + 3
     assert model.device_bytes == 4 * dense < model.parameters.trained.nbytes
@@ -614,13 +614,13 @@ def test_a_device_holds_the_other_layers_and_gets_the_rows_of_a_batch():
 )
 def test_what_needs_all_rows_is_refused(module, fields, wrong):
     with pytest.raises(UsageError) as caught:
-        stage(module, **fields).blank((), 0)
+        config(module, **fields).blank((), 0)
     assert fnmatch(str(caught.value), wrong)
 
 
 @pytest.mark.parametrize(("id_", "wrong"), [(ITEMS, "no row 11"), (-1, "no row -1")])
 def test_an_id_that_a_table_does_not_have_is_named(id_, wrong):
-    examples, model = batch(), stage().blank((), 0)
+    examples, model = batch(), config().blank((), 0)
     examples.features[1, 2] = id_
     for ask in (lambda: model.rows(examples, 0), lambda: model.learn(examples, 0)):
         with pytest.raises(DataError, match=f"items.weight has rows 0 to 10, and {wrong}"):
@@ -629,7 +629,7 @@ def test_an_id_that_a_table_does_not_have_is_named(id_, wrong):
 
 @pytest.mark.parametrize("module", [Chained, Unseen])
 def test_rows_that_hang_on_other_rows_are_refused(module):
-    model, examples = stage(module).build((), 0), batch()
+    model, examples = config(module).build((), 0), batch()
     examples.features[:, :2] %= 5
     model.rows(examples, 3)
     with pytest.raises(UsageError, match="must follow from its batch alone"):
@@ -642,7 +642,7 @@ def test_rows_that_hang_on_other_rows_are_refused(module):
 
 @pytest.mark.parametrize("module", [Buffered, Counter, Assigning])
 def test_a_buffer_that_changes_is_refused(module):
-    model = stage(module).build((), 0)
+    model = config(module).build((), 0)
     assert {"offset", "n"} & {*model.tensors()}
     with pytest.raises(UsageError, match="no buffer but running statistics may change"):
         model.learn(batch(), 3)
@@ -650,28 +650,28 @@ def test_a_buffer_that_changes_is_refused(module):
 
 def test_ids_of_a_type_that_torch_does_not_take_are_refused():
     with pytest.raises(DataError, match=r"by int32 or int64, and got torch\.int16"):
-        stage(Small).blank((), 0).rows(batch(), 3)
+        config(Small).blank((), 0).rows(batch(), 3)
 
 
 def test_rows_are_asked_for_without_the_loss():
     examples = batch()
     examples.labels[:] = 99
-    assert stage(Strict).blank((), 0).rows(examples, 3).size
+    assert config(Strict).blank((), 0).rows(examples, 3).size
 
 
 def test_a_table_that_is_read_directly_gives_no_number():
-    model = stage(Direct).build((), 0)
+    model = config(Direct).build((), 0)
     assert np.isnan(model.learn(batch(), 3)[1]["loss"])
 
 
 def test_a_module_without_such_tables_has_no_row_size():
-    plain = ModuleStage(module="torch.nn:Linear", sharded=9, **LINEAR)
+    plain = ModuleConfig(module="torch.nn:Linear", sharded=9, **LINEAR)
     with pytest.raises(UsageError, match="sharded is set by the job itself; got 9"):
         plain.blank((), 0)
 
 
 def test_without_steps_in_place_it_stays_on_the_processor():
-    model = stage().blank((), 0)
+    model = config().blank((), 0)
     assert isinstance(model, ShardedModel)
     with pytest.raises(UsageError, match="computes on the processor only"):
-        model.place("stand-in", stage().inner(model.parameters.layout))
+        model.place("stand-in", config().inner(model.parameters.layout))

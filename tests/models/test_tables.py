@@ -7,7 +7,7 @@ from torch import nn
 
 from photinus.core.errors import UsageError
 from photinus.data.rows import Rows
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.module_model import ModuleModel
 from photinus.models.tables import check_tables, sparse_tables
 
@@ -52,8 +52,8 @@ def batch(ids):
     return Rows.of(ids, np.arange(len(ids)) % 2).batch(np.arange(len(ids)))
 
 
-def stage(module=Net, **fields):
-    return ModuleStage(module=f"{__name__}:{module.__name__}", batch_size=2, **fields)
+def config(module=Net, **fields):
+    return ModuleConfig(module=f"{__name__}:{module.__name__}", batch_size=2, **fields)
 
 
 def test_only_what_is_trained_and_sparse_is_a_sparse_table():
@@ -81,7 +81,7 @@ def test_a_sparse_gradient_has_the_bits_of_the_dense_one(sparse):
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "adamw"])
 def test_rows_step_as_by_torch_and_the_other_layers_by_their_optimizer(optimizer):
     settings = {"weight_decay": 0.1, "lr": 0.05}
-    how = stage(optimizer=optimizer, settings=settings)
+    how = config(optimizer=optimizer, settings=settings)
     model = how.build((), 1)
     inner = how.inner(model.parameters.layout)
     net = how.made(1)
@@ -106,7 +106,7 @@ def test_rows_step_as_by_torch_and_the_other_layers_by_their_optimizer(optimizer
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "adamw"])
 @pytest.mark.parametrize("module", [Net, Bare])
 def test_a_row_that_no_batch_reads_never_moves(optimizer, module):
-    how = stage(module, optimizer=optimizer, settings={"weight_decay": 0.1})
+    how = config(module, optimizer=optimizer, settings={"weight_decay": 0.1})
     model = how.build((), 1)
     inner, before = how.inner(model.parameters.layout), model.parameters.view("items.weight").copy()
     for ids in ([[1, 2]], [[5, 2]], [[9, 9]]):
@@ -117,7 +117,7 @@ def test_a_row_that_no_batch_reads_never_moves(optimizer, module):
 
 @pytest.mark.parametrize("module", [Net, Bare])
 def test_the_state_of_both_optimizers_goes_on_to_the_same_bits(module):
-    how = stage(module, optimizer="adam")
+    how = config(module, optimizer="adam")
     ends = []
     for is_resumed in (False, True):
         model = how.build((), 1)
@@ -135,7 +135,7 @@ def test_the_state_of_both_optimizers_goes_on_to_the_same_bits(module):
 def test_a_table_on_a_device_learns_as_on_the_processor():
     ends = []
     for device in ("cpu", "stand-in"):
-        how = stage(optimizer="adam")
+        how = config(optimizer="adam")
         model = how.build((), 1)
         inner = how.inner(model.parameters.layout)
         inner = inner if device == "cpu" else model.place(device, inner)
@@ -160,11 +160,11 @@ def test_a_table_on_a_device_learns_as_on_the_processor():
 )
 def test_what_would_move_all_rows_is_refused_before_training(fields, words):
     with pytest.raises(UsageError, match=words):
-        stage(fields.pop("module", Net), **fields).build((), 1)
+        config(fields.pop("module", Net), **fields).build((), 1)
 
 
 def test_a_dense_gradient_of_a_sparse_table_is_refused_at_the_first_step():
     check_tables(Whole(), {}, 0.0)
-    model = stage(Whole).build((), 1)
+    model = config(Whole).build((), 1)
     with pytest.raises(UsageError, match="the forward pass uses it otherwise"):
         model.learn(batch([[1, 2, 3]]), 0)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from photinus.data.base import Batch
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 
 ARGUMENTS = {"in_features": 4, "out_features": 3}
 
@@ -17,7 +17,7 @@ def test_weight_decay_is_torchs_unless_it_leaves_biases_out(name, decays):
     rng = np.random.default_rng(0)
     batch = Batch(rng.random((8, 4), np.float32), rng.integers(0, 3, 8))
     options = {} if decays == "all" else {"decays": decays}
-    stage = ModuleStage(
+    config = ModuleConfig(
         module="torch.nn:Linear",
         arguments=ARGUMENTS,
         loss="cross_entropy",
@@ -26,8 +26,8 @@ def test_weight_decay_is_torchs_unless_it_leaves_biases_out(name, decays):
         lr=0.1,
         **options,
     )
-    model = stage.build((), 0)
-    inner = stage.inner(model.parameters.layout)
+    model = config.build((), 0)
+    inner = config.inner(model.parameters.layout)
     plain = nn.Linear(**ARGUMENTS)
     plain.load_state_dict(model.module.state_dict())
     decayed = [{"params": [plain.weight]}, {"params": [plain.bias]}]

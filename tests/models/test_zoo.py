@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from photinus.data.base import Batch
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.module_model import ModuleModel
 from photinus.models.zoo import (
     alexnet,
@@ -209,13 +209,13 @@ def test_the_nets_keep_the_models_contract(make, shape):
 
 
 def test_a_job_names_a_net_of_the_zoo_and_its_loss():
-    stage = ModuleStage(
+    config = ModuleConfig(
         module="photinus.models.zoo:googlenet",
         arguments={"classes": 5, "auxiliary": True},
         loss="photinus.models.zoo:auxiliary_loss",
         metrics=("accuracy",),
     )
-    job = Job.from_dict(Job(model=stage).to_dict())
+    job = Job.from_dict(Job(model=config).to_dict())
     model = job.model.build((), seed=1)
     rng = np.random.default_rng(0)
     batch = Batch(rng.standard_normal((2, 150528)).astype(np.float32), np.array([1, 4]))

@@ -11,7 +11,7 @@ from photinus.core.clock import Steps
 from photinus.core.errors import LinkLostError, RunFailedError
 from photinus.data.arrays import PartitionFeed
 from photinus.data.rows import Rows
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.protocol import worker_client as room
 from photinus.protocol.messages import Seat
 from photinus.protocol.worker_client import Worker
@@ -24,11 +24,13 @@ WORKERS = 2
 
 
 def plan(strategy, phases=2):
-    stages = [
-        LogisticStage(features=3, classes=2, epochs=4, batch_size=4, name=f"p{n}", dtype="float64")
+    configs = [
+        LogisticConfig(features=3, classes=2, epochs=4, batch_size=4, name=f"p{n}", dtype="float64")
         for n in range(phases)
     ]
-    return TrainingPlan(phases=tuple(Phase(stage=s, strategy=strategy) for s in stages), workers=2)
+    return TrainingPlan(
+        phases=tuple(Phase(config=s, strategy=strategy) for s in configs), workers=2
+    )
 
 
 def part(slot):

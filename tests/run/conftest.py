@@ -8,7 +8,7 @@ from photinus.core.events import RoundClosed
 from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.report.journal import read
 from photinus.run.data import TestRows
 from photinus.run.job import Job, Source
@@ -31,7 +31,7 @@ class Small:
         return ArrayData(features, labels, checks=RowChecks(classes=3))
 
     def job(self, **fields):
-        model = LogisticStage(features=6, classes=3, epochs=4, batch_size=8, dtype="float64")
+        model = LogisticConfig(features=6, classes=3, epochs=4, batch_size=8, dtype="float64")
         defaults = {
             "model": model,
             "data": Source(name="given"),

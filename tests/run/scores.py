@@ -9,7 +9,7 @@ from photinus.engine.base import ArrayData
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
 from photinus.nn import ShardedEmbedding
 from photinus.run.job import Job
@@ -52,7 +52,7 @@ def events(count=3000, seed=0):
     return pairs.astype(np.float32), (pairs[:, 0] % 2 == pairs[:, 1] % 2).astype(np.int64)
 
 
-STAGE = ModuleStage(module=f"{__name__}:Scores", epochs=6.0, lr=Schedule.cosine(0.01))
+STAGE = ModuleConfig(module=f"{__name__}:Scores", epochs=6.0, lr=Schedule.cosine(0.01))
 SHORT = replace(STAGE, epochs=3.0)  # 282 steps of each of three workers: for tests of bits
 MEAN = {"outer": Sgd(), "merge": "uniform", "gradients_until": 0.0, "codec": "fp32"}
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import UsageError
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.report.ledger import audit
 from photinus.run.job import Job
 from photinus.run.train import resume, train
@@ -59,7 +59,7 @@ def test_every_setting_that_a_job_was_saved_with_is_still_known(kind):
 
 def test_a_setting_by_its_earlier_name_is_told_the_present_one():
     with pytest.raises(UsageError, match="got 'road'; did you mean 'transport'"):
-        Job(model=LogisticStage(features=2, classes=2), road="sockets")
+        Job(model=LogisticConfig(features=2, classes=2), road="sockets")
 
 
 def merged_settings(saved, added):

@@ -11,8 +11,8 @@ from photinus.data import cifar
 from photinus.data.spark import partitioned
 from photinus.engine.base import ArrayData
 from photinus.models.dbn import DBN
-from photinus.models.logistic import LogisticStage
-from photinus.models.module import ModuleStage
+from photinus.models.logistic import LogisticConfig
+from photinus.models.module import ModuleConfig
 from photinus.run.data import (
     TestRows,
     check_files,
@@ -156,7 +156,7 @@ def test_settings_of_rows_are_told():
         check_test(TestRows(np.ones((2, 3)), None), 3)
 
 
-@pytest.mark.parametrize("model", [DBN(inputs=6, classes=3), LogisticStage(features=6, classes=3)])
+@pytest.mark.parametrize("model", [DBN(inputs=6, classes=3), LogisticConfig(features=6, classes=3)])
 @pytest.mark.parametrize(
     ("shape", "labels", "said"),
     [
@@ -172,7 +172,7 @@ def test_rows_that_a_model_cannot_take_are_told(model, shape, labels, said):
 
 
 def test_a_module_is_measured_on_rows_as_wide_as_it_was_trained_on():
-    model, rows = ModuleStage(module="torch.nn:Linear"), ArrayData(np.ones((4, 2, 3)))
+    model, rows = ModuleConfig(module="torch.nn:Linear"), ArrayData(np.ones((4, 2, 3)))
     check_fit(model, TestRows(np.ones((2, 6)), np.zeros(2)), like=rows)
     with pytest.raises(DataError, match=r"rows of 6 numbers; got \[2, 5\]"):
         check_fit(model, TestRows(np.ones((2, 5)), np.zeros(2)), like=rows)

@@ -10,7 +10,7 @@ from photinus.core.clock import Steps
 from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData
 from photinus.engine.local.engine import LocalEngine
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.run.data import TestRows
 from photinus.run.evaluate import load_trained, measure
 from photinus.run.job import Job, Source
@@ -39,8 +39,8 @@ def factory(tmp_path, monkeypatch):
     return home / "counted_factory.py", tmp_path / "calls"
 
 
-def make_stage(calls):
-    return ModuleStage(
+def make_config(calls):
+    return ModuleConfig(
         module="counted_factory:net", arguments={"calls": str(calls)}, batch_size=8, epochs=2
     )
 
@@ -59,7 +59,7 @@ def call_counts(file):
 
 def make_job(calls, engine):
     return Job(
-        model=make_stage(calls),
+        model=make_config(calls),
         data=Source(name="given", features=("features",), label="label"),
         workers=WORKERS,
         strategy=averaging(every=Steps(2)),

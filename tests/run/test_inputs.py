@@ -18,7 +18,7 @@ from photinus.data.columns import inputs_from
 from photinus.data.rows import Rows
 from photinus.engine.base import ArrayData
 from photinus.models.dbn import DBN
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.report.ledger import audit
 from photinus.run.job import Job, Source
 from photinus.run.train import resume, train
@@ -59,8 +59,8 @@ def rows(count=240):
 def job(**how):
     settings = {"epochs": 6.0, "batch_size": 16, "lr": 0.05}
     source = how.pop("data", Source(name="given"))
-    stage = ModuleStage(module="bags_of_tokens:Bag", **settings | how.pop("model", {}))
-    return Job(model=stage, data=source, workers=2, engine="simulate", **how)
+    config = ModuleConfig(module="bags_of_tokens:Bag", **settings | how.pop("model", {}))
+    return Job(model=config, data=source, workers=2, engine="simulate", **how)
 
 
 def test_inputs_in_memory_are_trained_on_and_measured(tmp_path):
@@ -162,7 +162,7 @@ def test_an_older_jobs_checkpoints_fit_where_no_input_is_named(tmp_path):
         (
             lambda: train(Job(model=DBN(), engine="simulate"), rows()),
             UsageError,
-            "a DBN takes one input, not several; train a ModuleStage",
+            "a DBN takes one input, not several; train a ModuleConfig",
         ),
         (
             lambda: train(job(), ({"tokens": [[1], [2]]}, np.zeros(2, int))),
@@ -200,5 +200,5 @@ def test_a_module_keeps_the_fingerprint_that_it_had_before_it_had_more_settings(
     from photinus.run.train import _fingerprint
 
     arguments = {"in_features": 2, "out_features": 2}
-    stage = ModuleStage(module="torch.nn:Linear", arguments=arguments, decays="weights")
-    assert _fingerprint(Job(model=stage, data=Source(name="given"))) == "6e2970fb58b0f5d1"
+    config = ModuleConfig(module="torch.nn:Linear", arguments=arguments, decays="weights")
+    assert _fingerprint(Job(model=config, data=Source(name="given"))) == "6e2970fb58b0f5d1"

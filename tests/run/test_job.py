@@ -6,20 +6,20 @@ from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.engine.seat_sharing import Urgency
 from photinus.models.dbn import DBN, FineTuning
-from photinus.models.logistic import LogisticStage
-from photinus.models.module import ModuleStage
+from photinus.models.logistic import LogisticConfig
+from photinus.models.module import ModuleConfig
 from photinus.run.job import Job, Source, read_job
 from photinus.run.presets import PRESETS, preset
 from photinus.strategies.outer import Nesterov, Sgd
 from photinus.strategies.recipes import averaging, downpour, iterative_reduce
 from photinus.training.plan import WorkerLimits
 
-LOGISTIC = LogisticStage(features=2, classes=2, epochs=40)
+LOGISTIC = LogisticConfig(features=2, classes=2, epochs=40)
 
 
 def module(**fields):
     arguments = {"in_features": 2, "out_features": 2}
-    return ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=40.0, **fields)
+    return ModuleConfig(module="torch.nn:Linear", arguments=arguments, epochs=40.0, **fields)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -54,7 +54,7 @@ every = {steps = 7}
 """
     )
     job = read_job(path)
-    assert job.model == LogisticStage(features=4, classes=2)
+    assert job.model == LogisticConfig(features=4, classes=2)
     assert job.strategy == averaging(every=Steps(7), codec="fp32")
 
 
@@ -189,7 +189,7 @@ def test_phases_agree_as_they_are_told():
     tuned = averaging(every=Steps(9))
     model = DBN(inputs=4, hidden=(3, 2), classes=2)
     job = Job(model=model, strategy=plain, strategies={"pretraining": layers, "fine-tune": tuned})
-    phases = [stage.name for stage in job._unmeasured_stages()]
+    phases = [config.name for config in job._unmeasured_configs()]
     assert [job.strategy_of(name) for name in phases] == [layers, layers, tuned]
     assert replace(job, strategies={}).strategy_of("rbm1") == plain
 
@@ -198,7 +198,7 @@ def test_from_a_saved_model_only_the_last_phase_is_trained():
     model = DBN(inputs=4, hidden=(3, 2), classes=2, fine_tuning=FineTuning(epochs=1.0))
     job = Job(model=model, start="model")
     plan = job.plan()
-    assert {phase.stage.name for phase in plan.phases} == {"fine-tune"}
+    assert {phase.config.name for phase in plan.phases} == {"fine-tune"}
 
 
 @pytest.mark.parametrize(
@@ -249,9 +249,9 @@ def test_a_field_of_another_kind_is_named(fields, said):
         Job(**fields)
 
 
-MODULE = ModuleStage(module="torch.nn:Linear")
-LOW = ModuleStage(module="torch.nn:Linear", precision="bfloat16", device="opencl")
-LOGISTIC = LogisticStage(features=2, classes=2)
+MODULE = ModuleConfig(module="torch.nn:Linear")
+LOW = ModuleConfig(module="torch.nn:Linear", precision="bfloat16", device="opencl")
+LOGISTIC = LogisticConfig(features=2, classes=2)
 
 
 @pytest.mark.parametrize(
@@ -261,14 +261,14 @@ LOGISTIC = LogisticStage(features=2, classes=2)
         ({"model": MODULE, "device": ("cuda", "cpu")}, "one for each; got 2 names for 4 workers"),
         (
             {"model": LOGISTIC, "device": "cuda"},
-            "a LogisticStage is trained on the processor only; got device 'cuda'",
+            "a LogisticConfig is trained on the processor only; got device 'cuda'",
         ),
         ({"device": ("cuda", "gpu", "cpu", "cpu")}, "device of Job must be"),
-        ({"model": ModuleStage(module="m:f", device="gpu")}, "device of the model must be"),
+        ({"model": ModuleConfig(module="m:f", device="gpu")}, "device of the model must be"),
         ({"model": DBN(fine_tuning=FineTuning(device="gpu"))}, "device of the model must be"),
         (
             {"model": LOGISTIC, "device": "opencl"},
-            "a LogisticStage is trained on the processor only",
+            "a LogisticConfig is trained on the processor only",
         ),
         ({"model": LOW, "device": "opencl:0:0"}, "OpenCL devices compute in float32; got bfloat16"),
         ({"resources": {"gpu": 1.5}}, "resources of Job must be a share"),
@@ -292,7 +292,7 @@ def test_devices_and_resources_survive_toml_and_reach_the_workers():
 
 @pytest.mark.parametrize("device", ["opencl", ("cpu", "opencl:0:1", "cpu", "cpu")])
 def test_on_an_opencl_device_auto_precision_is_float32(device):
-    model = ModuleStage(module="torch.nn:Linear", precision="auto")
+    model = ModuleConfig(module="torch.nn:Linear", precision="auto")
     assert Job(model=model, device=device).resolved().model.precision == "float32"
     dbn = DBN(inputs=4, hidden=(3,), classes=2)
     tuned = DBN(inputs=4, hidden=(3,), classes=2, fine_tuning=FineTuning(device="opencl"))
@@ -306,7 +306,7 @@ def test_a_belief_network_names_a_device_for_its_layers_and_one_for_the_whole():
     assert Job.from_dict(job.to_dict()) == job
     plan = job.plan()
     devices = {
-        phase.stage.name: [plan.device(number, slot) for slot in range(2)]
+        phase.config.name: [plan.device(number, slot) for slot in range(2)]
         for number, phase in enumerate(plan.phases)
     }
     layers, whole = ["opencl", "cpu"], ["cuda", "cuda"]

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from photinus.models.dbn import DBN
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
 from photinus.run.batch_norm import LEAST_IMAGES, LEAST_ROWS, with_rows_to_normalize
 from photinus.run.evaluate import LazyModel
@@ -35,7 +35,7 @@ def of_both():
 
 
 def job(workers=8, module="normed", **fields):
-    model = ModuleStage(module=f"{MODULE}:{module}", **fields)
+    model = ModuleConfig(module=f"{MODULE}:{module}", **fields)
     return Job(model=model, data=Source(name="given"), workers=workers, engine="simulate")
 
 

@@ -10,8 +10,8 @@ import torch
 
 from photinus.core.errors import UsageError
 from photinus.models.dbn import DBN
-from photinus.models.logistic import LogisticStage
-from photinus.models.module import ModuleStage
+from photinus.models.logistic import LogisticConfig
+from photinus.models.module import ModuleConfig
 from photinus.run.job import Job, Source
 from photinus.run.remote_resume import saved_job
 from photinus.run.train import train
@@ -22,7 +22,7 @@ def job_and_points():
     """Two classes of points, and a job for them."""
     points = np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)
     arguments = {"in_features": 2, "out_features": 2}
-    net = ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=20.0, lr=0.05)
+    net = ModuleConfig(module="torch.nn:Linear", arguments=arguments, epochs=20.0, lr=0.05)
     job = Job(model=net, workers=2, engine="simulate", data=Source(name="given", scale=0.5))
     return job, points, (points[:, 0] > 0).astype(np.int64)
 
@@ -48,7 +48,7 @@ def test_every_kind_of_model_comes_back_as_a_module(job_and_points, model, tmp_p
     job, points, labels = job_and_points
     kinds = {
         "dbn": DBN(inputs=2, hidden=(3,), classes=2, precision="mkl"),
-        "logistic": LogisticStage(features=2, classes=2, epochs=20.0),
+        "logistic": LogisticConfig(features=2, classes=2, epochs=20.0),
         "averaged": replace(job.model, average=0.9),
     }
     rows = np.abs(points).clip(0, 1), labels
@@ -95,17 +95,19 @@ def test_what_is_no_rows_is_refused_with_what_would_do(job_and_points, tmp_path)
 
 @pytest.mark.parametrize("model", [torch.nn.Linear(2, 2), torch.nn.Linear])
 def test_a_module_for_a_model_is_told_how_to_be_given(model):
-    message = r'the torch module Linear; ModuleStage\(module="torch.nn:Linear", argum'
+    message = r'the torch module Linear; ModuleConfig\(module="torch.nn:Linear", argum'
     with pytest.raises(UsageError, match=message):
         Job(model=model)
     name = "torch.nn:Linear"
-    stage = ModuleStage(module=name, arguments={"in_features": 2, "out_features": 2})
-    assert isinstance(stage.build((), 0).module, torch.nn.Linear), "the name that is told works"
+    config = ModuleConfig(module=name, arguments={"in_features": 2, "out_features": 2})
+    assert isinstance(config.build((), 0).module, torch.nn.Linear), "the name that is told works"
 
 
 @pytest.mark.parametrize("model", [torch.nn.Sequential(), torch.nn.ModuleList])
 def test_layers_in_a_container_must_be_made_by_a_function(model):
-    message = r'put a function that returns it into a file .*: ModuleStage\(module="mynets:make"\)$'
+    message = (
+        r'put a function that returns it into a file .*: ModuleConfig\(module="mynets:make"\)$'
+    )
     with pytest.raises(UsageError, match=message):
         Job(model=model)
 
@@ -115,6 +117,6 @@ def test_a_module_typed_in_a_notebook_must_go_into_a_file(monkeypatch):
         pass
 
     monkeypatch.setattr(Net, "__module__", "__main__")
-    message = r'put its class into a file .*: ModuleStage\(module="mynets:Net"'
+    message = r'put its class into a file .*: ModuleConfig\(module="mynets:Net"'
     with pytest.raises(UsageError, match=message):
         Job(model=Net())

@@ -11,7 +11,7 @@ from torch import nn
 
 from photinus.core.errors import UsageError
 from photinus.core.events import Evaluated, RoundClosed
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.run.data import TestRows
 from photinus.run.evaluate import load_trained, measure
 from photinus.run.job import Job
@@ -41,7 +41,7 @@ def job(**fields):
     job_fields = {name: fields.pop(name) for name in JOB_FIELDS if name in fields}
     model_fields = {"epochs": 20.0, "optimizer": "sgd", "lr": 0.1, "batch_size": 16, **fields}
     defaults = {"strategy": all_reduce(codec="fp32"), "workers": 2, "engine": "simulate"}
-    return Job(model=ModuleStage(**model_fields), **defaults, **job_fields)
+    return Job(model=ModuleConfig(**model_fields), **defaults, **job_fields)
 
 
 def linear(**fields):
@@ -228,11 +228,13 @@ def test_every_classifier_has_its_confusion_matrix(tmp_path, how):
     features, labels = rows()
     classes = (labels > 0).astype(np.int64)
     outputs = 2 if how == "cross_entropy" else 1
-    stage = ModuleStage(
+    config = ModuleConfig(
         module="torch.nn:Linear", arguments={"in_features": 3, "out_features": outputs}, loss=how
     )
     trained = train(
-        Job(model=stage, workers=2, engine="simulate"), (features, classes), folder=tmp_path / "run"
+        Job(model=config, workers=2, engine="simulate"),
+        (features, classes),
+        folder=tmp_path / "run",
     ).trained
     metrics, extra = measure(trained, TestRows(features, classes))
     scores = trained.module()(torch.from_numpy(features)).detach().numpy()

@@ -14,11 +14,11 @@ from photinus.core.clock import Seconds, Steps
 from photinus.core.errors import RunFailedError, UsageError
 from photinus.core.events import RoundClosed
 from photinus.data.rows import Rows
-from photinus.embeddings.word2vec import Word2VecStage
+from photinus.embeddings.word2vec import Word2VecConfig
 from photinus.engine.base import ArrayData
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
 from photinus.nn import ShardedEmbedding
 from photinus.report.ledger import audit
@@ -112,13 +112,13 @@ def test_auto_measures_a_step_over_tables_of_zeros(caplog):
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
 def test_sharded_tables_end_with_the_bits_of_whole_ones(optimizer, tmp_path):
     row = {"sgd": DIM, "adagrad": DIM + 1, "adam": 2 * DIM + 2}[optimizer]
-    stage = replace(STAGE, sharded=row, epochs=1.0, arguments={"optimizer": optimizer})
+    config = replace(STAGE, sharded=row, epochs=1.0, arguments={"optimizer": optimizer})
     vectors = []
     for rows in (0, row):
         strategy = recipes.averaging(**MEAN, every=Steps(4), owners=3, rows=rows)
-        outcome = run(tmp_path / str(rows), model=stage, strategy=strategy)
+        outcome = run(tmp_path / str(rows), model=config, strategy=strategy)
         vectors.append(outcome.trained.model().parameters.trained)
-    assert abs(vectors[0] - stage.build((), 0).parameters.trained).max() > 0.01
+    assert abs(vectors[0] - config.build((), 0).parameters.trained).max() > 0.01
     np.testing.assert_array_equal(*vectors)
 
 
@@ -174,18 +174,18 @@ class Fixed(Scores):
 @pytest.mark.parametrize("seed", [0, 5])
 def test_what_is_not_trained_is_that_of_the_jobs_seed(seed, tmp_path):
     rate = Schedule.cosine(0.05)
-    stage = replace(STAGE, module=f"{__name__}:Fixed", frozen=("out.*",), lr=rate, epochs=9.0)
-    outcome = run(tmp_path / "run", model=stage, seed=seed)
+    config = replace(STAGE, module=f"{__name__}:Fixed", frozen=("out.*",), lr=rate, epochs=9.0)
+    outcome = run(tmp_path / "run", model=config, seed=seed)
     assert outcome.metrics["error"] < 0.15
-    untrained = stage.made(seed)
+    untrained = config.made(seed)
     assert np.array_equal(outcome.state_dict()["turn"], untrained.turn.numpy())
     assert np.array_equal(outcome.state_dict()["out.weight"], untrained.out.weight.detach().numpy())
 
 
 def test_frozen_layers_come_from_the_model_that_a_run_starts_from(tmp_path):
     first = run(tmp_path / "first", seed=3)
-    stage = replace(STAGE, frozen=("out.*",), epochs=0.5)
-    outcome = run(tmp_path / "run", model=stage, start=str(first.folder / "model"))
+    config = replace(STAGE, frozen=("out.*",), epochs=0.5)
+    outcome = run(tmp_path / "run", model=config, start=str(first.folder / "model"))
     for name in ("out.weight", "out.bias"):
         assert np.array_equal(outcome.state_dict()[name], first.state_dict()[name])
     assert outcome.metrics["error"] < 0.05
@@ -206,12 +206,12 @@ def test_a_layer_that_one_worker_alone_changes_moves_by_the_mean(tmp_path):
     tables = []
     for merge in ("uniform", None):
         options = {} if merge is None else {"merge": merge}
-        stage = ModuleStage(
+        config = ModuleConfig(
             module=f"{__name__}:Towers", loss="mse", optimizer="sgd", lr=Schedule.constant(0.1),
             batch_size=8, max_steps=16,
         )  # fmt: skip
         job = Job(
-            model=stage, workers=2, engine="simulate", shuffle=False,
+            model=config, workers=2, engine="simulate", shuffle=False,
             strategy=recipes.averaging(codec="fp32", **options),
         )  # fmt: skip
         rows = np.repeat([0.0, 1.0], 20)[:, None].astype(np.float32)
@@ -255,8 +255,8 @@ def test_a_lost_owners_shard_is_restored_to_the_bit(faults, seconds, whole_vecto
 def run_over_slow_links(folder, faults):
     """Returns the outcome of half a pass without checkpoints, and its virtual seconds."""
     engine = SimulatedEngine(SimulatedCluster(faults=faults, latency_seconds=0.05))
-    stage = replace(STAGE, epochs=0.5)
-    job = Job(model=stage, workers=3, engine="simulate", checkpoint_seconds=1e6)
+    config = replace(STAGE, epochs=0.5)
+    job = Job(model=config, workers=3, engine="simulate", checkpoint_seconds=1e6)
     outcome = train(job, ArrayData(*events()), folder=folder, engine=engine, verbose=False)
     return outcome, engine.seconds
 
@@ -319,14 +319,14 @@ def test_rounds_in_seconds_have_a_most_of_steps():
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
 def test_rows_in_fewer_bits_end_near_those_in_fp32(optimizer, tmp_path):
-    stage = replace(SHORT, arguments={"optimizer": optimizer})
+    config = replace(SHORT, arguments={"optimizer": optimizer})
 
     def trained_rows(codec):
-        outcome = run(tmp_path / codec, model=stage, strategy=recipes.averaging(codec=codec))
+        outcome = run(tmp_path / codec, model=config, strategy=recipes.averaging(codec=codec))
         return outcome.state_dict()["users.weight"].numpy()
 
     row = {"sgd": DIM, "adagrad": DIM + 1, "adam": 2 * DIM + 2}[optimizer]
-    start = replace(stage, sharded=row).build((), 0).tensors()["users.weight"]
+    start = replace(config, sharded=row).build((), 0).tensors()["users.weight"]
     exact = trained_rows("fp32")
     for codec, most in (("bf16", 0.003), ("int8", 0.003), ("int4", 0.01)):
         off = np.linalg.norm(exact - trained_rows(codec))
@@ -430,8 +430,8 @@ def test_a_checkpoint_holds_the_rows_that_have_moved_only(tmp_path):
     pairs[:, 0] %= 10
     job = Job(model=SHORT, workers=3, engine="simulate", checkpoint_seconds=0.4)
     outcome = train(job, ArrayData(pairs, labels), folder=tmp_path / "run", verbose=False)
-    stage = replace(STAGE, sharded=DIM + 1)
-    start, end = stage.build((), 0), outcome.trained.model()
+    config = replace(STAGE, sharded=DIM + 1)
+    start, end = config.build((), 0), outcome.trained.model()
     rows = [model.parameters.trained.reshape(-1, DIM + 1) for model in (start, end)]
     moved = np.flatnonzero((rows[0] != rows[1]).any(axis=1))
     assert 10 + ITEMS <= len(moved) < 10 + ITEMS + 4, "and those of the layer"
@@ -511,7 +511,7 @@ def test_what_does_not_go_with_tables_among_the_workers_is_one_sentence(fields, 
 
 
 def test_tables_of_word_vectors_are_not_measured_on_rows_set_aside():
-    model = Word2VecStage(words=20, dims=8)
+    model = Word2VecConfig(words=20, dims=8)
     strategy = recipes.averaging(**MEAN, owners=2, rows=8)
     with pytest.raises(UsageError, match="no worker holds the whole table, to measure on rows"):
         Job(model=model, workers=2, strategy=strategy, validation=0.1)

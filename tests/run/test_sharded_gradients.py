@@ -10,7 +10,7 @@ from torch import nn
 from photinus.checkpoint.store import Store
 from photinus.core.errors import UsageError
 from photinus.core.events import RoundClosed
-from photinus.embeddings.word2vec import Word2VecStage
+from photinus.embeddings.word2vec import Word2VecConfig
 from photinus.engine.base import ArrayData
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
@@ -49,17 +49,17 @@ DEEP = replace(
 )  # fmt: skip
 
 
-def plain_steps(stage, batches, budget):
+def plain_steps(config, batches, budget):
     """Returns the numbers of one process that takes each of these batches of all rows as a step."""
-    model = replace(stage, sharded=ROW[stage.arguments["optimizer"]]).build((), 0)
+    model = replace(config, sharded=ROW[config.arguments["optimizer"]]).build((), 0)
     tables = {name: model.table(name).copy() for name in model.embeddings}  # [N, D + S]
     module = model.filled()
     dense = [p for name, p in module.named_parameters() if name not in tables]
-    optimizer = torch.optim.AdamW(dense, **stage.settings)
-    by_row = row_steps.OPTIMIZERS[stage.arguments["optimizer"]]
+    optimizer = torch.optim.AdamW(dense, **config.settings)
+    by_row = row_steps.OPTIMIZERS[config.arguments["optimizer"]]
     done = 0
     for x in batches:
-        rate = stage.lr.at(done / budget)
+        rate = config.lr.at(done / budget)
         done += len(x)
         optimizer.param_groups[0]["lr"] = rate
         module.zero_grad()
@@ -69,7 +69,7 @@ def plain_steps(stage, batches, budget):
         for (name, table), ids in zip(tables.items(), x.T.astype(int), strict=True):
             read, weight = np.unique(ids), module.get_parameter(name)
             rows = table[read]
-            by_row.step(rows, weight.grad[read].numpy(), by_row.rate * rate / stage.lr.at(0.0))
+            by_row.step(rows, weight.grad[read].numpy(), by_row.rate * rate / config.lr.at(0.0))
             table[read] = rows
             weight.data[read] = torch.from_numpy(rows[:, :DIM])
     return {name: value.numpy() for name, value in module.state_dict().items()}
@@ -82,14 +82,14 @@ def test_it_is_one_process_with_the_batches_of_all_workers(
 ):
     batches = []
     monkeypatch.setattr(Deep, "batches", batches)
-    stage = replace(DEEP, arguments={"optimizer": optimizer})
+    config = replace(DEEP, arguments={"optimizer": optimizer})
     strategy = recipes.all_reduce()
-    job = Job(model=stage, workers=workers, engine="simulate", strategy=strategy)
+    job = Job(model=config, workers=workers, engine="simulate", strategy=strategy)
     data = ArrayData(*events(12 * BATCH))
     outcome = train(job, data, folder=tmp_path, verbose=False)
     steps = [np.concatenate(batches[n : n + workers]) for n in range(0, len(batches), workers)]
     assert len(steps) == 12
-    expected = plain_steps(stage, steps, 12 * BATCH)
+    expected = plain_steps(config, steps, 12 * BATCH)
     assert expected.keys() == outcome.state_dict().keys()
     for name, value in expected.items():
         np.testing.assert_allclose(outcome.state_dict()[name], value, rtol=2e-4, atol=2e-6)
@@ -108,11 +108,11 @@ class Looking(Deep):
 def test_a_row_that_is_read_without_a_gradient_stays_where_it_is(tmp_path, monkeypatch):
     batches = []
     monkeypatch.setattr(Deep, "batches", batches)
-    stage = replace(DEEP, module=f"{__name__}:Looking", arguments={"optimizer": "adam"})
-    job = Job(model=stage, workers=2, engine="simulate", strategy=recipes.all_reduce())
+    config = replace(DEEP, module=f"{__name__}:Looking", arguments={"optimizer": "adam"})
+    job = Job(model=config, workers=2, engine="simulate", strategy=recipes.all_reduce())
     outcome = train(job, ArrayData(*events(12 * BATCH)), folder=tmp_path, verbose=False)
     steps = [np.concatenate(batches[n : n + 2]) for n in range(0, len(batches), 2)]
-    for name, value in plain_steps(stage, steps, 12 * BATCH).items():
+    for name, value in plain_steps(config, steps, 12 * BATCH).items():
         np.testing.assert_allclose(outcome.state_dict()[name], value, rtol=2e-4, atol=2e-6)
 
 
@@ -242,13 +242,13 @@ def test_on_devices_it_has_the_bits_of_the_processor(device, normed_vector, tmp_
 def test_workers_without_rows_step_those_that_they_own_for_the_others(tmp_path, monkeypatch):
     batches = []
     monkeypatch.setattr(Deep, "batches", batches)
-    stage = replace(DEEP, max_steps=6)
+    config = replace(DEEP, max_steps=6)
     strategy = recipes.all_reduce()
-    job = Job(model=stage, workers=7, engine="simulate", strategy=strategy)
+    job = Job(model=config, workers=7, engine="simulate", strategy=strategy)
     outcome = train(job, ArrayData(*events(5)), folder=tmp_path, verbose=False)
     steps = [np.concatenate(batches[n : n + 5]) for n in range(0, len(batches), 5)]
     assert len(steps) == 6
-    for name, value in plain_steps(stage, steps, 6 * 5).items():
+    for name, value in plain_steps(config, steps, 6 * 5).items():
         np.testing.assert_allclose(outcome.state_dict()[name], value, rtol=2e-4, atol=2e-6)
 
 
@@ -259,6 +259,6 @@ def test_processes_end_with_the_bits_of_the_simulator(exact_vector, tmp_path):
 
 
 def test_a_model_of_word_vectors_takes_no_gradients():
-    model = Word2VecStage(words=20, dims=8)
+    model = Word2VecConfig(words=20, dims=8)
     with pytest.raises(UsageError, match="updates its tables in place: workers cannot agree on"):
         Job(model=model, workers=2, strategy=recipes.all_reduce(owners=2, rows=8))

@@ -7,7 +7,7 @@ from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.core.events import Warned
 from photinus.core.parameters import TRAINED, Layout
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.run.job import Job, Source
 from photinus.run.train import train
 from photinus.strategies import recipes
@@ -27,7 +27,7 @@ LAYOUT = Layout.of([("words", (90, 4), TRAINED), ("out", (4,), TRAINED)], sparse
 
 
 def job(strategy, **fields):
-    model = ModuleStage(module="net_of_words:Net", batch_size=8, **fields.pop("model", {}))
+    model = ModuleConfig(module="net_of_words:Net", batch_size=8, **fields.pop("model", {}))
     defaults = {"model": model, "data": Source(name="given"), "workers": 2, "engine": "simulate"}
     return Job(strategy=strategy, **defaults | fields)
 

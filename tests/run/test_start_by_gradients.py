@@ -7,7 +7,7 @@ import pytest
 
 from photinus.core.events import Warned
 from photinus.engine.base import ArrayData
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
 from photinus.run.job import Job, Source
 from photinus.run.train import train
@@ -22,7 +22,7 @@ def test_the_usual_rate_is_as_low_as_a_cosine_where_workers_begin_to_train_alone
     def train_vector(lr, workers, until=0.75):
         arguments = {"in_features": 4, "out_features": 2}
         sizes = {"epochs": 2.0, "batch_size": 4}  # 400 steps, of which 300 are by gradients
-        model = ModuleStage(module="torch.nn:Linear", arguments=arguments, lr=lr, **sizes)
+        model = ModuleConfig(module="torch.nn:Linear", arguments=arguments, lr=lr, **sizes)
         fields = {"strategy": averaging(gradients_until=until), "data": Source(name="given")}
         job = Job(model=model, workers=workers, engine="simulate", **fields)
         folder = tmp_path / str(len(list(tmp_path.iterdir())))

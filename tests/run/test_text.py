@@ -10,7 +10,7 @@ import torch
 
 from photinus import (
     Job,
-    ModuleStage,
+    ModuleConfig,
     Source,
     Steps,
     Tokenizer,
@@ -44,7 +44,7 @@ def sentences():
 
 
 def job(small_encoder, **settings):
-    model = ModuleStage(
+    model = ModuleConfig(
         module="photinus.models.text:text_classifier",
         arguments={"base": str(small_encoder), "rank": 2},
         epochs=4.0,

@@ -22,8 +22,8 @@ from photinus.engine.base import ArrayData
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.models.dbn import DBN, FineTuning, Pretraining
-from photinus.models.logistic import LogisticStage
-from photinus.models.module import ModuleStage
+from photinus.models.logistic import LogisticConfig
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
 from photinus.report.ledger import audit
 from photinus.run.data import TestRows
@@ -125,7 +125,7 @@ def test_a_wrong_row_ends_the_run_before_the_first_step(small, tmp_path, events)
 def test_a_number_that_what_is_trained_on_cannot_hold_is_a_wrong_row(small, tmp_path, dtype):
     features = small.features.astype(np.float64)
     features[7, 2] = 1e300
-    model = LogisticStage(features=6, classes=3, epochs=1, batch_size=8, lr=1e-9, dtype=dtype)
+    model = LogisticConfig(features=6, classes=3, epochs=1, batch_size=8, lr=1e-9, dtype=dtype)
     job = small.job(model=model)
     if dtype == "float32":
         with pytest.raises(DataError, match=r"row 7 column features: 1e\+300 at 2 is infinite"):
@@ -137,10 +137,10 @@ def test_a_number_that_what_is_trained_on_cannot_hold_is_a_wrong_row(small, tmp_
 
 @pytest.mark.parametrize("order", [">", "<"])
 def test_arrays_in_another_order_of_bytes_give_the_same_bits(small, tmp_path, order):
-    stage = ModuleStage(
+    config = ModuleConfig(
         module="torch.nn:Linear", arguments={"in_features": 6, "out_features": 3}, epochs=1
     )
-    job, vectors = small.job(model=stage), []
+    job, vectors = small.job(model=config), []
     for name in (order, "="):
         rows = small.data(small.features.astype(f"{name}f4"), small.labels.astype(f"{name}i8"))
         test = TestRows(small.test.features.astype(f"{name}f4"), small.test.labels)
@@ -155,7 +155,7 @@ def test_a_run_whose_every_push_was_refused_has_failed(small, tmp_path, events):
     faults = Faults()
     for slot in range(3):
         faults = faults.nan(slot=slot, step=1)
-    model = LogisticStage(features=6, classes=3, epochs=1, batch_size=40, dtype="float64")
+    model = LogisticConfig(features=6, classes=3, epochs=1, batch_size=40, dtype="float64")
     job = small.job(model=model, strategy=iterative_reduce())
     engine = SimulatedEngine(SimulatedCluster(faults=faults))
     with pytest.raises(RunFailedError, match=r"nothing was learnt in .*: no push was applied"):
@@ -509,7 +509,7 @@ def test_as_many_other_rows_at_a_resume_are_told(small, tmp_path, events, breaki
 def test_a_run_may_start_from_a_saved_model(small, tmp_path):
     first = train(small.job(), small.data(), folder=tmp_path / "first")
     plain = averaging(every=Steps(3), outer=Sgd(lr=1.0), codec="fp32")
-    model = LogisticStage(features=6, classes=3, epochs=1e-9, batch_size=8, dtype="float64")
+    model = LogisticConfig(features=6, classes=3, epochs=1e-9, batch_size=8, dtype="float64")
     for start in ("", "model", "model/model.safetensors"):
         job = small.job(model=model, strategy=plain, start=str(first.folder / start))
         folder = tmp_path / f"again-{start.replace('/', '-')}"
@@ -519,7 +519,7 @@ def test_a_run_may_start_from_a_saved_model(small, tmp_path):
 
 def test_a_model_of_another_shape_is_refused_by_name(small, tmp_path):
     first = train(small.job(), small.data(), folder=tmp_path / "first")
-    model = LogisticStage(features=6, classes=4)
+    model = LogisticConfig(features=6, classes=4)
     job = small.job(model=model, start=str(first.folder / "model"))
     with pytest.raises(UsageError, match=r"W must have the shape \[6, 4\]; got \[6, 3\]"):
         train(job, small.data(), folder=tmp_path / "run")
@@ -685,7 +685,7 @@ def test_what_needs_no_rows_is_told_before_a_run_folder_is_made(tmp_path, model,
     linear = {"module": "torch.nn:Linear", "arguments": {"in_features": 2, "out_features": 2}}
     place = {"path": str(tmp_path / "rows.parquet"), "features": ("x", "y")}
     job = Job(
-        model=ModuleStage(**{**linear, **model}),
+        model=ModuleConfig(**{**linear, **model}),
         data=Source(name="parquet", **{**place, **source}),
         engine="simulate",
         workers=2,

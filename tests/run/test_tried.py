@@ -12,7 +12,7 @@ from photinus.core.events import PhaseStarted, Warned
 from photinus.data.base import Batch
 from photinus.data.checks import RowChecks
 from photinus.engine.base import ArrayData
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
 from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
@@ -51,9 +51,9 @@ def own_losses(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def stage(**fields):
+def config(**fields):
     arguments = {"in_features": 6, "out_features": 3}
-    return ModuleStage(module="torch.nn:Linear", arguments=arguments, **fields)
+    return ModuleConfig(module="torch.nn:Linear", arguments=arguments, **fields)
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "multi_margin"])
@@ -66,13 +66,13 @@ def test_a_label_beyond_the_modules_outputs_is_named_with_its_row(small, tmp_pat
     )
     for rows in ((small.features, labels), ArrayData(small.features, labels)):
         with pytest.raises(DataError, match=message):
-            train(small.job(model=stage(loss=loss)), rows, folder=tmp_path / str(type(rows)))
+            train(small.job(model=config(loss=loss)), rows, folder=tmp_path / str(type(rows)))
 
 
 def test_such_a_label_of_rows_to_measure_on_is_named_before_training(small, tmp_path):
     test = small.features[:9], np.full(9, 3)
     with pytest.raises(DataError, match=r"rows to measure on: .* row 0 .*label 3 outside 0..2"):
-        train(small.job(model=stage()), small.data(), test=test, folder=tmp_path / "run")
+        train(small.job(model=config()), small.data(), test=test, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -81,7 +81,7 @@ def test_such_a_label_of_rows_to_measure_on_is_named_before_training(small, tmp_
     [(7, "give the module 8 outputs"), (5_000_000_000, "number the classes 0, 1, 2, ")],
 )
 def test_a_label_that_is_met_in_training_is_named_too(label, advice):
-    model = stage().build((), 0)
+    model = config().build((), 0)
     batch = Batch(np.zeros((4, 6), "f4"), np.array([0, 1, label, 2]))
     message = rf"got label {label:g} outside 0..2 in its example 2; {advice}".replace("+", r"\+")
     with pytest.raises(DataError, match=message):
@@ -89,14 +89,14 @@ def test_a_label_that_is_met_in_training_is_named_too(label, advice):
 
 
 def test_a_loss_that_returns_a_vector_is_refused_before_there_is_a_run_folder(small, tmp_path):
-    job = small.job(model=stage(loss="tried_losses:each"))
+    job = small.job(model=config(loss="tried_losses:each"))
     with pytest.raises(UsageError, match="must return one number; got a tensor of shape"):
         train(job, small.data(), folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_layer_that_forward_makes_is_refused_before_there_is_a_run_folder(small, tmp_path):
-    job = small.job(model=ModuleStage(module="tried_losses:Late"))
+    job = small.job(model=ModuleConfig(module="tried_losses:Late"))
     with pytest.raises(UsageError, match=r"Late makes layers in forward; got last\.weight"):
         train(job, small.data(), folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -105,7 +105,7 @@ def test_a_layer_that_forward_makes_is_refused_before_there_is_a_run_folder(smal
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_loss_that_is_no_number_is_warned_of_once_and_trains_on(small, tmp_path, workers):
     events, strategy = [], averaging(every=Steps(3), gradients_until=0.5)
-    model = stage(loss="tried_losses:no_number")
+    model = config(loss="tried_losses:no_number")
     job = small.job(model=model, workers=workers, strategy=strategy)
     outcome = train(job, small.data(), folder=tmp_path / "run", callbacks=[events.append])
     texts = [event.text for event in events if isinstance(event, Warned)]
@@ -117,7 +117,7 @@ def test_a_loss_that_is_no_number_is_warned_of_once_and_trains_on(small, tmp_pat
 @pytest.mark.parametrize(("loss", "far"), [("mse", 1), ("l1", 1), ("huber", 1), ("poisson", 0)])
 def test_labels_far_from_the_modules_outputs_are_warned_of_once(small, tmp_path, loss, far):
     arguments, strategy = {"in_features": 6, "out_features": 1}, averaging(every=Steps(2))
-    model = ModuleStage(module="torch.nn:Linear", arguments=arguments, loss=loss, epochs=2.0)
+    model = ModuleConfig(module="torch.nn:Linear", arguments=arguments, loss=loss, epochs=2.0)
     texts = {}
     for name, labels in (("near", small.labels), ("far", small.labels * 1000 + 1000)):
         job, events = small.job(model=model, strategy=strategy), []
@@ -136,7 +136,7 @@ def test_labels_far_from_the_modules_outputs_are_warned_of_once(small, tmp_path,
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_rows_whose_weights_are_all_0_are_refused(small, tmp_path, workers):
-    job = small.job(model=stage(), workers=workers)
+    job = small.job(model=config(), workers=workers)
     data = replace(small.data(), weights=np.zeros(len(small.labels), "f4"))
     message = "the weights of all rows are 0; look at the column of weights, or train without it"
     with pytest.raises(DataError, match=message):
@@ -146,7 +146,7 @@ def test_rows_whose_weights_are_all_0_are_refused(small, tmp_path, workers):
 def test_a_single_row_with_a_weight_is_trained_on(small, tmp_path):
     weights = np.zeros(len(small.labels), "f4")
     weights[5] = 1
-    job = small.job(model=stage(), workers=2)
+    job = small.job(model=config(), workers=2)
     outcome = train(job, replace(small.data(), weights=weights), folder=tmp_path / "run")
     assert outcome.vector.any()
 
@@ -160,12 +160,12 @@ def test_trying_changes_no_row_and_reads_only_two(small):
     features = small.features.copy().view(Two)
     data = ArrayData(small.features, small.labels, scale=2.0)
     object.__setattr__(data, "features", features)
-    assert classes_tried(LazyModel(small.job(model=stage())), data) == 3
+    assert classes_tried(LazyModel(small.job(model=config())), data) == 3
     assert np.array_equal(np.asarray(features), small.features)
 
 
 def test_a_loss_of_ones_own_is_tried_on_the_labels_of_the_rows(small, tmp_path):
-    job = small.job(model=stage(loss="tried_losses:picky"))
+    job = small.job(model=config(loss="tried_losses:picky"))
     signs = np.where(small.labels == 0, -1, 1)
     outcome = train(job, ArrayData(small.features, signs), folder=tmp_path / "run")
     assert outcome.folder.is_dir()
@@ -176,11 +176,11 @@ def test_fewer_classes_that_the_job_names_stay_the_limit(small, tmp_path):
     labels = np.full(len(small.labels), 2)
     data = ArrayData(small.features, labels, checks=RowChecks(classes=2))
     with pytest.raises(DataError, match=r"label 2 outside 0..1"):
-        train(small.job(model=stage()), data, folder=tmp_path / "run")
+        train(small.job(model=config()), data, folder=tmp_path / "run")
 
 
 def test_a_resume_names_such_a_label_too(small, tmp_path, breaking):
-    job = small.job(model=stage(epochs=4))
+    job = small.job(model=config(epochs=4))
     with pytest.raises(KeyboardInterrupt):
         train(
             job,
@@ -197,7 +197,7 @@ def test_a_table_of_columns_of_numbers_is_tried_without_asking_for_a_row(small, 
     from photinus.engine.spark.engine import FrameData
 
     table = spark.createDataFrame([(1.0, 2.0, 10)], "a double, b double, label int")
-    two = ModuleStage(module="torch.nn:Linear", arguments={"in_features": 2, "out_features": 3})
+    two = ModuleConfig(module="torch.nn:Linear", arguments={"in_features": 2, "out_features": 3})
     rows = FrameData(frame=table, features=["a", "b"], label="label")
     job_ids = spark.sparkContext.statusTracker().getJobIdsForGroup(None)
     assert classes_tried(LazyModel(small.job(model=two)), rows) == 3
@@ -209,8 +209,8 @@ def test_a_table_of_columns_of_numbers_is_tried_without_asking_for_a_row(small, 
 def test_a_training_by_epochs_is_refused_before_it_begins(tmp_path):
     arguments = {"in_features": 2, "out_features": 2}
     rate = Schedule(((0, 0.1), (10, 0.1), (30, 0.01)))
-    model = ModuleStage(module="torch.nn:Linear", arguments=arguments, epochs=60.0, lr=rate)
+    model = ModuleConfig(module="torch.nn:Linear", arguments=arguments, epochs=60.0, lr=rate)
     rows = ArrayData(np.zeros((8, 2), np.float32), np.zeros(8, np.int64))
-    with pytest.raises(UsageError, match=r"lr of ModuleStage goes by progress.*a point at 30"):
+    with pytest.raises(UsageError, match=r"lr of ModuleConfig goes by progress.*a point at 30"):
         train(Job(model=model, engine="simulate"), rows, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -14,8 +14,8 @@ from photinus.checkpoint.export import load_model, save_model
 from photinus.cli.main import main
 from photinus.core import factories
 from photinus.core.errors import UsageError
-from photinus.models.logistic import LogisticStage
-from photinus.models.module import ModuleStage
+from photinus.models.logistic import LogisticConfig
+from photinus.models.module import ModuleConfig
 from photinus.run.evaluate import load_trained, measure
 from photinus.run.job import Job, Source, read_job
 from photinus.run.remote_resume import job_in
@@ -74,8 +74,8 @@ def foreign_package(tmp_path, monkeypatch):
 
 def model_folder(place, **settings):
     """A model's folder as anybody can make one: safetensors and JSON."""
-    stage = {"module": "torch.nn:Linear", "arguments": {"in_features": 6, "out_features": 3}}
-    meta = {"kind": "module", "settings": {**stage, **settings}, "data": {"name": "given"}}
+    config = {"module": "torch.nn:Linear", "arguments": {"in_features": 6, "out_features": 3}}
+    meta = {"kind": "module", "settings": {**config, **settings}, "data": {"name": "given"}}
     tensors = {"weight": np.zeros((3, 6), "f4"), "bias": np.zeros(3, "f4")}
     return save_model(place, tensors, meta)
 
@@ -197,7 +197,7 @@ def test_a_run_folder_from_elsewhere_calls_nothing(tmp_path, foreign_package, sm
 
 def test_a_start_lends_its_numbers_and_no_code(tmp_path, foreign_package, small):
     file, name = foreign_package
-    model = ModuleStage(
+    model = ModuleConfig(
         module="torch.nn:Linear", arguments={"in_features": 6, "out_features": 3}, epochs=1
     )
     folder = model_folder(tmp_path / "net", module=f"{name}:net")
@@ -211,7 +211,7 @@ def own_run(tmp_path, foreign_package, small, monkeypatch):
     """A run of this user's own whose model is a function of the user's own package."""
     file, name = foreign_package
     outcome = train(
-        small.job(model=ModuleStage(module=f"{name}:net", epochs=1)),
+        small.job(model=ModuleConfig(module=f"{name}:net", epochs=1)),
         small.data(),
         test=small.test,
         folder=tmp_path / "run",
@@ -284,7 +284,7 @@ def test_a_job_file_is_the_users_own_word_and_its_names_are_still_looked_at(
 @pytest.mark.parametrize("name", ["../../etc/x", "a/b", "", ".hidden", "-x", "x" * 101, "a b", 7])
 def test_a_jobs_name_is_a_plain_name(name):
     with pytest.raises(UsageError, match="a plain name"):
-        Job(model=LogisticStage(features=2, classes=2), data=Source(name="given"), name=name)
+        Job(model=LogisticConfig(features=2, classes=2), data=Source(name="given"), name=name)
 
 
 def test_no_run_folder_lies_outside_of_runs():

@@ -10,7 +10,7 @@ import pytest
 
 from photinus.core.errors import UsageError
 from photinus.engine.base import ArrayData
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.run.job import Job
 from photinus.run.train import resume, train
 from photinus.strategies.custom import CustomStrategy
@@ -49,7 +49,7 @@ def data():
 
 
 def job(strategy):
-    model = LogisticStage(features=6, classes=3, epochs=3.0)
+    model = LogisticConfig(features=6, classes=3, epochs=3.0)
     return Job(model=model, workers=2, engine="simulate", strategy=strategy)
 
 

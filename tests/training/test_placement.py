@@ -7,12 +7,12 @@ import pytest
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.data.base import Batch
 from photinus.devices.discovery import Device, found
-from photinus.models.logistic import LogisticStage
-from photinus.models.module import ModuleStage
+from photinus.models.logistic import LogisticConfig
+from photinus.models.module import ModuleConfig
 from photinus.models.placement import DeviceOptimizer
 from photinus.training.placement import device_for, fresh
 
-STAGE = ModuleStage(module="torch.nn:Linear", arguments={"in_features": 4, "out_features": 3})
+STAGE = ModuleConfig(module="torch.nn:Linear", arguments={"in_features": 4, "out_features": 3})
 BATCH = Batch(np.ones((8, 4), np.float32), np.zeros(8, np.int64))
 
 
@@ -30,10 +30,10 @@ def test_auto_measures_a_step_on_each_device_and_says_why(caplog):
 
 
 def test_auto_leaves_out_a_device_on_which_the_model_does_not_compute(caplog):
-    stage = LogisticStage(features=4, classes=3)
+    config = LogisticConfig(features=4, classes=3)
 
     def of_layer(device):
-        return fresh(stage, (), 0, device)
+        return fresh(config, (), 0, device)
 
     with caplog.at_level(logging.WARNING, "photinus"):
         assert device_for("auto", of_layer, lambda: BATCH, ("cpu", "stand-in")) == "cpu"
@@ -72,8 +72,8 @@ def test_on_an_opencl_device_the_model_stays_and_its_products_do_not(opencl, cap
 
 
 def test_a_model_without_a_product_of_pytorch_is_refused_on_an_opencl_device(opencl):
-    stage = LogisticStage(features=4, classes=3)
-    model, _ = fresh(stage, (), 0, opencl.name)
+    config = LogisticConfig(features=4, classes=3)
+    model, _ = fresh(config, (), 0, opencl.name)
     with pytest.raises(UsageError, match=r"makes no product by PyTorch .* got LogisticModel"):
         model.learn(BATCH, 0)
 

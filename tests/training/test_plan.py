@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from photinus.core.clock import Steps
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.recipes import (
     RECIPES,
@@ -19,17 +19,17 @@ from photinus.strategies.recipes import (
 from photinus.training.plan import FASTEST, REST, START, WHOLE, Phase, TrainingPlan, split
 
 
-def stage(**fields):
-    return LogisticStage(features=2, classes=2, **{"epochs": 2.0, "batch_size": 10, **fields})
+def config(**fields):
+    return LogisticConfig(features=2, classes=2, **{"epochs": 2.0, "batch_size": 10, **fields})
 
 
 def parted(until, **fields):
-    return split(stage(**fields), averaging(gradients_until=until), 4)
+    return split(config(**fields), averaging(gradients_until=until), 4)
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_who_trains_alone_between_rounds_starts_by_gradients(name):
-    parts = [phase.part for phase in split(stage(), RECIPES[name].build(), 4)]
+    parts = [phase.part for phase in split(config(), RECIPES[name].build(), 4)]
     by_gradients = ("all_reduce", "full_gradient", "iterative_reduce")
     assert parts == ([WHOLE] if name in by_gradients else [START, REST])
 
@@ -37,7 +37,7 @@ def test_who_trains_alone_between_rounds_starts_by_gradients(name):
 @pytest.mark.parametrize("asked", [{}, {"alpha": 0.5}, {"gradients_until": 0.0}])
 def test_a_single_worker_is_on_a_spring_only_where_it_was_asked_for(asked):
     """Its centre would trail behind it; without one it trains plainly."""
-    [phase] = split(stage(), elastic(**asked), 1)
+    [phase] = split(config(), elastic(**asked), 1)
     assert phase.part == WHOLE
     assert (phase.strategy.payload == "elastic") == bool(asked)
     assert asked or phase.strategy.owner() == all_reduce().owner()
@@ -45,7 +45,7 @@ def test_a_single_worker_is_on_a_spring_only_where_it_was_asked_for(asked):
 
 def test_the_parts_are_of_one_stage_and_the_start_is_named_for_what_it_does():
     start, rest = parted(0.5)
-    assert start.stage is rest.stage
+    assert start.config is rest.config
     assert start.strategy.worker() == all_reduce().worker()
     assert start.strategy.owner() == all_reduce().owner()
     assert rest.strategy == averaging(gradients_until=0.5)
@@ -63,7 +63,7 @@ def test_the_parts_are_of_one_stage_and_the_start_is_named_for_what_it_does():
     ids=str,
 )
 def test_a_stage_is_whole_where_no_start_is_asked_for(strategy, workers):
-    (phase,) = split(stage(), strategy, workers)
+    (phase,) = split(config(), strategy, workers)
     assert (phase.part, phase.strategy) == (WHOLE, strategy)
     assert phase.span(1000) == (0.0, 1.0)
 
@@ -100,20 +100,20 @@ def test_where_rows_stream_a_start_ends_with_a_pass(until, border):
 
 
 def test_a_recipe_follows_the_length_of_its_own_part():
-    _, rest = split(stage(epochs=10.0), diloco(gradients_until=0.5), 4)
+    _, rest = split(config(epochs=10.0), diloco(gradients_until=0.5), 4)
     settled, (warning, *_) = rest.settled(1000, 4, rest.span(1000))
     assert settled.every == Steps(50)
     assert warning.startswith("diloco: 500 steps leave no room for 10 rounds of 500 steps")
 
 
 def test_a_phase_made_by_hand_is_taken_as_it_is():
-    by_hand = Phase(stage=stage(), strategy=diloco())
+    by_hand = Phase(config=config(), strategy=diloco())
     assert by_hand.part == WHOLE
     assert by_hand.settled(1000, 4, (0.0, 1.0)) == (diloco(), [])
 
 
 def test_shares_are_fixed_unless_the_fastest_may_do_more_and_bits_need_not_repeat():
-    phases = tuple(Phase(stage=stage(), strategy=a) for a in (averaging(), downpour()))
+    phases = tuple(Phase(config=config(), strategy=a) for a in (averaging(), downpour()))
     rows, fastest = (TrainingPlan(phases=phases, workers=4, share=s) for s in ("rows", FASTEST))
     assert [rows.is_fixed(n) for n in (0, 1)] == [True, True]
     assert [fastest.is_fixed(n) for n in (0, 1)] == [True, False]
@@ -121,12 +121,12 @@ def test_shares_are_fixed_unless_the_fastest_may_do_more_and_bits_need_not_repea
 
 
 def test_post_local_begins_to_train_alone_where_the_usual_rate_of_one_worker_falls():
-    start, rest = split(stage(), post_local(), 4)
+    start, rest = split(config(), post_local(), 4)
     assert start.span(1000) == (0.0, 0.8)
     assert rest.span(1000) == (0.8, 1.0)
 
 
-class Told(LogisticStage):
+class Told(LogisticConfig):
     """A stage that keeps what it is told of how long its workers agree on every step."""
 
     def agreed_until(self, share):
@@ -147,5 +147,5 @@ class Told(LogisticStage):
 )
 def test_a_stage_knows_until_when_its_workers_agree_on_every_step(strategy, workers, shares):
     phases = split(Told(features=2, classes=2, epochs=2.0, batch_size=10), strategy, workers)
-    until = [phase.stage_for(workers, phase.span(1000)) for phase in phases]
+    until = [phase.config_for(workers, phase.span(1000)) for phase in phases]
     assert until == shares

@@ -8,22 +8,22 @@ import pytest
 
 from photinus.data.rows import Rows
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.base import Stage
+from photinus.models.base import ModelConfig
 from photinus.models.dbn import DBN, FineTuning, Pretraining
-from photinus.models.logistic import LogisticStage
-from photinus.models.module import ModuleStage
+from photinus.models.logistic import LogisticConfig
+from photinus.models.module import ModuleConfig
 from photinus.strategies.recipes import all_reduce
 from photinus.training.plan import Phase, TrainingPlan
 
 
-class Halved(LogisticStage):
+class Halved(LogisticConfig):
     """A user's stage that prepares its rows, and says so by that alone."""
 
     def prepare(self, features, history):
         return features / 2
 
 
-def stages():
+def configs():
     dbn = DBN(
         inputs=6,
         hidden=(5, 4),
@@ -32,21 +32,21 @@ def stages():
         pretraining=Pretraining(epochs=1, batch_size=16),
         fine_tuning=FineTuning(epochs=1, batch_size=16),
     )
-    return dbn.stages()
+    return dbn.configs()
 
 
 def test_a_stage_that_prepares_says_so():
-    first, second, fine_tuning = stages()
+    first, second, fine_tuning = configs()
     assert [s.prepares for s in (first, second, fine_tuning)] == [False, True, False]
-    assert not LogisticStage(features=2, classes=2).prepares
-    assert not ModuleStage(module="torch.nn:Linear").prepares
+    assert not LogisticConfig(features=2, classes=2).prepares
+    assert not ModuleConfig(module="torch.nn:Linear").prepares
     assert Halved(features=2, classes=2).prepares
 
 
 def test_what_a_stage_needs_is_loaded_without_calling_a_factory():
     # a call without its arguments would raise
-    ModuleStage(module="torch.nn:Linear").preload()
-    LogisticStage(features=2, classes=2).preload()
+    ModuleConfig(module="torch.nn:Linear").preload()
+    LogisticConfig(features=2, classes=2).preload()
 
 
 def test_rows_that_are_read_as_they_are_have_no_copy(tiny, monkeypatch):
@@ -61,7 +61,7 @@ def test_rows_that_are_read_as_they_are_have_no_copy(tiny, monkeypatch):
 
 def test_identity_by_a_copy_gives_the_same_bits(tiny, monkeypatch):
     plain = SimulatedEngine().run(tiny.assignment()).vectors
-    monkeypatch.setattr(Stage, "prepares", True)
+    monkeypatch.setattr(ModelConfig, "prepares", True)
     copied = SimulatedEngine().run(tiny.assignment()).vectors
     assert all(np.array_equal(one, two) for one, two in zip(plain, copied, strict=True))
 
@@ -87,7 +87,7 @@ def test_a_layers_prepared_rows_are_gone_when_the_next_ones_are_made(tiny, monke
         fine_tuning=FineTuning(epochs=1, batch_size=16),
     )
     monkeypatch.setattr(Rows, "mapped", watched)
-    phases = tuple(Phase(stage=stage, strategy=all_reduce()) for stage in dbn.stages())
+    phases = tuple(Phase(config=config, strategy=all_reduce()) for config in dbn.configs())
     plan = TrainingPlan(phases=phases, workers=workers)
     SimulatedEngine().run(tiny.assignment(plan))
     assert len(references) == 2 * workers

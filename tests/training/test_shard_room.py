@@ -25,8 +25,8 @@ def begun(arrays):
     def first_rows(shard, slot, seed, shards):
         shard[...] = slot
 
-    stage = SimpleNamespace(row_size=WIDTH)
-    plan = SimpleNamespace(workers=2, seed=0, phases=[SimpleNamespace(stage=stage)])
+    config = SimpleNamespace(row_size=WIDTH)
+    plan = SimpleNamespace(workers=2, seed=0, phases=[SimpleNamespace(config=config)])
     table = SimpleNamespace(trained=np.zeros(ROWS * WIDTH, np.float32))
     model = SimpleNamespace(parameters=table, first_rows=first_rows)
     grant = SimpleNamespace(phase=0, shard={}, is_behind=False, heal=Message("heal"))

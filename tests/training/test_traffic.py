@@ -5,7 +5,7 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.data.base import Batch
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.strategies.base import Message
 from photinus.strategies.recipes import all_reduce, averaging
 from photinus.training.loop import work
@@ -13,7 +13,7 @@ from photinus.training.phase_context import PhaseContext, PhaseProgress
 from photinus.training.placement import fresh
 from photinus.training.requests import Exchange, StepReply
 
-STAGE = ModuleStage(module="torch.nn:Linear", arguments={"in_features": 9, "out_features": 4})
+STAGE = ModuleConfig(module="torch.nn:Linear", arguments={"in_features": 9, "out_features": 4})
 STEPS, ROWS = 12, 8
 BATCH = Batch(np.ones((ROWS, 9), np.float32), np.zeros(ROWS, np.int64))
 

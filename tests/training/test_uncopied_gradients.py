@@ -5,7 +5,7 @@ import pytest
 
 from photinus.core.clock import Steps
 from photinus.data.base import Batch
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.optimizers import TorchOptimizer
 from photinus.strategies.base import Message
 from photinus.strategies.recipes import all_reduce, averaging
@@ -33,7 +33,7 @@ def trained_by(strategy, **settings):
                 self.position += ROWS
                 yield batch
 
-    model, inner = fresh(ModuleStage(**LARGE, **settings), (), 0, "cpu")
+    model, inner = fresh(ModuleConfig(**LARGE, **settings), (), 0, "cpu")
     policy, p = strategy.owner(), model.parameters.copy()
     state = policy.init(Message("heal", p.trained, floats=p.floats, integers=p.integers))
     loop = work(

@@ -217,9 +217,9 @@ def _check_settings_used(job: Job, settings: tuple[str, ...]) -> None:
         return
     is_dbn = isinstance(job.model, DBN)
     # a plain precision: nothing is measured for the phases' names
-    stages = replace(job.model, precision="mkl").stages() if is_dbn else (job.model,)
-    trained = stages[-1:] if job.start else stages
-    if all(job.strategy_of(stage.name) is not job.strategy for stage in trained):
+    configs = replace(job.model, precision="mkl").configs() if is_dbn else (job.model,)
+    trained = configs[-1:] if job.start else configs
+    if all(job.strategy_of(config.name) is not job.strategy for config in trained):
         raise UsageError(
             "every phase of this job has a strategy of its own",
             got=repr(strategy_settings[0]),

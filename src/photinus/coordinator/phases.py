@@ -130,7 +130,7 @@ class Phases:
 
     def end_of(self, seat: SeatState) -> float:
         """Returns the position in a seat's rows at which its share of the phase ends."""
-        return self.span[1] * self.phase.stage.passes(self._leases.rows) * seat.rows
+        return self.span[1] * self.phase.config.passes(self._leases.rows) * seat.rows
 
     # -- phases ----------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class Phases:
         self.snapshots.forget()
         if point is None:
             self._leases.restart()
-            self.early_stopping.restart(self._plan.phases[phase].stage.finished)
+            self.early_stopping.restart(self._plan.phases[phase].config.finished)
         snapshot = self.snapshots.last
         if snapshot is not None and snapshot.phase == phase:
             self._enter_owner(phase, snapshot.point, snapshot.applied)
@@ -177,14 +177,14 @@ class Phases:
         for warning in self._settled_warnings:
             self._callbacks.warn(f"{self.phase.name}: {warning}")
         self._warn_of_no_rest()
-        if self.phase.stage.reads_probabilities:
+        if self.phase.config.reads_probabilities:
             spans = (seat.span for seat in self._leases.seats.values())
             for text, got, do in no_probabilities(self.phase.name, spans):
                 self._callbacks.warn(text, got=got, do=do)
         self._entered_at = now
         self.snapshots.enter_phase(now)
-        stage, rows = self.phase.stage, {s.slot: s.rows for s in self._leases.seats.values()}
-        epochs = stage.passes(self._leases.rows)
+        config, rows = self.phase.config, {s.slot: s.rows for s in self._leases.seats.values()}
+        epochs = config.passes(self._leases.rows)
         if self._plan.measures:
             self.early_stopping.measure_for(epochs)
         start, end = (round(share * epochs * self._leases.rows) for share in self.span)
@@ -200,7 +200,7 @@ class Phases:
                 budget=self.owner.budget,
                 parameters=self._size(),
                 strategy=str(self.strategy),
-                batch_size=stage.batch_size,
+                batch_size=config.batch_size,
                 epochs=(self.span[1] - self.span[0]) * epochs,
             )
         )
@@ -238,7 +238,7 @@ class Phases:
     def _size(self) -> int:
         """Returns how many numbers are trained in this phase."""
         if self.owner.has_shards:
-            blank = self.phase.stage.blank(self.snapshots.history, self._plan.seed)
+            blank = self.phase.config.blank(self.snapshots.history, self._plan.seed)
             return blank.parameters.layout.size()
         return self.owner.numbers
 
@@ -331,7 +331,7 @@ class Phases:
         if recipe != _DEFAULT_RECIPE or is_named:
             steps = phase.steps(self._leases.rows)
             self._callbacks.warn(
-                f"{phase.stage.name}: all steps average gradients, and none is of {recipe}",
+                f"{phase.config.name}: all steps average gradients, and none is of {recipe}",
                 got=f"{steps} steps, of which the first {ENOUGH_STEPS} do",
                 do=f"set gradients_until=0 to begin with {recipe}",
             )
@@ -346,13 +346,13 @@ class Phases:
         """Names the workers whose rows were trained on less often than the others'."""
         if self._is_cut_short or not self._plan.is_fixed(self.owner.phase):
             return
-        rows, stage = self._leases.rows, self.phase.stage
-        wanted = self.span[1] * stage.passes(rows)
+        rows, config = self._leases.rows, self.phase.config
+        wanted = self.span[1] * config.passes(rows)
         for slot, passes in self._leases.passes(self.owner.numbers).items():
             seat = self._leases.seats[slot]
             missing_examples = (wanted - passes) * seat.rows
             batch_share = 1.0 if self._plan.is_shared else seat.rows / rows
-            if missing_examples > math.ceil(stage.batch_size * batch_share):
+            if missing_examples > math.ceil(config.batch_size * batch_share):
                 self._callbacks.warn(
                     f"{self.phase.name}: {missing_examples:.0f} examples of worker {slot}"
                     " were not used",
@@ -425,7 +425,7 @@ class Phases:
 
         Also of a first loss that shows labels far from all that a new model returns.
         """
-        name, loss = self.phase.stage.name, self.owner.metrics.get("loss", 0.0)
+        name, loss = self.phase.config.name, self.owner.metrics.get("loss", 0.0)
         if self.owner.version == 1 and name not in self._tried_stages:
             self._tried_stages.add(name)
             self._warn_of_far_labels(loss)
@@ -441,9 +441,11 @@ class Phases:
 
         It is that of a whole round: a rate that is too high, and rows' weights, are in it.
         """
-        stage = self.phase.stage
-        if stage.far_loss < loss < math.inf:
-            wrong = f"{stage.name}: the first loss is large, as that of labels far from the outputs"
+        config = self.phase.config
+        if config.far_loss < loss < math.inf:
+            wrong = (
+                f"{config.name}: the first loss is large, as that of labels far from the outputs"
+            )
             then = "from there it learns slowly"
             do = (
                 "scale the labels, as (label - mean) / deviation; if they are small, lower the rate"

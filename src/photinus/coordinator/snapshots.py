@@ -17,7 +17,7 @@ from photinus.coordinator.sharded_table import NO_MORE_WANTED, Shard, ShardFiles
 from photinus.core.errors import UsageError, message
 from photinus.core.events import CheckpointFailed
 from photinus.core.parameters import Vector
-from photinus.models.base import Model, Stage
+from photinus.models.base import Model, ModelConfig
 from photinus.protocol.messages import inner_of
 from photinus.strategies.base import Message
 from photinus.training.plan import TrainingPlan
@@ -247,7 +247,7 @@ class SnapshotCollector:
         snapshot, owner = self.last, self._owner
         if snapshot is not None and snapshot.phase == owner.phase and snapshot.shards:
             return snapshot.shards[slot]
-        start = self._plan.start.get(self._plan.phases[owner.phase].stage.name, ())
+        start = self._plan.start.get(self._plan.phases[owner.phase].config.name, ())
         if not start or not start[0].size:
             return {}
         return {"vector": start[0].reshape(-1, owner.policy.rows)[slot :: owner.policy.shards]}
@@ -301,8 +301,8 @@ class SnapshotCollector:
         shards = shards if best is None else best.shards
         self._shards.drop()  # the table alone keeps the files, and releases them once it is whole
         plan, owner = self._plan, self._owner
-        stage, integers = plan.phases[owner.phase].stage, owner.point.integers
-        start = partial(_blank_model, stage, self.history, plan.seed, integers)
+        config, integers = plan.phases[owner.phase].config, owner.point.integers
+        start = partial(_blank_model, config, self.history, plan.seed, integers)
         return Table(shards, owner.policy.rows, self._callbacks.scratch, start, plan.seed)
 
     # -- what workers held alone -----------------------------------------------------------------
@@ -395,10 +395,10 @@ def _at_worker_point(
 
 
 def _blank_model(
-    stage: Stage, history: tuple[Vector, ...], seed: int, integers: Vector | None
+    config: ModelConfig, history: tuple[Vector, ...], seed: int, integers: Vector | None
 ) -> Model:
     """Returns a model whose first rows are those with which all workers began."""
-    model = stage.blank(history, seed)
+    model = config.blank(history, seed)
     if integers is not None:
         np.copyto(model.parameters.integers, integers)
     return model

@@ -1,4 +1,4 @@
-"""word2vec as a stage of a job: two tables, and steps in place on the rows that a text touches."""
+"""word2vec as a model of a job: two tables, and steps in place on the rows that a text touches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from photinus.embeddings.draws import DrawTables, Subwords
 from photinus.embeddings.reference import Rule, Tables
 from photinus.embeddings.subwords import compose_vectors
 from photinus.embeddings.vocabulary import NO_GRAMS, draw_tables, gains
-from photinus.models.base import Batch, Model, Stage
+from photinus.models.base import Batch, Model, ModelConfig
 from photinus.models.optimizers import InnerOptimizer, InPlaceOptimizer
 from photinus.models.placement import CPU, torch_device
 
@@ -33,13 +33,13 @@ _DRAWN = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Word2VecStage(Stage):
+class Word2VecConfig(ModelConfig):
     """Skip-gram or CBOW over rows of text, with negative sampling or hierarchical softmax.
 
     A row is a piece of text as numbers of words, below 0 between and after sentences.
 
     Example:
-        >>> Word2VecStage(words=1000, dims=50).build((), seed=0).parameters.trained.size
+        >>> Word2VecConfig(words=1000, dims=50).build((), seed=0).parameters.trained.size
         100000
 
     Reference: Mikolov et al., Efficient estimation of word representations in vector space (2013).
@@ -150,26 +150,26 @@ class WordTables(Model):
     """A row for each word as an input, and one as an output; and the words' counts.
 
     Args:
-        stage: the settings.
+        config: the settings.
         trained: where both tables lie [n]; None: in memory of their own.
         pages: the owner of that memory, which can return it.
     """
 
     def __init__(
-        self, stage: Word2VecStage, trained: Vector | None = None, pages: Pages | None = None
+        self, config: Word2VecConfig, trained: Vector | None = None, pages: Pages | None = None
     ) -> None:
-        words, dims, inputs = stage.words, stage.dims, stage.input_rows
+        words, dims, inputs = config.words, config.dims, config.input_rows
         tensors: list[tuple[str, tuple[int, ...], str]]
         tensors = [("inputs", (inputs, dims), TRAINED), ("outputs", (words, dims), TRAINED)]
         tensors.append(("counts", (words,), INTEGERS))
-        if stage.buckets:
+        if config.buckets:
             tensors.append(("gram_starts", (words + 1,), INTEGERS))
-            tensors.append(("gram_rows", (stage.grams,), INTEGERS))
+            tensors.append(("gram_rows", (config.grams,), INTEGERS))
         layout = Layout.of(tensors, sparse=("inputs", "outputs"))
         self._pages, self._integers = pages, Pages(layout.size(INTEGERS), "int64")
         self.parameters = Parameters(layout, trained, None, self._integers.vector)
         self._marks = np.zeros(inputs + words, np.bool_)
-        self._stage = stage
+        self._config = config
         self._gains: tuple[Vector, Vector] | None = None
 
     @cached_property
@@ -181,9 +181,9 @@ class WordTables(Model):
     @cached_property
     def chances(self) -> DrawTables:
         """What is drawn with these counts."""
-        counts, stage = self.parameters.view("counts"), self._stage
-        fill = _kernel().fill_alias_table if stage.has_numba else None
-        chances = draw_tables(counts, stage.sample, stage.negatives, self.grams, fill)
+        counts, config = self.parameters.view("counts"), self._config
+        fill = _kernel().fill_alias_table if config.has_numba else None
+        chances = draw_tables(counts, config.sample, config.negatives, self.grams, fill)
         release_freed_memory()
         return chances
 
@@ -191,27 +191,29 @@ class WordTables(Model):
     def grams(self) -> Subwords:
         """The rows of each word's n-grams."""
         view = self.parameters.view
-        return Subwords(view("gram_starts"), view("gram_rows")) if self._stage.buckets else NO_GRAMS
+        return (
+            Subwords(view("gram_starts"), view("gram_rows")) if self._config.buckets else NO_GRAMS
+        )
 
     @property
     def vectors(self) -> Vector:
         """Of the words [V, D]; a view where there are no n-grams."""
         inputs = self.parameters.view("inputs")
-        return compose_vectors(inputs, self.grams) if self._stage.buckets else inputs
+        return compose_vectors(inputs, self.grams) if self._config.buckets else inputs
 
     @property
     def gains(self) -> tuple[Vector, Vector]:
         """By what the steps of the inputs and of the outputs are multiplied [V + b], [V]."""
-        stage = self._stage
-        if self._gains is None and stage.workers > 1 and stage.round_words:
+        config = self._config
+        if self._gains is None and config.workers > 1 and config.round_words:
             counts, chances = self.parameters.view("counts"), self.chances
-            round_words = stage.round_words
+            round_words = config.round_words
             self._gains = gains(
-                counts, chances.keep, stage.workers, round_words, stage.negatives, chances.grams
+                counts, chances.keep, config.workers, round_words, config.negatives, chances.grams
             )
             release_freed_memory()
         elif self._gains is None:
-            self._gains = (np.ones(stage.input_rows, np.float32),) * 2
+            self._gains = (np.ones(config.input_rows, np.float32),) * 2
         return self._gains
 
     @property
@@ -222,11 +224,11 @@ class WordTables(Model):
 
     def rows(self, batch: Batch, seed: int) -> Vector:
         """Returns the inputs and, V + B further on, the outputs that the batch's steps read [r]."""
-        texts, stage, marks = texts_of(batch.features), self._stage, self._marks
-        rule = Rule(stage.window, stage.negatives, stage.cbow)
+        texts, config, marks = texts_of(batch.features), self._config, self._marks
+        rule = Rule(config.window, config.negatives, config.cbow)
         seeds = (seed + np.arange(len(texts))) % _SEED_COUNT
-        mark = _kernel().mark if stage.has_numba else reference.mark
-        mark(texts, self.chances, rule, seeds, *np.split(marks, [stage.input_rows]))
+        mark = _kernel().mark if config.has_numba else reference.mark
+        mark(texts, self.chances, rule, seeds, *np.split(marks, [config.input_rows]))
         rows = np.flatnonzero(marks)
         marks[rows] = False
         return rows
@@ -236,16 +238,19 @@ class WordTables(Model):
 
         The kernel passes over the rows of others.
         """
-        stage = self._stage
-        rng, block_rows = generator(seed, stage.name), max(1, _DRAWN // (stage.dims * shards))
-        inputs, draw_rows = shard[: len(range(slot, stage.input_rows, shards))], _row_drawer(stage)
+        config = self._config
+        rng, block_rows = generator(seed, config.name), max(1, _DRAWN // (config.dims * shards))
+        inputs, draw_rows = (
+            shard[: len(range(slot, config.input_rows, shards))],
+            _row_drawer(config),
+        )
         for start in range(0, len(inputs), block_rows):
             block, first_row = inputs[start : start + block_rows], start * shards
             if draw_rows is None or not draw_rows(block, rng, first_row + slot, shards):
-                count = min(block_rows * shards, stage.input_rows - first_row)
-                block[...] = rng.random((count, stage.dims), np.float32)[slot::shards]
+                count = min(block_rows * shards, config.input_rows - first_row)
+                block[...] = rng.random((count, config.dims), np.float32)[slot::shards]
             block -= np.float32(0.5)
-            block /= np.float32(stage.dims)
+            block /= np.float32(config.dims)
         # zeros too: a file that is written here and there lies in pieces, which are slow to free
         shard[len(inputs) :] = 0
 
@@ -260,11 +265,11 @@ class WordTables(Model):
         Raises:
             UsageError: the plain form is asked for.
         """
-        if not self._stage.has_numba:
+        if not self._config.has_numba:
             do = 'leave kernel out, or set device="cpu"'
             raise UsageError('kernel="numpy" computes on the processor only', got=device, do=do)
         assert isinstance(inner, RowDescent)
-        return RowDescent(self._stage, device)
+        return RowDescent(self._config, device)
 
     def forget(self) -> None:
         """Gives the memory of both tables back, and of the counts, once the gains follow from them.
@@ -273,13 +278,13 @@ class WordTables(Model):
         """
         if self._pages is not None:
             self._pages.forget()
-            if self._gains is not None and not self._stage.buckets:
+            if self._gains is not None and not self._config.buckets:
                 self._integers.forget()
 
     def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient of the pairs' mean loss; a job takes steps in place instead."""
-        stage, texts = self._stage, texts_of(batch.features)
-        rule = Rule(stage.window, stage.negatives, stage.cbow)
+        config, texts = self._config, texts_of(batch.features)
+        rule = Rule(config.window, config.negatives, config.cbow)
         self._gradient.trained[...] = 0
         gradients = self._gradient.view("inputs"), self._gradient.view("outputs")
         loss, pairs = 0.0, 0
@@ -303,27 +308,27 @@ class RowDescent(InPlaceOptimizer):
     """word2vec's own steps: each moves the rows of one centre, its contexts and its negatives.
 
     Args:
-        stage: the settings.
+        config: the settings.
         device: where they are computed.
     """
 
-    def __init__(self, stage: Word2VecStage, device: str = CPU) -> None:
-        self._stage = stage
-        self._take_steps = _steps_for(stage, device)
+    def __init__(self, config: Word2VecConfig, device: str = CPU) -> None:
+        self._config = config
+        self._take_steps = _steps_for(config, device)
 
     def rate(self, progress: float) -> float:
         """Returns the learning rate at a share of the run."""
-        stage = self._stage
-        start = (0.05 if stage.cbow else 0.025) if stage.lr is None else stage.lr
-        return max(stage.least_lr, start - (start - stage.least_lr) * progress)
+        config = self._config
+        start = (0.05 if config.cbow else 0.025) if config.lr is None else config.lr
+        return max(config.least_lr, start - (start - config.least_lr) * progress)
 
     def descend(
         self, model: Model, batch: Batch, seed: int, progress: float
     ) -> Mapping[str, float]:
         """Learns the batch's rows one after the other."""
         assert isinstance(model, WordTables)
-        stage, texts = self._stage, texts_of(batch.features)
-        rule = Rule(stage.window, stage.negatives, stage.cbow)
+        config, texts = self._config, texts_of(batch.features)
+        rule = Rule(config.window, config.negatives, config.cbow)
         seeds = (seed + np.arange(len(texts))) % _SEED_COUNT
         loss, pairs = self._take_steps(
             texts, model.tables, model.chances, rule, self.rate(progress), seeds
@@ -352,18 +357,18 @@ def texts_of(features: Vector) -> Vector:
     return rows.view("<i4") if rows.dtype == np.uint8 else rows.astype(np.int32, copy=False)
 
 
-def _steps_for(stage: Word2VecStage, device: str) -> Callable[..., tuple[float, int]]:
+def _steps_for(config: Word2VecConfig, device: str) -> Callable[..., tuple[float, int]]:
     """Returns what takes the steps on rows of text [B, T].
 
     Raises:
         NotReadyError: numba is missing.
     """
-    if device != CPU or stage.kernel == "torch":
+    if device != CPU or config.kernel == "torch":
         _kernel()
         torch_steps = importlib.import_module("photinus.embeddings.torch_steps").TorchSteps
         descend: Callable[..., tuple[float, int]] = torch_steps(torch_device(device)).descend
         return descend
-    return _compiled_kernel(stage) if stage.kernel == "numba" else _numpy_steps
+    return _compiled_kernel(config) if config.kernel == "numba" else _numpy_steps
 
 
 def _numpy_steps(
@@ -377,21 +382,21 @@ def _numpy_steps(
     return sum(loss for loss, _ in results), sum(pairs for _, pairs in results)
 
 
-def _compiled_kernel(stage: Word2VecStage) -> Callable[..., Any]:
-    """Returns the kernel for a stage's vectors, compiled.
+def _compiled_kernel(config: Word2VecConfig) -> Callable[..., Any]:
+    """Returns the kernel for a config's vectors, compiled.
 
     Raises:
         NotReadyError: numba is missing.
     """
     descent: Callable[..., Any] = _kernel().descent(
-        stage.dims, stage.cbow, has_grams=stage.buckets > 0
+        config.dims, config.cbow, has_grams=config.buckets > 0
     )
     return descent
 
 
-def _row_drawer(stage: Word2VecStage) -> Callable[..., bool] | None:
+def _row_drawer(config: Word2VecConfig) -> Callable[..., bool] | None:
     """Returns what draws a worker's own rows alone, where there is a kernel."""
-    if not stage.has_numba:
+    if not config.has_numba:
         return None
     draw: Callable[..., bool] = importlib.import_module(
         "photinus.embeddings.random_rows"

@@ -130,7 +130,7 @@ def native(rows: Array) -> Array:
 
 def training_dtype(plan: TrainingPlan) -> str:
     """Returns the type of the numbers that a plan trains on: float32 or float64."""
-    return plan.phases[0].stage.blank((), plan.seed).parameters.layout.dtype
+    return plan.phases[0].config.blank((), plan.seed).parameters.layout.dtype
 
 
 def _widened(labels: Array) -> Array:
@@ -144,7 +144,7 @@ def part_of(rows: Rows, plan: TrainingPlan) -> WorkerData:
     if plan.validation:
         rows, validation_rows = rows.parted(plan.validation)
         return replace(part_of(rows, replace(plan, validation=0.0)), held=validation_rows)
-    should_measure_span = plan.phases[0].stage.reads_probabilities
+    should_measure_span = plan.phases[0].config.reads_probabilities
     span = value_range(rows.features, rows.scale) if should_measure_span else None
     if not plan.is_shared:
         labels = label_counts(rows.labels)

@@ -318,12 +318,12 @@ class WorkerBootstrap:
             if resources is not None:
                 resources.bind()
             for number, phase in enumerate(self.plan.phases):
-                phase.stage.preload()  # that may take seconds, and there is no lease yet
+                phase.config.preload()  # that may take seconds, and there is no lease yet
                 hello_fields["device"] = ready(self.plan.device(number, slot))
             worker_data = open_part()
             release_freed_memory()
             generator = rendezvous.hooks.life(self.plan, slot, worker_data)
-            is_frozen = any(getattr(phase.stage, "frozen", ()) for phase in self.plan.phases)
+            is_frozen = any(getattr(phase.config, "frozen", ()) for phase in self.plan.phases)
             if not (shared_folder and is_frozen):
                 return generator
             name = f"photinus-{self.rendezvous.key.run.hex()}.npy"

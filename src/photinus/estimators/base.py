@@ -208,8 +208,8 @@ class NetworkClassifier(NetworkEstimator, Classifier[Any], HasProbabilityCol):
 
 def _smallest_batch_size(model: Any) -> int:  # noqa: ANN401 - one of MODELS
     """Returns the examples of a model's smallest step: more workers have nothing to do in it."""
-    stages = (model.pretraining, model.fine_tuning) if isinstance(model, DBN) else (model,)
-    return min(int(stage.batch_size) for stage in stages)
+    configs = (model.pretraining, model.fine_tuning) if isinstance(model, DBN) else (model,)
+    return min(int(config.batch_size) for config in configs)
 
 
 _MOST_CLASSES = 1_000_000

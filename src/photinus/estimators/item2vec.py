@@ -61,7 +61,7 @@ class Item2Vec(VectorEstimator):
     """
 
     _param_rows = _ROWS
-    _stage_defaults = {"window": _WHOLE_BASKET, "sample": 0.0}  # noqa: RUF012
+    _config_defaults = {"window": _WHOLE_BASKET, "sample": 0.0}  # noqa: RUF012
     _sequence_terms = "basket", "items", "collect the items of a basket into one array"
 
     @keyword_params

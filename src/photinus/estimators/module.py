@@ -31,7 +31,7 @@ from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS
 from photinus.models.last_operator import ends_with_sigmoid
 from photinus.models.losses import CLASSES as CLASS_LOSSES
 from photinus.models.losses import SIGMOIDS as SIGMOID_LOSSES
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.module_model import ModuleModel
 from photinus.models.reading import advice_for_input
 from photinus.models.schedules import Schedule
@@ -86,7 +86,7 @@ class TorchMultiLabelModel(NetworkClassificationModel):
 class _ModuleEstimator(NetworkEstimator):
     """What the estimators of modules share."""
 
-    _default_settings = ModuleStage(module="", loss="mse")
+    _default_settings = ModuleConfig(module="", loss="mse")
 
     def _make_job(self, values: Mapping[str, Any], sizes: Mapping[str, Any]) -> Job:
         if not values.get("module"):
@@ -299,7 +299,7 @@ class TorchClassifier(_ModuleEstimator, NetworkClassifier):
         >>> model = clf.fit(train)  # doctest: +SKIP
     """
 
-    _default_settings = ModuleStage(module="")
+    _default_settings = ModuleConfig(module="")
     _param_rows = CLASSIFIER_ROWS
     _model_class = TorchClassificationModel
     _large_label_advice = "give the module {} outputs or more"
@@ -425,11 +425,11 @@ def _warn_of_softmax(module: str, outputs: Array) -> None:
 
 def _warn_of_sigmoid(draft: LazyModel, rows: SelectedRows) -> None:
     """Logs a warning where a module ends with a sigmoid, and its loss takes one itself."""
-    stage, model = draft.job.model, draft.model()
-    if stage.loss not in SIGMOID_LOSSES or not isinstance(model, ModuleModel):
+    config, model = draft.job.model, draft.model()
+    if config.loss not in SIGMOID_LOSSES or not isinstance(model, ModuleModel):
         return
     if ends_with_sigmoid(model.module, lambda: model.outputs(rows.example)):
-        wrong = f"{stage.module} ends with a sigmoid, and {stage.loss} takes one itself"
+        wrong = f"{config.module} ends with a sigmoid, and {config.loss} takes one itself"
         then, do = "no result is below sigmoid(0) = 0.5", "leave the sigmoid out of the module"
         logging.getLogger("photinus").warning(message(wrong, then=then, do=do))
 

@@ -32,7 +32,7 @@ from photinus.estimators.thresholds import chosen_classes
 from photinus.models.base import Model
 from photinus.models.dbn import DBN
 from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.models.reading import FeatureReading, layer_of, output_of
 from photinus.run.evaluate import trained_of
 from photinus.run.job import MODELS
@@ -187,7 +187,7 @@ class Network:
             module: Any = settings.module(
                 np.zeros(sum(t.size for t in self.tensors.values()), "f4")
             )
-        elif isinstance(settings, LogisticStage):
+        elif isinstance(settings, LogisticConfig):
             return trained_of(settings, self.tensors).module()
         else:
             module = settings.made(self.seed)  # constants that are no parameters are not saved
@@ -218,7 +218,7 @@ class Network:
             UsageError: there is no such layer, or a model of one's own has no outputs.
         """
         settings: Any = from_dict(MODELS[self.kind], self.settings)
-        is_flat = isinstance(settings, (DBN, LogisticStage))
+        is_flat = isinstance(settings, (DBN, LogisticConfig))
         if not is_flat and isinstance(own_model := settings.made(self.seed), Model):
             return self._own_outputs(own_model, layer)
         module = self.module(is_copy=False)

@@ -117,7 +117,7 @@ class NodeVectors(VectorEstimator):
     """
 
     _param_rows = _ROWS
-    _stage_defaults = {"window": 10, "sample": 0.0, "epochs": 1.0}  # noqa: RUF012
+    _config_defaults = {"window": 10, "sample": 0.0, "epochs": 1.0}  # noqa: RUF012
     _reads_twice = False
 
     @keyword_params

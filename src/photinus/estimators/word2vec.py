@@ -23,7 +23,7 @@ from photinus.data.wikipedia import is_dump
 from photinus.embeddings.blocks import tokens_in_block, words_in_round, words_in_sharded_round
 from photinus.embeddings.subwords import Ngrams, SubwordVectors
 from photinus.embeddings.vectors import WordVectors
-from photinus.embeddings.word2vec import Word2VecStage, WordTables
+from photinus.embeddings.word2vec import Word2VecConfig, WordTables
 from photinus.engine.spark.engine import FrameData, check_slots, free_slots
 from photinus.engine.spark.job import run_query
 from photinus.engine.spark.session import spark_session
@@ -56,7 +56,7 @@ _STEP_ROWS = 8
 _ANY_COUNTS = np.array([500, 500])
 
 
-def _stage_row(name: str, meaning: str, convert: Callable[[Any], Any], setting: str) -> ParamRow:
+def _config_row(name: str, meaning: str, convert: Callable[[Any], Any], setting: str) -> ParamRow:
     return ParamRow(
         name=name, meaning=meaning, convert=convert, job_path=f"model.{setting}" if setting else ""
     )
@@ -98,27 +98,27 @@ _VOCABULARY = ParamRow(
     default=(),
 )
 TRAINING_ROWS = (
-    _stage_row("vectorSize", "numbers in a vector", _to_int, "dims"),
-    _stage_row("windowSize", "words to each side, at most", _to_int, "window"),
-    _stage_row(
+    _config_row("vectorSize", "numbers in a vector", _to_int, "dims"),
+    _config_row("windowSize", "words to each side, at most", _to_int, "window"),
+    _config_row(
         "negatives", "negative samples of each; 0: hierarchical softmax", _to_int, "negatives"
     ),
-    _stage_row("cbow", "CBOW instead of skip-gram", TypeConverters.toBoolean, "cbow"),
-    _stage_row("sample", "words above this share are subsampled; 0: never", _to_float, "sample"),
-    _stage_row(
+    _config_row("cbow", "CBOW instead of skip-gram", TypeConverters.toBoolean, "cbow"),
+    _config_row("sample", "words above this share are subsampled; 0: never", _to_float, "sample"),
+    _config_row(
         "learningRate",
         "the initial rate, which falls over the whole run; default: 0.05 with cbow, else 0.025",
         _to_float,
         "lr",
     ),
-    _stage_row("epochs", "passes over the sentences", _to_float, "epochs"),
+    _config_row("epochs", "passes over the sentences", _to_float, "epochs"),
     ParamRow(
         name="table",
         meaning="whole: every worker holds all vectors; sharded: each holds a part of them",
         convert=TypeConverters.toString,
         default="whole",
     ),
-    _stage_row(
+    _config_row(
         "kernel",
         "numba; torch: the steps that other devices take; numpy: slow, without numba",
         TypeConverters.toString,
@@ -149,8 +149,8 @@ _ROWS = (
 class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
     """Learns vectors from sequences; subclasses define which sequences."""
 
-    _stage_defaults: ClassVar[Mapping[str, Any]] = {}
-    """Settings of the stage that differ from its own defaults."""
+    _config_defaults: ClassVar[Mapping[str, Any]] = {}
+    """Settings of the config that differ from its own defaults."""
     _reads_twice = True
     """Whether sequences cost so little that they are computed twice: to count, and to train."""
     _sequence_terms: ClassVar[tuple[str, str, str]] = (
@@ -163,7 +163,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
     def __init__(self) -> None:
         super().__init__()
         self._setDefault(
-            **defaults(self._param_rows, Word2VecStage(words=2, **self._stage_defaults))
+            **defaults(self._param_rows, Word2VecConfig(words=2, **self._config_defaults))
         )
 
     def fit(self, dataset: Any, params: Any = None) -> Any:  # noqa: ANN401 - as Spark's own
@@ -304,10 +304,10 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         tokens = int(counts.sum())
         words_in_step = _STEP_ROWS * tokens_in_block(tokens, workers)
         round_words = words_in_round(tokens, workers)
-        stage_settings = {**self._stage_defaults, **job_dict.get("model", {})}
-        width = stage_settings.get("dims", Word2VecStage.dims)
+        config_settings = {**self._config_defaults, **job_dict.get("model", {})}
+        width = config_settings.get("dims", Word2VecConfig.dims)
         if self._is_sharded:
-            negatives = stage_settings.get("negatives", Word2VecStage.negatives)
+            negatives = config_settings.get("negatives", Word2VecConfig.negatives)
             round_words = words_in_sharded_round(round_words, counts, negatives, 4 * width)
         steps = max(1, round(round_words / words_in_step))
         default_strategy = averaging(
@@ -320,7 +320,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
             "words": len(counts),
             "workers": workers,
             "batch_size": _STEP_ROWS * workers,
-            **stage_settings,
+            **config_settings,
         }
         job = Job.from_dict({"strategy": to_plain(default_strategy), **job_dict, "model": model})
         if self._is_sharded and not getattr(job.strategy, "is_sharded", False):
@@ -357,18 +357,18 @@ def _round_words(job: Job, tokens: int) -> float:
     """Returns how many words a worker reads between two rounds; 0 where only a clock decides.
 
     Args:
-        job: how the workers agree; its stage need not know it yet.
+        job: how the workers agree; its config need not know it yet.
         tokens: words of the whole text.
     """
-    stage, workers = job.model, job.workers
-    assert isinstance(stage, Word2VecStage)
-    strategy = job.strategy_of(stage.name)
+    config, workers = job.model, job.workers
+    assert isinstance(config, Word2VecConfig)
+    strategy = job.strategy_of(config.name)
     if isinstance(strategy, CustomStrategy):  # it decides in code when to agree
         return 0.0
     length = tokens_in_block(tokens, workers)
-    steps = math.ceil(stage.epochs * tokens / (length * _STEP_ROWS * workers))
+    steps = math.ceil(config.epochs * tokens / (length * _STEP_ROWS * workers))
     # a recipe's own trigger becomes shorter where the run would have few rounds
-    facts = PhaseFacts(workers=workers, steps=max(1, steps), epochs=stage.epochs)
+    facts = PhaseFacts(workers=workers, steps=max(1, steps), epochs=config.epochs)
     every = strategy.settled(facts)[0].every
     words_per_unit = {
         "steps": float(_STEP_ROWS * length),
@@ -383,9 +383,9 @@ def _draft(job: Job, words: Sequence[str], counts: Vector, ngrams: Ngrams | None
     """Returns the start of a job: the words' counts, and which rows their n-grams have."""
     grams = None if ngrams is None else ngrams.of(words, first=len(words))
     if ngrams is not None and grams is not None:
-        assert isinstance(job.model, Word2VecStage)
-        stage = replace(job.model, buckets=ngrams.buckets, grams=len(grams.rows))
-        job = replace(job, model=stage)
+        assert isinstance(job.model, Word2VecConfig)
+        config = replace(job.model, buckets=ngrams.buckets, grams=len(grams.rows))
+        job = replace(job, model=config)
     draft = LazyModel(job)
     parameters = draft.model().parameters
     parameters.view("counts")[:] = counts

@@ -1,7 +1,7 @@
 """The interface of a model: flat parameters, and a gradient in the same layout.
 
-A `Model` learns from one batch; a `Stage` defines what one phase trains, and is small enough to
-send.
+A `Model` learns from one batch. A `ModelConfig` holds the settings of what one phase trains; it is
+small enough to send.
 `photinus.testing.check_model` checks whether a model of your own keeps the contract.
 """
 
@@ -142,7 +142,7 @@ class Model(ABC):
         """Gives back the memory of its trained parameters: those that are needed come anew."""
 
     def first_rows(self, shard: Vector, slot: int, seed: int, shards: int) -> None:  # noqa: ARG002
-        """Writes the first numbers of a worker's shard of a table: those that the stage builds.
+        """Writes the first numbers of a worker's shard of a table: those that the config builds.
 
         Here they are those that it holds. A model whose table is larger than a worker's memory
         makes only these rows.
@@ -150,7 +150,7 @@ class Model(ABC):
         Args:
             shard: rows slot, slot + shards, ... of the table [m, width], all 0.
             slot: the worker's.
-            seed: as of the stage's `build`.
+            seed: as of the config's `build`.
             shards: how many workers own the table.
         """
         shard[...] = self.parameters.trained.reshape(-1, shard.shape[1])[slot::shards]
@@ -174,8 +174,8 @@ class Model(ABC):
         """Returns sums over the batch, "examples" among them, to be added up and divided."""
 
 
-class Stage(ABC):
-    """One phase's definition: frozen, small, of plain values."""
+class ModelConfig(ABC):
+    """The settings of what one phase trains: frozen, small, of plain values."""
 
     name: str
     epochs: float
@@ -237,14 +237,14 @@ class Stage(ABC):
     @property
     def prepares(self) -> bool:
         """Whether `prepare` changes the features; where not, the rows are read as they are."""
-        return type(self).prepare is not Stage.prepare
+        return type(self).prepare is not ModelConfig.prepare
 
     def finished(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Returns metrics out of the sums of `Model.measure`: their means over the examples."""
         return finished((), sums)
 
-    def agreed_until(self, share: float) -> Stage:  # noqa: ARG002
-        """Returns the stage for workers that agree on every step until a share of the phase.
+    def agreed_until(self, share: float) -> ModelConfig:  # noqa: ARG002
+        """Returns the config for workers that agree on every step until a share of the phase.
 
         After it they train alone between rounds, where a usual learning rate may be too high.
         """

@@ -28,7 +28,7 @@ def tutorial(
     Weights are drawn from normal distributions cut at two deviations: 0.05 for convolutions, 0.04
     for the dense layers, 1/192 for the last; biases are 0, and 0.1 in conv2, local3 and local4.
     Its layers have the tutorial's names. Weight decay (0.004, on local3 and local4) is no part of
-    the module: see `ModuleStage.l2`.
+    the module: see `ModuleConfig.l2`.
 
     Args:
         classes: outputs, before the softmax.

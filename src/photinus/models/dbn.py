@@ -1,4 +1,4 @@
-"""Deep belief networks as a list of stages: one RBM per layer, then fine-tuning.
+"""Deep belief networks, trained in stages: one RBM per layer, then fine-tuning.
 
 Reference: Hinton, Osindero and Teh, A fast learning algorithm for deep belief nets (2006);
 Hinton and Salakhutdinov, Reducing the dimensionality of data with neural networks (2006), the
@@ -30,7 +30,7 @@ from photinus.core.settings import (
     validate,
     whole,
 )
-from photinus.models.base import Stage
+from photinus.models.base import ModelConfig
 from photinus.models.losses import CLASSES, LOSSES
 from photinus.models.matmul import PRECISIONS, PRODUCTS, resolve
 from photinus.models.mlp import MLP, Dense
@@ -154,7 +154,7 @@ class FineTuning:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RBMStage(Stage):
+class RBMConfig(ModelConfig):
     """Trains one layer on the means of those below."""
 
     name: str
@@ -210,7 +210,7 @@ class RBMStage(Stage):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuneStage(Stage):
+class FineTuneConfig(ModelConfig):
     """Trains all layers together, from what the RBMs found, or from random weights without them."""
 
     name: str
@@ -256,9 +256,9 @@ class DBN:
 
     Example:
         >>> dbn = DBN(inputs=6, hidden=(5, 4), classes=2, precision="mkl")
-        >>> [stage.name for stage in dbn.stages()]
+        >>> [config.name for config in dbn.configs()]
         ['rbm1', 'rbm2', 'fine-tune']
-        >>> [stage.name for stage in dbn.autoencoder()]
+        >>> [config.name for config in dbn.autoencoder()]
         ['rbm1', 'rbm2', 'autoencoder']
     """
 
@@ -301,7 +301,7 @@ class DBN:
         shapes = [(rows, i, o) for i, o in pairwise(sizes)]
         return replace(self, precision=resolve(self.precision, shapes))
 
-    def stages(self) -> tuple[Stage, ...]:
+    def configs(self) -> tuple[ModelConfig, ...]:
         """Returns rbm1 .. rbmL and the fine-tuning, with a plain precision each."""
         if self.output == "reconstruction":
             is_gaussian = self.pretraining.visible == "gaussian"
@@ -314,10 +314,10 @@ class DBN:
             label_smoothing=s.label_smoothing,
             products=dbn.precision,
         )
-        return (*dbn._rbm_stages(), dbn._fine_tune_stage("fine-tune", network))
+        return (*dbn._rbm_configs(), dbn._fine_tune_config("fine-tune", network))
 
-    def autoencoder(self, loss: str = "reconstruction_cross_entropy") -> tuple[Stage, ...]:
-        """Returns the stages of the autoencoder: the stack, unrolled into encoder and decoder.
+    def autoencoder(self, loss: str = "reconstruction_cross_entropy") -> tuple[ModelConfig, ...]:
+        """Returns the configs of the autoencoder: the stack, unrolled into encoder and decoder.
 
         Args:
             loss: how the inputs are compared with their reconstruction, from the last layer's
@@ -327,14 +327,14 @@ class DBN:
         network = Dense(
             sizes=self._unrolled_sizes(), loss=loss, reconstructs=True, products=dbn.precision
         )
-        return (*dbn._rbm_stages(), dbn._fine_tune_stage("autoencoder", network))
+        return (*dbn._rbm_configs(), dbn._fine_tune_config("autoencoder", network))
 
-    def _rbm_stages(self) -> tuple[Stage, ...]:
+    def _rbm_configs(self) -> tuple[ModelConfig, ...]:
         s, sizes = self.pretraining, (self.inputs, *self.hidden)
         if not s.epochs:
             return ()
         return tuple(
-            RBMStage(
+            RBMConfig(
                 name=f"rbm{depth}",
                 epochs=s.epochs,
                 batch_size=s.batch_size,
@@ -345,9 +345,9 @@ class DBN:
             for depth in range(1, len(sizes))
         )
 
-    def _fine_tune_stage(self, name: str, network: Dense) -> FineTuneStage:
+    def _fine_tune_config(self, name: str, network: Dense) -> FineTuneConfig:
         s = self.fine_tuning
-        return FineTuneStage(
+        return FineTuneConfig(
             name=name, epochs=s.epochs, batch_size=s.batch_size, network=network, settings=s
         )
 

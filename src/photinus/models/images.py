@@ -1,6 +1,6 @@
 """Prepares images for a network: crops, mirrors, brightness, contrast, whitening.
 
-A function of this kind is named as `ModuleStage.reads`: it takes a batch as it is stored, and one
+A function of this kind is named as `ModuleConfig.reads`: it takes a batch as it is stored, and one
 random number for each example, or none where the result must not depend on chance. Its `tensors` is
 the same function by torch, for a device.
 """

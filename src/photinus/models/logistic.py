@@ -14,7 +14,7 @@ import numpy as np
 from photinus.core.errors import DataError
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.core.settings import above, at_least, named_settings, one_of, validate, whole
-from photinus.models.base import Batch, Model, Stage
+from photinus.models.base import Batch, Model, ModelConfig
 from photinus.models.optimizers import InnerOptimizer
 from photinus.models.tensors import as_rows
 
@@ -87,11 +87,11 @@ class GradientDescent(InnerOptimizer):
 
 @named_settings
 @dataclass(frozen=True, kw_only=True)
-class LogisticStage(Stage):
+class LogisticConfig(ModelConfig):
     """A phase of softmax regression by plain gradient descent.
 
     Example:
-        >>> LogisticStage(features=4, classes=3).build((), seed=0).parameters.trained.size
+        >>> LogisticConfig(features=4, classes=3).build((), seed=0).parameters.trained.size
         15
     """
 

@@ -29,7 +29,7 @@ from photinus.core.settings import (
 )
 from photinus.models.activations import ACTIVATIONS, AUTO
 from photinus.models.autotune import MEMORIES, PRECISIONS, fastest
-from photinus.models.base import Model, Stage
+from photinus.models.base import Model, ModelConfig
 from photinus.models.losses import FAR_LOSSES, LOSSES
 from photinus.models.low_precision import LOW_PRECISION_DTYPES
 from photinus.models.metrics import check_metrics, finished
@@ -103,14 +103,14 @@ def _check_sizes(name: str, module: nn.Module) -> None:
 
 @named_settings
 @dataclass(frozen=True, kw_only=True)
-class ModuleStage(Stage):
+class ModuleConfig(ModelConfig):
     """One phase that trains a module made by an importable function.
 
     Example:
-        >>> stage = ModuleStage(
+        >>> config = ModuleConfig(
         ...     module="torch.nn:Linear", arguments={"in_features": 3, "out_features": 2}
         ... )
-        >>> stage.build((), seed=1).parameters.trained.size
+        >>> config.build((), seed=1).parameters.trained.size
         8
     """
 
@@ -245,8 +245,8 @@ class ModuleStage(Stage):
         """That of labels some 100 from the outputs, in a loss of numbers."""
         return FAR_LOSSES.get(self.loss, math.inf)
 
-    def agreed_until(self, share: float) -> ModuleStage:
-        """Returns the stage with a rate for workers that agree on every step until then."""
+    def agreed_until(self, share: float) -> ModuleConfig:
+        """Returns the config with a rate for workers that agree on every step until then."""
         settings = {name: value for name, value in self.settings.items() if name != "lr"}
         return replace(self, lr=self._configured_rate().until(share), settings=settings)
 
@@ -325,9 +325,9 @@ class ModuleStage(Stage):
     def _check_own(self) -> None:
         """Refuses what a Model of the user's own has in its `learn`, and would not be looked at."""
         learning_names = {*(f.name for f in fields(Learning)), "loss", "frozen"}
-        stage_fields = {f.name: f for f in fields(self) if f.name in learning_names}
-        for name, stage_field in stage_fields.items():
-            default = stage_field.default if stage_field.default is not MISSING else {}
+        config_fields = {f.name: f for f in fields(self) if f.name in learning_names}
+        for name, config_field in config_fields.items():
+            default = config_field.default if config_field.default is not MISSING else {}
             allowed = (default, "mse") if name == "loss" else (default,)  # or an estimator's
             if getattr(self, name) not in allowed:
                 wrong = f"{self.module} makes a photinus.Model, which has a {name} of its own"
@@ -355,7 +355,7 @@ class ModuleStage(Stage):
             _check_sizes(self.module, instance)
         return instance
 
-    def resolved(self) -> ModuleStage:
+    def resolved(self) -> ModuleConfig:
         """Returns the same without "auto", measured here: once a run, by the driver.
 
         Raises:

@@ -58,7 +58,7 @@ from photinus.nn import ShardedEmbedding
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Learning:
-    """How a module learns and is measured, beside its loss: the like fields of `ModuleStage`."""
+    """How a module learns and is measured, beside its loss: the like fields of `ModuleConfig`."""
 
     label_smoothing: float = 0.0
     precision: str = "float32"
@@ -111,7 +111,7 @@ class ModuleModel(PlacedModel):
     Trainable parameters lie in the trained section, floating buffers (BatchNorm's statistics) in
     floats, int64 ones (its counter) in integers. Frozen parameters and buffers of other kinds stay
     in the module: they are constants, the same on every worker; `frozen` has the parameters among
-    them that a stage froze as arrays by name. A tied parameter is one entry.
+    them that a config froze as arrays by name. A tied parameter is one entry.
 
     Example:
         >>> model = ModuleModel(nn.Linear(3, 2), "mse")

@@ -154,7 +154,7 @@ class InPlaceOptimizer(InnerOptimizer):
         """Learns a batch, changing the model's parameters; returns what was measured on the way.
 
         Args:
-            model: of the same stage.
+            model: of the same config.
             batch: features [B, ...].
             seed: decides all chance.
             progress: the phase's agreed progress 0..1.

@@ -195,30 +195,30 @@ def keep_schedules(settings: object, *names: str) -> None:
         object.__setattr__(settings, name, as_schedule(getattr(settings, name)))
 
 
-def check_rates(stage: object) -> None:
+def check_rates(config: object) -> None:
     """Refuses rates without effect: points that no training reaches, and a second learning rate.
 
     A run of before may have them: so they are refused where a run begins, and not where one is
     read.
 
     Args:
-        stage: a dataclass, in which there may be others; what is none has no schedules.
+        config: a dataclass, in which there may be others; what is none has no schedules.
 
     Raises:
         UsageError: a point lies behind the end of the training, or there are two learning rates.
     """
-    if not is_dataclass(stage) or isinstance(stage, type):
+    if not is_dataclass(config) or isinstance(config, type):
         return
-    for field in fields(stage):
-        value = getattr(stage, field.name)
+    for field in fields(config):
+        value = getattr(config, field.name)
         if isinstance(value, Schedule) and (last := value.points[-1][0]) > 1:
-            of = f"{field.name} of {type(stage).__name__}"
+            of = f"{field.name} of {type(config).__name__}"
             wrong = f"{of} goes by progress: 0 at the start, 1 at the end"
             do = "divide epochs by the number of all epochs"
             raise UsageError(wrong, got=f"a point at {last:g}", do=do)
-        check_rates(value)  # a stage of a DBN has its rates in `settings`
-    settings = getattr(stage, "settings", {})
+        check_rates(value)  # a config of a DBN has its rates in `settings`
+    settings = getattr(config, "settings", {})
     has_own = isinstance(settings, Mapping) and "lr" in settings
-    if getattr(stage, "lr", None) is not None and has_own:
+    if getattr(config, "lr", None) is not None and has_own:
         got = f"lr, and settings with lr={settings['lr']}"
         raise UsageError("two learning rates are set", got=got, do="leave one of them out")

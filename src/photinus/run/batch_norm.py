@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from photinus.core.errors import message
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.module_model import ModuleModel
 from photinus.models.schedules import follow_batch
 from photinus.models.sharded import ShardedModel
@@ -31,7 +31,7 @@ def with_rows_to_normalize(draft: LazyModel) -> tuple[LazyModel, str]:
     job, model = draft.job, draft.job.model
     sufficient_rows = LEAST_ROWS * job.workers
     if (
-        not isinstance(model, ModuleStage)
+        not isinstance(model, ModuleConfig)
         or job.workers == 1
         or model.batch_size >= sufficient_rows
     ):

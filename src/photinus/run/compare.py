@@ -38,7 +38,7 @@ class _Tally:
     wall_ended_at: float = math.nan
     rounds: int = 0
     bytes: int = 0
-    stage: str = ""
+    config: str = ""
     examples: int = 0
     passes: tuple[float, float] = (math.nan, math.nan)
     staleness: list[float] = field(default_factory=list)
@@ -53,8 +53,8 @@ class _Tally:
             self.warnings.append(event.text)
         if isinstance(event, PhaseStarted):
             self.trained.append(event.strategy)
-            stage = event.name.partition(", ")[0]  # both parts of a stage are one curve
-            self.stage, self.curve = stage, self.curve if stage == self.stage else []
+            config = event.name.partition(", ")[0]  # both parts of a stage are one curve
+            self.config, self.curve = config, self.curve if config == self.config else []
             if math.isnan(self.began_at):
                 self.began_at, self.wall_began_at = self.now(), time.monotonic()
         if isinstance(event, RoundClosed):

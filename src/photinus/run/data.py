@@ -26,7 +26,7 @@ from photinus.data.inputs import Inputs, joined
 from photinus.data.rows import scaled
 from photinus.engine.base import ArrayData, check_arrays, native
 from photinus.models.dbn import DBN
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.models.tensors import wrong_width
 from photinus.run.job import Job, Source, classes_of
 from photinus.transport.filesystems import check_reachable, check_readable
@@ -258,9 +258,9 @@ def check_fit(model: Any, rows: Any, like: Any = None) -> None:  # noqa: ANN401 
         DataError: rows have another width, no labels, or several labels each.
     """
     features, labels = rows.features, getattr(rows, "labels", getattr(rows, "label", None))
-    width = {DBN: "inputs", LogisticStage: "features"}.get(type(model))
+    width = {DBN: "inputs", LogisticConfig: "features"}.get(type(model))
     if width and (isinstance(features, Inputs) or getattr(rows, "inputs", None) is not None):
-        do = "train a ModuleStage, or name one column of features"
+        do = "train a ModuleConfig, or name one column of features"
         raise UsageError(f"a {type(model).__name__} takes one input, not several", do=do)
     expected_width = getattr(model, width) if width else None
     if expected_width is None and isinstance(getattr(like, "features", None), np.ndarray):

@@ -25,7 +25,7 @@ from photinus.core.settings import to_dict
 from photinus.data.base import Batch
 from photinus.data.inputs import Inputs
 from photinus.embeddings.word2vec import WordTables
-from photinus.models.base import Model, Stage
+from photinus.models.base import Model, ModelConfig
 from photinus.models.dbn import DBN
 from photinus.models.heads import (
     CLASSES,
@@ -38,7 +38,7 @@ from photinus.models.heads import (
 from photinus.models.logistic import LogisticModel
 from photinus.models.losses import NUMBERS, predicted
 from photinus.models.metrics import REGRESSION, confusion, counted, finished
-from photinus.models.module import ModuleStage, numbers_of
+from photinus.models.module import ModuleConfig, numbers_of
 from photinus.models.module_model import ModuleModel
 from photinus.models.sharded import ShardedModel
 from photinus.models.tensors import tensor_of
@@ -67,10 +67,10 @@ class LazyModel:
     def model(self) -> Model:
         """Returns the model; a sharded table in it is blank: each worker makes its own rows."""
         if self._model is None:
-            stage = _stage(self.job.model)
-            is_unknown = isinstance(stage, ModuleStage) and not stage.sharded
+            config = _config_of(self.job.model)
+            is_unknown = isinstance(config, ModuleConfig) and not config.sharded
             is_blank = self.is_sharded or is_unknown  # only a made module shows such tables
-            build = stage.blank if is_blank else stage.build
+            build = config.blank if is_blank else config.build
             self._model = build((), self.job.seed)
         return self._model
 
@@ -92,7 +92,7 @@ class LazyModel:
         """Returns the model over a trained table where it lies, if it can be."""
         if result.table is None:
             return None
-        own_model, table_model = self.model(), _stage(self.job.model).over(result.table.vector)
+        own_model, table_model = self.model(), _config_of(self.job.model).over(result.table.vector)
         if isinstance(own_model, ShardedModel):
             own_model.attach(result.table.vector)
             table_model = own_model
@@ -119,7 +119,7 @@ class TrainedModel:
     def model(self) -> Model:
         """Returns it as what `measure` can be asked of."""
         # the history only decides first parameters, and those are replaced
-        model = self.made or _stage(self.settings).blank((), 0)
+        model = self.made or _config_of(self.settings).blank((), 0)
         if model.parameters.trained is not self.vector:
             model.load(self.vector, self.floats, self.integers)
         return model
@@ -171,11 +171,11 @@ def named_arrays(model: Model) -> dict[str, Vector]:
     return {**arrays, **getattr(model, "frozen", {})}
 
 
-def _stage(settings: Any) -> Stage:  # noqa: ANN401
+def _config_of(settings: Any) -> ModelConfig:  # noqa: ANN401
     """Returns the last phase's definition."""
     is_dbn = isinstance(settings, DBN)
-    stage: Stage = settings.resolved().stages()[-1] if is_dbn else settings
-    return stage
+    config: ModelConfig = settings.resolved().configs()[-1] if is_dbn else settings
+    return config
 
 
 def save_trained(draft: LazyModel, result: RunResult, folder: Path, data: Any) -> Path:  # noqa: ANN401
@@ -299,9 +299,9 @@ def first_parameters(draft: LazyModel) -> dict[str, tuple[Vector, ...]]:
         _check_names(model, tensors)
     parameters: dict[str, tuple[Vector, ...]] = {}
     if draft.is_sharded and model is not None:
-        parameters[_stage(job.model).name] = _first_table(job, model, tensors)
+        parameters[_config_of(job.model).name] = _first_table(job, model, tensors)
     else:
-        parameters[_stage(job.model).name] = _vectors(job.model, tensors, model)
+        parameters[_config_of(job.model).name] = _vectors(job.model, tensors, model)
     _check_constants(model, tensors)
     if tensors and (frozen := getattr(model, "frozen", {})):
         parameters[""] = (np.concatenate([array.reshape(-1) for array in frozen.values()]),)
@@ -316,7 +316,7 @@ def _first_table(job: Job, model: Model, tensors: Mapping[str, Vector]) -> tuple
     table = ScratchFolder().array(parameters.trained.shape, str(parameters.trained.dtype))
     if isinstance(model, ShardedModel):
         model.attach(table)
-    return _vectors(job.model, tensors, _stage(job.model).over(table) or model)
+    return _vectors(job.model, tensors, _config_of(job.model).over(table) or model)
 
 
 def _check_names(model: Model | None, tensors: Mapping[str, Vector]) -> None:
@@ -446,7 +446,7 @@ def sums_over(
     labels = tensor_of(np.asarray(batch.labels))  # some cannot be written to, as Arrow's
     names = {*metrics, *(REGRESSION if loss in NUMBERS else ())}
     sums |= counted(names, outputs, labels)
-    all_metrics = (*metrics, *getattr(_stage(settings), "metrics", ()))
+    all_metrics = (*metrics, *getattr(_config_of(settings), "metrics", ()))
     sums |= evaluation_sums(head_under(loss, outputs, labels, all_metrics) or head, outputs, labels)
     return {**errors_of(head, outputs, labels), **sums}  # a model that counts them itself is right
 
@@ -478,13 +478,13 @@ def metrics_from_sums(
     if counts := label_counts(sums):
         extra["labels"] = counts
     usual_metrics = REGRESSION if _loss_of(settings) in NUMBERS and "squared:0" in sums else ()
-    values = {**_stage(settings).finished(sums), **finished((*usual_metrics, *metrics), sums)}
+    values = {**_config_of(settings).finished(sums), **finished((*usual_metrics, *metrics), sums)}
     return {name: values[name] for name in (*usual_metrics, *metrics)} | values, extra
 
 
 def _loss_of(settings: Any) -> str:  # noqa: ANN401 - one of MODELS
-    stage = _stage(settings)
-    network = getattr(stage, "network", stage)
+    config = _config_of(settings)
+    network = getattr(config, "network", config)
     return str(getattr(network, "loss", "cross_entropy"))
 
 
@@ -493,7 +493,7 @@ def loss_name(settings: Any, seed: int) -> str:  # noqa: ANN401 - one of MODELS
 
     A `photinus.Model` of the user's own computes it itself, whatever loss its settings name.
     """
-    is_own = isinstance(settings, ModuleStage) and isinstance(settings.made(seed), Model)
+    is_own = isinstance(settings, ModuleConfig) and isinstance(settings.made(seed), Model)
     return str(settings.module) if is_own else _loss_of(settings)
 
 
@@ -507,7 +507,7 @@ def head_of_outputs(settings: Any, loss: str, outputs: Tensor) -> str:  # noqa: 
     """
     if classes_of(settings) is not None:
         return CLASSES
-    return head_of(loss, outputs, getattr(_stage(settings), "metrics", ()))
+    return head_of(loss, outputs, getattr(_config_of(settings), "metrics", ()))
 
 
 def _first_layer(dbn: DBN, trained: TrainedModel) -> dict[str, Any]:

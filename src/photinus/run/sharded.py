@@ -9,7 +9,7 @@ from typing import Any
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.devices.names import OPENCL
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.owner_steps import is_elementwise
 from photinus.models.sharded import ShardedModel
 from photinus.run.evaluate import LazyModel
@@ -59,7 +59,7 @@ def with_sharded_tables(draft: LazyModel) -> LazyModel:
         UsageError: it names a strategy or a device that does not work with them.
     """
     job, model = draft.job, draft.job.model
-    if not isinstance(model, ModuleStage) or model.sharded:
+    if not isinstance(model, ModuleConfig) or model.sharded:
         return draft
     sharded_model = draft.model()
     if not isinstance(sharded_model, ShardedModel):
@@ -110,7 +110,7 @@ def _sharded_strategy(
     return replace(strategy, **settings, usual=strategy.usual - {*settings})
 
 
-def _check_steps(strategy: StrategySpec | CustomStrategy, model: ModuleStage) -> None:
+def _check_steps(strategy: StrategySpec | CustomStrategy, model: ModuleConfig) -> None:
     """Refuses what an owner cannot do that steps its own rows alone, by gradients of all."""
     if not isinstance(strategy, StrategySpec) or strategy.recipe != "all_reduce":
         return

@@ -39,10 +39,10 @@ from photinus.core.parameters import Vector
 from photinus.core.signals import interruptible, stopped_by
 from photinus.core.threads import limit_threads
 from photinus.data.base import Array
-from photinus.embeddings.word2vec import Word2VecStage
+from photinus.embeddings.word2vec import Word2VecConfig
 from photinus.engine.base import Engine, RunSpec
 from photinus.models.dbn import DBN
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import check_rates
 from photinus.report import page
 from photinus.report.event_thinning import ThinnedEvents
@@ -165,9 +165,9 @@ def train(
     Example:
         >>> import numpy as np
         >>> import tempfile
-        >>> from photinus import LogisticStage
+        >>> from photinus import LogisticConfig
         >>> rows = np.eye(4, dtype=np.float32), np.array([0, 0, 1, 1])
-        >>> model = LogisticStage(features=4, classes=2, epochs=9, batch_size=4)
+        >>> model = LogisticConfig(features=4, classes=2, epochs=9, batch_size=4)
         >>> job = Job(model=model, workers=2, engine="simulate")
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     outcome = train(job, rows, test=rows, folder=f"{folder}/run")
@@ -376,12 +376,12 @@ def _prepared(draft: LazyModel, arguments: _Given, *, is_new: bool = True) -> _P
     engine, plan = checked_engine(job, engine), job.plan()
     if engine.name == "local":
         check_importable(job.to_dict(), 'a job with engine="local"')
-    stages = list({id(p.stage): p.stage for p in plan.phases}.values())
-    for stage in stages[1:]:  # what is misnamed there is met only after the first
-        stage.inner(stage.build((), plan.seed).parameters.layout)
+    configs = list({id(p.config): p.config for p in plan.phases}.values())
+    for config in configs[1:]:  # what is misnamed there is met only after the first
+        config.inner(config.build((), plan.seed).parameters.layout)
     if is_new:
-        for stage in stages:
-            check_rates(stage)
+        for config in configs:
+            check_rates(config)
         plan = replace(plan, start=first_parameters(draft))
     return _Prepared(engine, *_checked(draft, data, test), plan)
 
@@ -527,7 +527,7 @@ class _Run:
         prepared = prepared or _prepared(self.draft, (*given[:2], engine), is_new=snapshot is None)
         data, test, plan = prepared.data, prepared.test, prepared.plan
         warnings = self.job.warnings() + ([self.choice.reason] if self.choice else [])
-        if isinstance(self.job.model, (ModuleStage, Word2VecStage)):
+        if isinstance(self.job.model, (ModuleConfig, Word2VecConfig)):
             warnings += self.job.table_warnings(self.draft.model().parameters.layout)
         for text in warnings:
             self.emit(Warned(text=text))

@@ -16,7 +16,7 @@ from torch import Tensor, from_numpy, nn
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Layout, Vector
 from photinus.data.base import Batch, Feed, Transform
-from photinus.models.base import Model, Stage
+from photinus.models.base import Model, ModelConfig
 from photinus.models.module_model import ModuleModel
 from photinus.models.optimizers import InnerOptimizer
 from photinus.nn import ShardedEmbedding
@@ -124,7 +124,7 @@ class _NoOptimizer(InnerOptimizer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _LoopStage(Stage):
+class _LoopConfig(ModelConfig):
     batch_size: int
     loop: OwnLoop | None = field(default=None, compare=False)
     name: str = _NAME
@@ -155,9 +155,9 @@ def plan_of(
         loop: of a worker.
         start: trained [n], floats and integers to start from, for the driver.
     """
-    stage = _LoopStage(batch_size=workers, loop=loop)
+    config = _LoopConfig(batch_size=workers, loop=loop)
     optimizer = "adamw" if is_counted and isinstance(strategy, StrategySpec) else None
-    phase = Phase(stage=stage, strategy=strategy, optimizer=optimizer)
+    phase = Phase(config=config, strategy=strategy, optimizer=optimizer)
     return TrainingPlan(phases=(phase,), workers=workers, start={_NAME: start} if start else {})
 
 

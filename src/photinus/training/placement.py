@@ -15,7 +15,7 @@ from photinus.devices.names import AUTO, OPENCL, kind_of
 from photinus.devices.opencl.offload import Offload
 from photinus.devices.opencl.open_devices import engine
 from photinus.models.base import Batch as Learned
-from photinus.models.base import Model, Stage
+from photinus.models.base import Model, ModelConfig
 from photinus.models.optimizers import InnerOptimizer, InPlaceOptimizer
 from photinus.models.placement import CPU
 
@@ -72,16 +72,16 @@ class Offloaded(Model):
 
 
 def fresh(
-    stage: Stage, history: tuple[Vector, ...], seed: int, device: str
+    config: ModelConfig, history: tuple[Vector, ...], seed: int, device: str
 ) -> tuple[Model, InnerOptimizer]:
-    """Returns a stage's model and inner optimizer, on a device that is ready.
+    """Returns a config's model and inner optimizer, on a device that is ready.
 
     Raises:
         NotReadyError: the device's memory is too small.
         UsageError: the model computes on the processor only.
     """
-    model = stage.blank(history, seed)
-    inner = stage.inner(model.parameters.layout)
+    model = config.blank(history, seed)
+    inner = config.inner(model.parameters.layout)
     if device == CPU:
         return model, inner
     if kind_of(device) == OPENCL:

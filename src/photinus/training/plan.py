@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.core.settings import Limit, above, at_least, whole
-from photinus.models.base import Model, Stage
+from photinus.models.base import Model, ModelConfig
 from photinus.strategies.base import AT_EVERY_STEP, StrategyPair
 from photinus.strategies.phase_defaults import PhaseFacts, gradient_share
 from photinus.strategies.spec import StrategySpec
@@ -34,7 +34,7 @@ class Phase:
     schedules continue from one to the other.
     """
 
-    stage: Stage
+    config: ModelConfig
     strategy: StrategyPair
     part: str = WHOLE
     until: float | str = 0.0
@@ -47,13 +47,13 @@ class Phase:
     @property
     def name(self) -> str:
         """The stage's name, and which part of it this is."""
-        return f"{self.stage.name}, by gradients" if self.part == START else self.stage.name
+        return f"{self.config.name}, by gradients" if self.part == START else self.config.name
 
     def steps(self, rows: int) -> int:
         """Returns how many steps each worker needs for the whole stage, of all workers' rows."""
-        if self.stage.max_steps:
-            return self.stage.max_steps
-        return max(1, math.ceil(self.stage.epochs * rows / max(1, self.stage.batch_size)))
+        if self.config.max_steps:
+            return self.config.max_steps
+        return max(1, math.ceil(self.config.epochs * rows / max(1, self.config.batch_size)))
 
     def span(self, rows: int, *, is_stream: bool = False) -> tuple[float, float]:
         """Returns the phase's part of the stage, as shares: from, to.
@@ -64,25 +64,25 @@ class Phase:
         """
         if self.part == WHOLE:
             return 0.0, 1.0
-        border, epochs = gradient_share(self.until, self.steps(rows)), self.stage.passes(rows)
+        border, epochs = gradient_share(self.until, self.steps(rows)), self.config.passes(rows)
         if border < 1.0 and epochs:
             # of an epoch; streamed rows are read from their first to their last
-            step = 1.0 if is_stream else self.stage.batch_size / max(1, rows)
+            step = 1.0 if is_stream else self.config.batch_size / max(1, rows)
             whole, part = divmod(border * epochs, 1.0)
             border = min(1.0, (whole + min(1.0, round(part / step) * step)) / epochs)
         return (0.0, border) if self.part == START else (border, 1.0)
 
-    def stage_for(self, workers: int, span: tuple[float, float]) -> Stage:
-        """Returns the stage, which knows until when so many workers agree on every step.
+    def config_for(self, workers: int, span: tuple[float, float]) -> ModelConfig:
+        """Returns the config, which knows until when so many workers agree on every step.
 
         Args:
             workers: all of the run.
             span: as of `span`.
         """
         if self.part != WHOLE:
-            return self.stage.agreed_until(span[1] if self.part == START else span[0])
+            return self.config.agreed_until(span[1] if self.part == START else span[0])
         is_together = workers == 1 or self.strategy.worker().site in AT_EVERY_STEP
-        return self.stage.agreed_until(1.0 if is_together else 0.0)
+        return self.config.agreed_until(1.0 if is_together else 0.0)
 
     def settled(
         self, rows: int, workers: int, span: tuple[float, float]
@@ -94,17 +94,17 @@ class Phase:
         setting = PhaseFacts(
             workers=workers,
             steps=max(1, math.ceil(share * self.steps(rows))),
-            epochs=share * self.stage.passes(rows),
+            epochs=share * self.config.passes(rows),
             is_adaptive=self.optimizer in _ADAPTIVE,
         )
         return self.strategy.settled(setting)
 
 
-def split(stage: Stage, strategy: StrategyPair, workers: int) -> tuple[Phase, ...]:
-    """Returns a stage as one phase, or as a start by gradients and the rest."""
-    inside = getattr(getattr(stage, "settings", None), "optimizer", "sgd")
-    optimizer = str(getattr(stage, "optimizer", "") or inside).lower()
-    whole = Phase(stage=stage, strategy=strategy, optimizer=optimizer)
+def split(config: ModelConfig, strategy: StrategyPair, workers: int) -> tuple[Phase, ...]:
+    """Returns a config as one phase, or as a start by gradients and the rest."""
+    inside = getattr(getattr(config, "settings", None), "optimizer", "sgd")
+    optimizer = str(getattr(config, "optimizer", "") or inside).lower()
+    whole = Phase(config=config, strategy=strategy, optimizer=optimizer)
     if workers == 1 and isinstance(strategy, StrategySpec) and strategy.is_spring_by_default:
         return (replace(whole, strategy=strategy.start(workers)),)
     if workers == 1 or not isinstance(strategy, StrategySpec) or not strategy.gradients_until:
@@ -192,14 +192,14 @@ class TrainingPlan:
 
     def device(self, phase: int, slot: int) -> str:
         """Returns what a slot's worker computes on in a phase: a device's name, or "auto"."""
-        of_stage = getattr(self.phases[phase].stage, "device", "")
-        return of_stage or self.devices[min(slot, len(self.devices) - 1)]
+        of_config = getattr(self.phases[phase].config, "device", "")
+        return of_config or self.devices[min(slot, len(self.devices) - 1)]
 
     def build(self, phase: int, history: tuple[Vector, ...]) -> Model:
-        """Returns the model of a phase's stage with its first parameters."""
-        stage = self.phases[phase].stage
-        model = stage.build(history, self.seed)
-        start = self.start.get(stage.name)
+        """Returns the model of a phase with its first parameters."""
+        config = self.phases[phase].config
+        model = config.build(history, self.seed)
+        start = self.start.get(config.name)
         if start is not None:
             model.load(*start)
         return model
@@ -217,7 +217,7 @@ class TrainingPlan:
         """
         if self.is_sharded(phase):
             return self._beside_table(phase, history)
-        start = self.start.get(self.phases[phase].stage.name, ())
+        start = self.start.get(self.phases[phase].config.name, ())
         if len(start) < 3:
             p = self.build(phase, history).parameters
             start = (p.trained, p.floats, p.integers)
@@ -231,10 +231,10 @@ class TrainingPlan:
     def _beside_table(
         self, phase: int, history: tuple[Vector, ...]
     ) -> tuple[Vector, Vector, Vector]:
-        stage = self.phases[phase].stage
-        start = self.start.get(stage.name, ())
+        config = self.phases[phase].config
+        start = self.start.get(config.name, ())
         if len(start) < 3:
-            p = stage.blank(history, self.seed).parameters
+            p = config.blank(history, self.seed).parameters
             start = (p.trained, p.floats, p.integers)
         return start[0][:0].copy(), start[1].copy(), start[2].copy()
 

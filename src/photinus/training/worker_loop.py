@@ -168,7 +168,7 @@ def _closing(
     if data.passes is None or snapshot is None:
         return Close(at, parameters, inner=inner)
     is_border = data.rows > 0 and at % data.rows == 0
-    end = round(grant.span[1] * phase.stage.passes(grant.rows) * data.rows)
+    end = round(grant.span[1] * phase.config.passes(grant.rows) * data.rows)
     is_done = plan.is_fixed(grant.phase) and at >= end
     return Close(at, parameters, is_border and not is_done, inner if is_done else snapshot.inner)
 
@@ -183,32 +183,32 @@ def _phase_context(
 ) -> PhaseContext:
     phase = plan.phases[grant.phase]
     settled, _ = phase.settled(grant.rows, plan.workers, grant.span)
-    stage, strategy = phase.stage_for(plan.workers, grant.span), settled.worker()
+    config, strategy = phase.config_for(plan.workers, grant.span), settled.worker()
     is_whole = bool(getattr(strategy, "whole_part", False))
     order = FeedOrder(
-        batch_size=max(1, data.rows) if is_whole else stage.batch_size,
+        batch_size=max(1, data.rows) if is_whole else config.batch_size,
         share=(1, 1) if is_whole or not data.rows else (data.rows, max(data.rows, grant.rows)),
         epochs=_epochs(plan, data, grant),
-        whole_steps=stage.max_steps > 0 or (phase.part == START and grant.span[1] < 1.0),
+        whole_steps=config.max_steps > 0 or (phase.part == START and grant.span[1] < 1.0),
         seed=plan.seed,
-        phase=stage.name,
+        phase=config.name,
         slot=slot,
         workers=plan.workers,
     )
     shared = (slot, plan.workers) if plan.is_shared else (0, 1)
 
     def prepare(features: Array) -> Array:
-        return stage.prepare(features, history)
+        return config.prepare(features, history)
 
     feed = data.open(order)
-    if stage.prepares:
+    if config.prepares:
         feed = feed.mapped(prepare)
     inner_state, strategy_state = split(grant.inner)
     feed.seek(position_of(strategy_state, grant.position))
-    seed = partial(derive, plan.seed, stage.name, slot)
+    seed = partial(derive, plan.seed, config.name, slot)
 
     def make(device: str) -> tuple[Model, InnerOptimizer]:
-        return fresh(stage, history, plan.seed, device)
+        return fresh(config, history, plan.seed, device)
 
     def first() -> Batch | None:
         return next(iter(data.open(order).mapped(prepare)), None) if data.passes is None else None
@@ -271,8 +271,8 @@ def _with_shard(
     plan: TrainingPlan, slot: int, data: WorkerData, grant: Grant, context: PhaseContext
 ) -> Generator[Request, Any, Message]:
     """Returns the point to begin from with the worker's shard in it: made here, or asked for."""
-    stage, trained = plan.phases[grant.phase].stage, context.model.parameters.trained
-    width, dtype = stage.row_size, trained.dtype
+    config, trained = plan.phases[grant.phase].config, context.model.parameters.trained
+    width, dtype = config.row_size, trained.dtype
     heal, moved = grant.heal._replace(slot=slot), None
     optimizer = context.strategy.outer  # type: ignore[attr-defined]
     if grant.shard and AT not in grant.shard:
@@ -306,7 +306,7 @@ def _is_sharded(strategy: Strategy) -> bool:
 
 def _epochs(plan: TrainingPlan, data: WorkerData, grant: Grant) -> float | None:
     """Returns after how many passes over the worker's rows the feed ends; None for endless."""
-    end = grant.span[1] * plan.phases[grant.phase].stage.passes(grant.rows)
+    end = grant.span[1] * plan.phases[grant.phase].config.passes(grant.rows)
     epochs = end if plan.is_fixed(grant.phase) else None
     if data.passes is None or not data.rows:
         return epochs

@@ -15,7 +15,7 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.core.events import RoundClosed, WorkerJoined
 from photinus.engine.base import ArrayData
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.report.journal import read
 from photinus.strategies.recipes import averaging
 from photinus.testing import Faults
@@ -44,9 +44,9 @@ ROWS, BATCH, FACTOR = 2_000, 20, 15.0
 
 
 def long_plan(epochs, workers):
-    stage = LogisticStage(features=50, classes=10, epochs=epochs, batch_size=BATCH, lr=0.05)
+    config = LogisticConfig(features=50, classes=10, epochs=epochs, batch_size=BATCH, lr=0.05)
     strategy = averaging(every=Steps(10), codec="fp32")
-    return TrainingPlan(phases=(Phase(stage=stage, strategy=strategy),), workers=workers)
+    return TrainingPlan(phases=(Phase(config=config, strategy=strategy),), workers=workers)
 
 
 def long_data():

@@ -108,11 +108,11 @@ def test_a_step_of_a_deep_belief_networks_fine_tuning_is_the_hosts(usual):
 
 def test_every_stage_of_a_deep_belief_network_computes_there(usual):
     batch = SimpleNamespace(features=np.ones((4, 6), np.float32), labels=np.zeros(4, np.int64))
-    stages = DBN(inputs=6, hidden=(5,), classes=2, precision="float32").stages()
-    for stage, history in zip(stages, ((), (np.zeros(6 * 5 + 6 + 5, np.float32),)), strict=True):
+    configs = DBN(inputs=6, hidden=(5,), classes=2, precision="float32").configs()
+    for config, history in zip(configs, ((), (np.zeros(6 * 5 + 6 + 5, np.float32),)), strict=True):
         mode = Offload(usual)
         with mode:
-            stage.build(history, 0).learn(batch, 0)
+            config.build(history, 0).learn(batch, 0)
         assert mode.counts
 
 

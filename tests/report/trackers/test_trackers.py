@@ -14,7 +14,7 @@ from photinus.core.errors import NotReadyError
 from photinus.core.events import CheckpointSaved, RoundClosed, RunStarted
 from photinus.engine.base import ArrayData
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.report.trackers import base
 from photinus.report.trackers.mlflow import MLflowCallback
 from photinus.report.trackers.tensorboard import TensorBoardCallback
@@ -35,7 +35,7 @@ from photinus.core.events import CheckpointSaved
 from photinus.engine.base import ArrayData
 from photinus.testing import Faults
 from photinus.engine.local.engine import LocalEngine
-from photinus.models.logistic import LogisticStage
+from photinus.models.logistic import LogisticConfig
 from photinus.report.trackers import mlflow, tensorboard, trackio
 from photinus.run.job import Job
 from photinus.run.train import resume, train
@@ -43,7 +43,7 @@ from photinus.run.train import resume, train
 kind, folder, life = sys.argv[1:]
 chance = np.random.default_rng(0)
 data = ArrayData(chance.normal(size=(4000, 6)).astype("f4"), chance.integers(0, 3, 4000))
-model = LogisticStage(features=6, classes=3, epochs=12, batch_size=80)
+model = LogisticConfig(features=6, classes=3, epochs=12, batch_size=80)
 job = Job(name="tracked", model=model, workers=8, engine="local", checkpoint_seconds=0.0)
 made = {"mlflow": mlflow.MLflowCallback, "tensorboard": tensorboard.TensorBoardCallback,
         "trackio": trackio.TrackioCallback}[kind]()
@@ -74,7 +74,7 @@ def data():
 
 
 def job():
-    model = LogisticStage(features=6, classes=3, epochs=4, batch_size=48)
+    model = LogisticConfig(features=6, classes=3, epochs=4, batch_size=48)
     return Job(name="tracked", model=model, workers=WORKERS, engine="simulate")
 
 

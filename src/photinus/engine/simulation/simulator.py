@@ -326,7 +326,7 @@ class Simulation:
             if isinstance(request, StepDone):
                 self.steps[node.slot] += 1
                 node.session.stepped(request)
-                batch = self.plan.phases[node.session.seat.phase].stage.batch_size
+                batch = self.plan.phases[node.session.seat.phase].config.batch_size
                 batch_fraction = request.examples * self.plan.workers / batch
                 seconds = (
                     self.cluster.step(node.slot) * max(1.0, batch_fraction) * self.cpu_slowdown

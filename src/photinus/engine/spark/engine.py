@@ -78,7 +78,7 @@ from photinus.engine.spark.slots import (
     taken_slots,
 )
 from photinus.engine.worker_bootstrap import WorkerBootstrap
-from photinus.models.module import ModuleStage
+from photinus.models.module import ModuleConfig
 from photinus.strategies.custom import CustomStrategy
 from photinus.training.plan import TrainingPlan
 from photinus.training.worker_loop import WorkerData
@@ -454,10 +454,10 @@ class _TaskSpec:
 
 def _functions_to_send(plan: TrainingPlan, spec: ColumnSpec) -> dict[str, Callable[..., Any]]:
     """Returns the user's functions that travel in the tasks' closure."""
-    stages = [p.stage for p in plan.phases if isinstance(p.stage, ModuleStage)]
+    configs = [p.config for p in plan.phases if isinstance(p.config, ModuleConfig)]
     strategies = [p.strategy for p in plan.phases if isinstance(p.strategy, CustomStrategy)]
     inputs = [] if spec.inputs is None else [spec.inputs]
-    return functions_by_value([to_dict(settings) for settings in (*stages, *strategies, *inputs)])
+    return functions_by_value([to_dict(settings) for settings in (*configs, *strategies, *inputs)])
 
 
 def _concatenated(blocks: Sequence[Block]) -> Block:

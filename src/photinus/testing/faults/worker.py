@@ -14,7 +14,7 @@ from photinus.core.errors import FencedError
 from photinus.core.parameters import Layout, Vector
 from photinus.data.base import Array
 from photinus.engine.hooks import Machine
-from photinus.models.base import Batch, Model, Stage
+from photinus.models.base import Batch, Model, ModelConfig
 from photinus.models.optimizers import InnerOptimizer
 from photinus.testing.faults.fault import (
     COPY,
@@ -56,7 +56,7 @@ class FaultyWorker:
     def life(self, plan: TrainingPlan, slot: int, part: WorkerData) -> WorkerGenerator:
         """Returns the generator of `training.worker_loop.live`, in which the faults happen."""
         if any(fault.kind in _STEP_KINDS for fault in self.planned):
-            phases = (replace(p, stage=_SpoiledStage(p.stage, self)) for p in plan.phases)
+            phases = (replace(p, config=_SpoiledConfig(p.config, self)) for p in plan.phases)
             plan = replace(plan, phases=tuple(phases))
         life = live(plan, slot, part)
         return self._with_faults(life) if self.planned else life
@@ -130,33 +130,33 @@ def inject(machine: Machine, fault: Fault) -> None:
         actions[fault.kind]()
 
 
-class _SpoiledStage(Stage):
-    """A stage whose models can spoil a gradient."""
+class _SpoiledConfig(ModelConfig):
+    """A config whose models can spoil a gradient."""
 
-    def __init__(self, stage: Stage, worker: FaultyWorker) -> None:
-        self.name, self.epochs, self.batch_size = stage.name, stage.epochs, stage.batch_size
-        self.max_steps = stage.max_steps
-        self._stage, self._worker = stage, worker
-        self.device = getattr(stage, "device", "")
+    def __init__(self, config: ModelConfig, worker: FaultyWorker) -> None:
+        self.name, self.epochs, self.batch_size = config.name, config.epochs, config.batch_size
+        self.max_steps = config.max_steps
+        self._config, self._worker = config, worker
+        self.device = getattr(config, "device", "")
 
     def build(self, history: tuple[Vector, ...], seed: int) -> Model:
-        return _SpoiledModel(self._stage.build(history, seed), self._worker)
+        return _SpoiledModel(self._config.build(history, seed), self._worker)
 
     def prepare(self, features: Array, history: tuple[Vector, ...]) -> Array:
-        return self._stage.prepare(features, history)
+        return self._config.prepare(features, history)
 
     @property
     def prepares(self) -> bool:
-        return self._stage.prepares
+        return self._config.prepares
 
     def preload(self) -> None:
-        self._stage.preload()
+        self._config.preload()
 
-    def agreed_until(self, share: float) -> Stage:
-        return _SpoiledStage(self._stage.agreed_until(share), self._worker)
+    def agreed_until(self, share: float) -> ModelConfig:
+        return _SpoiledConfig(self._config.agreed_until(share), self._worker)
 
     def inner(self, layout: Layout) -> InnerOptimizer:
-        return self._stage.inner(layout)
+        return self._config.inner(layout)
 
 
 class _SpoiledModel(Model):

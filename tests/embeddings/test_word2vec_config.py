@@ -14,7 +14,7 @@ from photinus.core.errors import NotReadyError, RunFailedError, UsageError
 from photinus.core.events import RoundClosed
 from photinus.data.base import Batch
 from photinus.embeddings.subwords import Ngrams
-from photinus.embeddings.word2vec import RowDescent, Word2VecStage
+from photinus.embeddings.word2vec import RowDescent, Word2VecConfig
 from photinus.engine.base import ArrayData
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
@@ -29,9 +29,9 @@ from photinus.strategies.recipes import all_reduce, averaging, downpour, elastic
 from photinus.testing import Faults, check_model
 
 V = 40
-STAGE = Word2VecStage(words=V, dims=20, epochs=6.0, batch_size=4, sample=0.0, lr=0.05)
+CONFIG = Word2VecConfig(words=V, dims=20, epochs=6.0, batch_size=4, sample=0.0, lr=0.05)
 GRAMS = Ngrams(3, 4, 30).of([f"word{number}" for number in range(V)], first=V)
-WITH_GRAMS = replace(STAGE, buckets=30, grams=len(GRAMS.rows))
+WITH_GRAMS = replace(CONFIG, buckets=30, grams=len(GRAMS.rows))
 
 
 def texts_of_two_topics(rows=48, seed=0):
@@ -73,13 +73,13 @@ def separation(vectors):
     )
 
 
-@pytest.mark.parametrize("stage", [STAGE, WITH_GRAMS], ids=["words", "n-grams"])
+@pytest.mark.parametrize("config", [CONFIG, WITH_GRAMS], ids=["words", "n-grams"])
 @pytest.mark.parametrize("cbow", [False, True])
-def test_the_model_keeps_the_contract(cbow, stage):
+def test_the_model_keeps_the_contract(cbow, config):
     texts = texts_of_two_topics(2)
 
     def make():
-        model = replace(stage, cbow=cbow, kernel="numpy").build((), 1)
+        model = replace(config, cbow=cbow, kernel="numpy").build((), 1)
         fill(model, texts)
         model.parameters.trained[:] *= 10
         model.parameters.view("outputs")[:] = model.parameters.view("inputs")[V - 1 :: -1]
@@ -102,8 +102,8 @@ def test_topics_are_told_apart_as_well_as_by_gensim(cbow, negatives, tmp_path):
     gensim_model.build_vocab_from_freq({str(word): int(counts[word]) for word in range(V)})
     gensim_model.train(sentences, total_examples=len(sentences), epochs=10)
     expected = separation(np.stack([gensim_model.wv[str(word)] for word in range(V)]))
-    stage = replace(STAGE, cbow=cbow, negatives=negatives, epochs=10.0, batch_size=2)
-    job = Job(model=stage, workers=1, engine="simulate", strategy=publish())
+    config = replace(CONFIG, cbow=cbow, negatives=negatives, epochs=10.0, batch_size=2)
+    job = Job(model=config, workers=1, engine="simulate", strategy=publish())
     outcome = train_lazy(filled_model(job, texts), ArrayData(texts), folder=tmp_path / "run")
     assert expected > 0.3
     assert separation(outcome.model().weight.detach().numpy()) > expected - 0.1
@@ -122,8 +122,8 @@ def test_topics_are_told_apart_as_well_as_by_gensim(cbow, negatives, tmp_path):
 )
 def test_every_strategy_over_parameters_tells_two_topics_apart(strategy, tmp_path):
     texts = texts_of_two_topics()
-    stage = replace(STAGE, epochs=16.0, workers=3, round_words=1500.0)
-    job = Job(model=stage, workers=3, engine="simulate", strategy=strategy)
+    config = replace(CONFIG, epochs=16.0, workers=3, round_words=1500.0)
+    job = Job(model=config, workers=3, engine="simulate", strategy=strategy)
     outcome = train_lazy(filled_model(job, texts), ArrayData(texts), folder=tmp_path / "run")
     assert separation(outcome.model().weight.detach().numpy()) > 0.3
     loaded, _ = load_trained(tmp_path / "run" / "model")
@@ -135,7 +135,7 @@ def test_the_kernel_and_the_plain_form_train_the_same_job_to_the_same_numbers(tm
     texts = texts_of_two_topics(12)
     vectors = []
     for kernel in ("numba", "numpy"):
-        job = Job(model=replace(STAGE, epochs=1.0, kernel=kernel), workers=1, engine="simulate")
+        job = Job(model=replace(CONFIG, epochs=1.0, kernel=kernel), workers=1, engine="simulate")
         outcome = train_lazy(filled_model(job, texts), ArrayData(texts), folder=tmp_path / kernel)
         vectors.append(outcome.vector)
     np.testing.assert_allclose(*vectors, atol=1e-4)
@@ -144,17 +144,17 @@ def test_the_kernel_and_the_plain_form_train_the_same_job_to_the_same_numbers(tm
 @pytest.mark.processes
 def test_two_processes_train_word_vectors(tmp_path):
     texts = texts_of_two_topics()
-    job = Job(model=replace(STAGE, workers=2, epochs=12.0), workers=2, engine="local")
+    job = Job(model=replace(CONFIG, workers=2, epochs=12.0), workers=2, engine="local")
     outcome = train_lazy(filled_model(job, texts), ArrayData(texts), folder=tmp_path / "run")
     assert separation(outcome.model().weight.detach().numpy()) > 0.3
 
 
 @pytest.mark.parametrize("strategy", [elastic(), downpour(), averaging()], ids=lambda s: s.recipe)
 def test_one_worker_trains_the_same_under_any_strategy(strategy, tmp_path):
-    texts, stage = texts_of_two_topics(12), replace(STAGE, epochs=2.0)
-    job = Job(model=stage, workers=1, engine="simulate", strategy=strategy)
+    texts, config = texts_of_two_topics(12), replace(CONFIG, epochs=2.0)
+    job = Job(model=config, workers=1, engine="simulate", strategy=strategy)
     outcome = train_lazy(filled_model(job, texts), ArrayData(texts), folder=tmp_path / "run")
-    plain_job = Job(model=stage, workers=1, engine="simulate", strategy=publish())
+    plain_job = Job(model=config, workers=1, engine="simulate", strategy=publish())
     plain_outcome = train_lazy(
         filled_model(plain_job, texts), ArrayData(texts), folder=tmp_path / "other"
     )
@@ -163,15 +163,15 @@ def test_one_worker_trains_the_same_under_any_strategy(strategy, tmp_path):
 
 def test_rows_of_bytes_are_rows_of_words():
     texts = texts_of_two_topics(3)
-    model, bytes_model = STAGE.build((), 1), STAGE.build((), 1)
+    model, bytes_model = CONFIG.build((), 1), CONFIG.build((), 1)
     for one, features in ((model, texts), (bytes_model, texts.view(np.uint8).reshape(3, -1))):
         one.parameters.view("counts")[:] = counts_of(texts)
-        RowDescent(STAGE).descend(one, Batch(features, None), 5, 0.0)
+        RowDescent(CONFIG).descend(one, Batch(features, None), 5, 0.0)
     assert np.array_equal(model.parameters.trained, bytes_model.parameters.trained)
 
 
 def test_the_rate_falls_in_a_straight_line_over_the_run():
-    rate = RowDescent(replace(STAGE, lr=0.1, least_lr=0.02, kernel="numpy")).rate
+    rate = RowDescent(replace(CONFIG, lr=0.1, least_lr=0.02, kernel="numpy")).rate
     assert [round(rate(at), 3) for at in (0.0, 0.5, 1.0)] == [0.1, 0.06, 0.02]
 
 
@@ -179,14 +179,14 @@ def test_the_rate_falls_in_a_straight_line_over_the_run():
     "strategy", [all_reduce(), averaging(gradients_until=0.5), downpour(payload="gradient")]
 )
 def test_agreement_on_gradients_is_refused(strategy):
-    with pytest.raises(UsageError, match="a Word2VecStage updates its tables in place"):
-        Job(model=STAGE, workers=2, strategy=strategy)
+    with pytest.raises(UsageError, match="a Word2VecConfig updates its tables in place"):
+        Job(model=CONFIG, workers=2, strategy=strategy)
 
 
 def test_without_counts_nothing_is_trained(tmp_path):
     with pytest.raises(Exception, match="need the count of every word"):
         train(
-            Job(model=STAGE, workers=1, engine="simulate"),
+            Job(model=CONFIG, workers=1, engine="simulate"),
             texts_of_two_topics(),
             folder=tmp_path / "r",
         )
@@ -195,7 +195,7 @@ def test_without_counts_nothing_is_trained(tmp_path):
 def test_missing_numba_is_one_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "photinus.embeddings.kernel", None)
     with pytest.raises(NotReadyError, match=r'pip install "photinus\[words\]"'):
-        STAGE.inner(STAGE.build((), 0).parameters.layout)
+        CONFIG.inner(CONFIG.build((), 0).parameters.layout)
 
 
 # -- a sharded table --------------------------------------------------------------------
@@ -211,13 +211,13 @@ def train_table(
     callbacks=(),
     seconds=60.0,
     start="",
-    base=STAGE,
+    base=CONFIG,
     **parts,
 ):
-    stage = replace(base, epochs=16.0, workers=workers, round_words=1500.0, lr=lr)
+    config = replace(base, epochs=16.0, workers=workers, round_words=1500.0, lr=lr)
     strategy = averaging(**{**MEAN, "codec": "fp32", "owners": workers, **parts})
     settings = {"start": start, "checkpoint_seconds": seconds}
-    job = Job(model=stage, workers=workers, engine="simulate", strategy=strategy, **settings)
+    job = Job(model=config, workers=workers, engine="simulate", strategy=strategy, **settings)
     texts = texts_of_two_topics()
     engine = SimulatedEngine(SimulatedCluster(faults=faults or Faults()))
     lazy_model, data = filled_model(job, texts), ArrayData(texts)
@@ -228,11 +228,11 @@ def trained_inputs(outcome):
     return outcome.trained.model().parameters.view("inputs")
 
 
-@pytest.mark.parametrize("stage", [STAGE, WITH_GRAMS], ids=["words", "n-grams"])
+@pytest.mark.parametrize("config", [CONFIG, WITH_GRAMS], ids=["words", "n-grams"])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_sharded_table_ends_with_the_bits_of_whole_ones(workers, stage, tmp_path):
-    whole = train_table(tmp_path / "whole", workers, base=stage)
-    sharded = train_table(tmp_path / "sharded", workers, rows=STAGE.dims, base=stage)
+def test_a_sharded_table_ends_with_the_bits_of_whole_ones(workers, config, tmp_path):
+    whole = train_table(tmp_path / "whole", workers, base=config)
+    sharded = train_table(tmp_path / "sharded", workers, rows=CONFIG.dims, base=config)
     one, other = (outcome.trained.model().parameters.trained for outcome in (whole, sharded))
     assert abs(one).max() > 0.1
     np.testing.assert_array_equal(one, other)
@@ -244,7 +244,7 @@ def test_a_sharded_table_ends_with_the_bits_of_whole_ones(workers, stage, tmp_pa
 def test_with_owners_lost_one_after_the_other_the_table_ends_with_the_same_bits(outer, tmp_path):
     faults, settings = (
         Faults().kill(slot=1, step=9).kill(2, 20),
-        {"outer": outer, "rows": STAGE.dims},
+        {"outer": outer, "rows": CONFIG.dims},
     )
     whole, outcome = (
         train_table(tmp_path / "whole", **settings),
@@ -266,14 +266,14 @@ def test_where_two_workers_never_reach_each_other_again_the_run_ends(tmp_path, m
         r"agreed on nothing after version \d+; got 10 times one .*; repair the network; resume"
     )
     with pytest.raises(RunFailedError, match=message):
-        train_table(tmp_path, workers=2, rows=STAGE.dims)
+        train_table(tmp_path, workers=2, rows=CONFIG.dims)
 
 
 @pytest.mark.parametrize(
     "outer", [RowAdagrad(lr=0.3), RowAdam(lr=0.03)], ids=lambda outer: outer.name
 )
 def test_an_optimizer_at_the_owners_and_bf16_tell_two_topics_apart(outer, tmp_path):
-    settings = {"outer": outer, "codec": "bf16", "rows": STAGE.dims}
+    settings = {"outer": outer, "codec": "bf16", "rows": CONFIG.dims}
     assert separation(trained_inputs(train_table(tmp_path, **settings))) > 0.3
 
 
@@ -281,20 +281,20 @@ def test_an_optimizer_at_the_owners_and_bf16_tell_two_topics_apart(outer, tmp_pa
 @pytest.mark.parametrize(("cbow", "negatives"), [(False, 5), (True, 3), (False, 0)])
 def test_a_step_changes_no_row_that_was_not_named(kernel, cbow, negatives):
     texts = texts_of_two_topics(4)
-    stage = replace(STAGE, kernel=kernel, cbow=cbow, negatives=negatives, sample=1e-2, words=400)
-    model = stage.build((), 1)
+    config = replace(CONFIG, kernel=kernel, cbow=cbow, negatives=negatives, sample=1e-2, words=400)
+    model = config.build((), 1)
     model.parameters.view("counts")[:] = 1 + np.arange(400)
     before = model.parameters.trained.copy()
     named_rows = model.rows(Batch(texts, None), 77)
     for _ in range(2):  # outputs of 0 leave the inputs where they are
-        RowDescent(stage).descend(model, Batch(texts, None), 77, 0.0)
-    changed = (model.parameters.trained != before).reshape(-1, stage.dims).any(axis=1)
+        RowDescent(config).descend(model, Batch(texts, None), 77, 0.0)
+    changed = (model.parameters.trained != before).reshape(-1, config.dims).any(axis=1)
     assert np.isin(np.flatnonzero(changed), named_rows).all()
-    assert 0.5 * len(named_rows) < changed.sum() <= len(named_rows) < 2 * stage.words
+    assert 0.5 * len(named_rows) < changed.sum() <= len(named_rows) < 2 * config.words
 
 
 def test_a_worker_holds_no_table_before_its_rows_come():
-    model = STAGE.blank((), 1)
+    model = CONFIG.blank((), 1)
     assert not model.parameters.trained.any()
     model.parameters.view("inputs")[:] = 1.0
     model.forget()
@@ -303,12 +303,12 @@ def test_a_worker_holds_no_table_before_its_rows_come():
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_a_worker_forgets_the_counts_after_its_first_step_and_trains_on_as_before(workers):
-    stage = replace(STAGE, workers=workers, round_words=1500.0)
-    steps, texts, trained_values = RowDescent(stage), Batch(texts_of_two_topics(4), None), []
+    config = replace(CONFIG, workers=workers, round_words=1500.0)
+    steps, texts, trained_values = RowDescent(config), Batch(texts_of_two_topics(4), None), []
     for forgets in (True, False):
-        model = stage.blank((), 1)
+        model = config.blank((), 1)
         fill(model, texts.features)
-        model.parameters.view("inputs")[:] = stage.build((), 1).parameters.view("inputs")
+        model.parameters.view("inputs")[:] = config.build((), 1).parameters.view("inputs")
         first = model.parameters.trained.copy()
         model.forget()  # as its rows come: nothing was made of the counts yet
         assert model.parameters.view("counts").all()
@@ -334,7 +334,7 @@ def test_rows_of_ngrams_stay_when_a_worker_forgets():
 
 def test_values_that_are_not_finite_end_the_run(tmp_path):
     with pytest.raises(RunFailedError, match="pushed values that are not finite; look at its rows"):
-        train_table(tmp_path, rows=STAGE.dims, lr=1e30)
+        train_table(tmp_path, rows=CONFIG.dims, lr=1e30)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_values_that_are_not_finite_end_the_run(tmp_path):
 )
 def test_a_job_that_cannot_be_sharded_is_refused(fields, wrong):
     with pytest.raises(UsageError, match=wrong):
-        Job(model=STAGE, workers=2, **fields)
+        Job(model=CONFIG, workers=2, **fields)
 
 
 @pytest.mark.parametrize(
@@ -368,23 +368,23 @@ def test_what_no_owner_can_merge_by_rows_is_refused(parts):
         averaging(**{**MEAN, "owners": 2, "rows": 8, **parts})
 
 
-@pytest.mark.parametrize("dims", [STAGE.dims, 9])
+@pytest.mark.parametrize("dims", [CONFIG.dims, 9])
 @pytest.mark.parametrize("kernel", ["numba", "numpy"])
 @pytest.mark.parametrize("workers", [1, 3, 7])
 def test_a_worker_draws_the_rows_that_a_whole_table_would_have(workers, kernel, dims, monkeypatch):
-    monkeypatch.setattr("photinus.embeddings.word2vec._DRAWN", 5 * STAGE.dims)
-    stage = replace(STAGE, kernel=kernel, dims=dims)
-    whole = stage.build((), 3).parameters.trained.reshape(-1, dims)
+    monkeypatch.setattr("photinus.embeddings.word2vec._DRAWN", 5 * CONFIG.dims)
+    config = replace(CONFIG, kernel=kernel, dims=dims)
+    whole = config.build((), 3).parameters.trained.reshape(-1, dims)
     for slot in range(workers):
         shard = np.zeros((len(range(slot, 2 * V, workers)), dims), np.float32)
-        stage.blank((), 3).first_rows(shard, slot, 3, workers)
+        config.blank((), 3).first_rows(shard, slot, 3, workers)
         assert np.array_equal(shard, whole[slot::workers])
-        Model.first_rows(stage.build((), 3), shard, slot, 3, workers)
+        Model.first_rows(config.build((), 3), shard, slot, 3, workers)
         assert np.array_equal(shard, whole[slot::workers])
 
 
 def test_neither_the_first_nor_the_trained_table_is_in_the_drivers_memory(tmp_path):
-    outcome = train_table(tmp_path, rows=STAGE.dims)
+    outcome = train_table(tmp_path, rows=CONFIG.dims)
     job = saved_job(outcome.folder, str(outcome.folder), False)[0]
     [[first, *_]] = first_parameters(LazyModel(job)).values()
     assert first.size == 0
@@ -398,7 +398,7 @@ def test_neither_the_first_nor_the_trained_table_is_in_the_drivers_memory(tmp_pa
 @pytest.fixture
 def _small_pages(monkeypatch):
     for module in ("photinus.training.shard_pages", "photinus.coordinator.sharded_table"):
-        monkeypatch.setattr(f"{module}.PAGE_NUMBERS", 3 * STAGE.dims)
+        monkeypatch.setattr(f"{module}.PAGE_NUMBERS", 3 * CONFIG.dims)
 
 
 def stop_at(version):
@@ -422,8 +422,8 @@ def write_older_checkpoints(folder, in_slots):
         shards = [f for f in files if f.startswith("shard-")]
         for slot, file in enumerate(shards):
             assert set(files[file]) == {"at", "first", "vector", "outer.0"}
-            rows = np.zeros((len(range(slot, 2 * V, len(shards))), STAGE.dims), np.float32)
-            STAGE.blank((), 0).first_rows(rows, slot, 0, len(shards))
+            rows = np.zeros((len(range(slot, 2 * V, len(shards))), CONFIG.dims), np.float32)
+            CONFIG.blank((), 0).first_rows(rows, slot, 0, len(shards))
             whole_arrays = {"vector": rows, "outer.0": np.zeros((len(rows), 1), np.float32)}
             positions = files[file]["at"].ravel()
             for array, numbers in whole_arrays.items():
@@ -438,7 +438,7 @@ def write_older_checkpoints(folder, in_slots):
 @pytest.mark.usefixtures("_small_pages")
 @pytest.mark.parametrize("written", ["today", "whole", "in slots"])
 def test_a_run_goes_on_from_the_shards_of_its_checkpoint_with_the_same_bits(tmp_path, written):
-    settings = {"outer": RowAdagrad(lr=0.3), "rows": STAGE.dims}
+    settings = {"outer": RowAdagrad(lr=0.3), "rows": CONFIG.dims}
     whole = train_table(tmp_path / "whole", **settings)
     texts = texts_of_two_topics()
     with pytest.raises(InterruptedError):
@@ -454,21 +454,21 @@ def test_a_run_goes_on_from_the_shards_of_its_checkpoint_with_the_same_bits(tmp_
 
 @pytest.mark.usefixtures("_small_pages")
 def test_a_sharded_table_starts_from_a_saved_one(tmp_path):
-    first = train_table(tmp_path / "first", rows=STAGE.dims)
+    first = train_table(tmp_path / "first", rows=CONFIG.dims)
     whole = train_table(tmp_path / "whole", start=str(first.folder / "model"))
-    sharded = train_table(tmp_path / "sharded", start=str(first.folder / "model"), rows=STAGE.dims)
+    sharded = train_table(tmp_path / "sharded", start=str(first.folder / "model"), rows=CONFIG.dims)
     assert not np.array_equal(first.vector, whole.vector)
     assert np.array_equal(sharded.vector, whole.vector)
 
 
 def test_counts_stay_with_every_worker(tmp_path):
-    outcome = train_table(tmp_path, rows=STAGE.dims)
+    outcome = train_table(tmp_path, rows=CONFIG.dims)
     counts = outcome.trained.model().parameters.view("counts")
     assert counts.tolist() == counts_of(texts_of_two_topics()).tolist()
 
 
 @pytest.mark.parametrize(("given", "first"), [({}, 0.025), ({"cbow": True}, 0.05)])
 def test_left_out_the_rate_is_that_of_the_authors_program(given, first):
-    stage = replace(STAGE, lr=None, **given)
-    assert RowDescent(stage).rate(0.0) == pytest.approx(first)
-    assert RowDescent(replace(stage, lr=0.3)).rate(0.0) == pytest.approx(0.3)
+    config = replace(CONFIG, lr=None, **given)
+    assert RowDescent(config).rate(0.0) == pytest.approx(first)
+    assert RowDescent(replace(config, lr=0.3)).rate(0.0) == pytest.approx(0.3)
