@@ -42,6 +42,9 @@ def picky(outputs, labels):
     if not (abs(labels) == 1).all():
         raise ValueError("labels are 1 and -1")
     return ((outputs - labels[:, None]) ** 2).mean()
+
+def ends_with(layer, outputs):
+    return nn.Sequential(nn.Linear(4, outputs), getattr(nn, layer)())
 """
 
 
@@ -214,3 +217,30 @@ def test_a_training_by_epochs_is_refused_before_it_begins(tmp_path):
     with pytest.raises(UsageError, match=r"lr of ModuleConfig goes by progress.*a point at 30"):
         train(Job(model=model, engine="simulate"), rows, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.filterwarnings("ignore:Implicit dimension choice for softmax")
+@pytest.mark.parametrize(
+    ("layer", "outputs", "loss", "warning"),
+    [
+        ("Softmax", 2, "cross_entropy", "tried_losses:ends_with returns probabilities"),
+        ("Identity", 2, "cross_entropy", ""),
+        ("Sigmoid", 1, "binary_cross_entropy", "tried_losses:ends_with ends with a sigmoid"),
+        ("Sigmoid", 1, "mse", ""),
+    ],
+)
+def test_a_module_whose_end_its_loss_computes_itself_is_warned_of(
+    tmp_path, layer, outputs, loss, warning
+):
+    arguments = {"layer": layer, "outputs": outputs}
+    model = ModuleConfig(module="tried_losses:ends_with", arguments=arguments, loss=loss)
+    labels = (np.arange(64) % 2).astype(np.int64 if outputs == 2 else np.float32)
+    warned = []
+
+    def listen(event):
+        if isinstance(event, Warned) and "itself" in event.text:
+            warned.append(event.text)
+
+    data, folder = (np.ones((64, 4), np.float32), labels), tmp_path / "run"
+    train(Job(model=model, engine="simulate"), data, folder=folder, callbacks=(listen,))
+    assert [text[: len(warning)] for text in warned] == [warning] * bool(warning)

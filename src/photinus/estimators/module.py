@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,7 +9,7 @@ import numpy as np
 from pyspark.ml.regression import Regressor
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
-from photinus.core.errors import DataError, PhotinusError, UsageError, message
+from photinus.core.errors import DataError, PhotinusError, UsageError
 from photinus.core.factories import resolve_user_code
 from photinus.core.settings import unknown_column
 from photinus.data.arrow import unequal_rows_advice
@@ -28,15 +27,13 @@ from photinus.estimators.param_table import CLASSIFIER_ROWS, ESTIMATOR_ROWS
 from photinus.estimators.params import keyword_params, with_params
 from photinus.models.base import Model
 from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS
-from photinus.models.last_operator import ends_with_sigmoid
 from photinus.models.losses import CLASSES as CLASS_LOSSES
-from photinus.models.losses import SIGMOIDS as SIGMOID_LOSSES
 from photinus.models.module import ModuleConfig
-from photinus.models.module_model import ModuleModel
 from photinus.models.reading import advice_for_input
 from photinus.models.schedules import Schedule
 from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
+from photinus.run.module_check import output_advice
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.spec import StrategySpec
 
@@ -262,7 +259,7 @@ class TorchEstimator(_ModuleEstimator):
     def _plan(self, rows: SelectedRows, workers: int, known_outputs: int | None) -> Plan:
         draft, shape = self._draft_and_shape(rows, workers)
         self._try_loss(draft, rows, _zero_labels(rows))
-        _warn_of_sigmoid(draft, rows)
+        draft.advice = output_advice(draft, rows.example)
         head = LOGS if draft.job.model.loss == "poisson" else NUMBERS
         return Plan(draft=draft, outputs=_width(shape), head=head)
 
@@ -390,7 +387,7 @@ class TorchClassifier(_ModuleEstimator, NetworkClassifier):
                 do = "set loss='binary_cross_entropy' for several"
                 raise UsageError(wrong, got=f"several in {rows.spec.label}", do=do)
             self._try_loss(draft, rows, labels)
-            _warn_of_sigmoid(draft, rows)
+            draft.advice = output_advice(draft, rows.example)
             # a loss of the user's own may mean something else by them
             checks = RowChecks(shares=loss == "binary_cross_entropy")
             model_class = TorchMultiLabelModel
@@ -404,34 +401,12 @@ class TorchClassifier(_ModuleEstimator, NetworkClassifier):
             do += _ONE_OUTPUT if outputs == 1 and (known_outputs or 2) == 2 else ""
             raise UsageError(wrong, got=f"outputs of shape {list(shape[1:])}", do=do)
         self._try_loss(draft, rows, labels)
-        if loss == "cross_entropy":
-            _warn_of_softmax(draft.job.model.module, model.outputs(rows.example))
-        _warn_of_sigmoid(draft, rows)
+        draft.advice = output_advice(draft, rows.example)
         head, checks = (
             BINARY if is_single_logit else CLASSES,
             self._row_checks(2 if is_single_logit else outputs),
         )
         return Plan(draft=draft, outputs=outputs, head=head, checks=checks)
-
-
-def _warn_of_softmax(module: str, outputs: Array) -> None:
-    """Logs a warning where the outputs [B, classes] of a module are probabilities already."""
-    outputs = np.asarray(outputs)  # a model of the user's own may return another kind
-    if bool((outputs >= 0).all()) and np.allclose(outputs.sum(1), 1, rtol=0, atol=1e-5):
-        wrong = f"{module} returns probabilities, and cross_entropy takes the softmax itself"
-        then, do = "the classes are learnt more slowly", "leave the softmax out of the module"
-        logging.getLogger("photinus").warning(message(wrong, then=then, do=do))
-
-
-def _warn_of_sigmoid(draft: LazyModel, rows: SelectedRows) -> None:
-    """Logs a warning where a module ends with a sigmoid, and its loss takes one itself."""
-    config, model = draft.job.model, draft.model()
-    if config.loss not in SIGMOID_LOSSES or not isinstance(model, ModuleModel):
-        return
-    if ends_with_sigmoid(model.module, lambda: model.outputs(rows.example)):
-        wrong = f"{config.module} ends with a sigmoid, and {config.loss} takes one itself"
-        then, do = "no result is below sigmoid(0) = 0.5", "leave the sigmoid out of the module"
-        logging.getLogger("photinus").warning(message(wrong, then=then, do=do))
 
 
 def _zero_labels(rows: SelectedRows) -> Array | None:

@@ -55,7 +55,7 @@ def with_rows_to_normalize(draft: LazyModel) -> tuple[LazyModel, str]:
         then=then,
         do="use fewer workers, or GroupNorm, to keep your batch_size",
     )
-    return LazyModel(replace(job, model=larger), built), text
+    return LazyModel(replace(job, model=larger), built, draft.advice), text
 
 
 def _rows_for(layer: nn.Module) -> int:

@@ -58,11 +58,14 @@ class LazyModel:
 
     Args:
         job: whose model it is.
-        made: the model with its first parameters, where it exists already.
+        model: the model with its first parameters, where it exists already.
+        advice: warnings about its outputs; None where they were not looked at.
     """
 
-    def __init__(self, job: Job, model: Model | None = None) -> None:
-        self.job, self._model = job, model
+    def __init__(
+        self, job: Job, model: Model | None = None, advice: list[str] | None = None
+    ) -> None:
+        self.job, self._model, self.advice = job, model, advice
 
     def model(self) -> Model:
         """Returns the model; a sharded table in it is blank: each worker makes its own rows."""

@@ -1,4 +1,4 @@
-"""Tries a job's module on two rows: finds impossible losses, and how many classes it predicts."""
+"""Tries a job's module on two rows: finds losses that do not fit, and how many classes it has."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from photinus.core.errors import UsageError
+from photinus.core.errors import UsageError, message
 from photinus.data.base import Array, Batch
 from photinus.data.inputs import Inputs
 from photinus.data.rows import scaled
 from photinus.engine.base import ArrayData
-from photinus.models.losses import CLASSES
+from photinus.models.last_operator import ends_with_sigmoid
+from photinus.models.losses import CLASSES, SIGMOIDS
 from photinus.models.module import ModuleConfig
 from photinus.models.module_model import ModuleModel
 from photinus.run.evaluate import LazyModel
@@ -25,7 +26,7 @@ def classes_tried(draft: LazyModel, data: Any) -> int | None:  # noqa: ANN401 - 
 
     It reads no row of a DataFrame: where their shape is not known without that, nothing is tried,
     and a wrong label is named when it is trained on. Other errors are raised then, too, with the
-    rows that caused them.
+    rows that caused them. The draft's `advice` is set, unless it was before.
 
     Args:
         draft: the job, and its model.
@@ -48,8 +49,34 @@ def classes_tried(draft: LazyModel, data: Any) -> int | None:  # noqa: ANN401 - 
         raise
     except Exception:  # whatever the user's code raises: on its own rows the error says more
         return None
+    if draft.advice is None:
+        draft.advice = output_advice(draft, batch.features)
     is_one_label = batch.labels is not None and batch.labels.ndim == 1
     return int(shape[1]) if predicts_classes and is_one_label and len(shape) == 2 else None
+
+
+def output_advice(draft: LazyModel, rows: Any) -> list[str]:  # noqa: ANN401 - arrays, or inputs
+    """Returns warnings about a module whose last layer does what its loss does itself.
+
+    Args:
+        draft: a job of a module, and its model.
+        rows: a few that the module takes [B, ...].
+    """
+    config, model = draft.job.model, draft.model()
+    if not isinstance(model, ModuleModel):
+        return []
+    if config.loss == "cross_entropy":
+        outputs = np.asarray(model.outputs(rows))  # [B, classes]
+        sums = outputs.sum(1) if outputs.ndim == 2 and bool((outputs >= 0).all()) else np.zeros(1)
+        if np.allclose(sums, 1, rtol=0, atol=1e-5):
+            wrong = f"{config.module} returns probabilities, and cross_entropy takes the softmax"
+            then, do = "the classes are learnt more slowly", "leave the softmax out of the module"
+            return [message(f"{wrong} itself", then=then, do=do)]
+    if config.loss in SIGMOIDS and ends_with_sigmoid(model.module, lambda: model.outputs(rows)):
+        wrong = f"{config.module} ends with a sigmoid, and {config.loss} takes one itself"
+        then, do = "no result is below sigmoid(0) = 0.5", "leave the sigmoid out of the module"
+        return [message(wrong, then=then, do=do)]
+    return []
 
 
 def _two_rows(data: Any, *, are_zeros: bool) -> Batch | None:  # noqa: ANN401

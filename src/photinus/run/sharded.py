@@ -78,7 +78,7 @@ def with_sharded_tables(draft: LazyModel) -> LazyModel:
             for phase, strategy in job.strategies.items()
         },
     }
-    return LazyModel(replace(job, **changes), sharded_model)
+    return LazyModel(replace(job, **changes), sharded_model, draft.advice)
 
 
 def _sharded_strategy(

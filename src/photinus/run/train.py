@@ -527,6 +527,7 @@ class _Run:
         prepared = prepared or _prepared(self.draft, (*given[:2], engine), is_new=snapshot is None)
         data, test, plan = prepared.data, prepared.test, prepared.plan
         warnings = self.job.warnings() + ([self.choice.reason] if self.choice else [])
+        warnings += self.draft.advice or ()
         if isinstance(self.job.model, (ModuleConfig, Word2VecConfig)):
             warnings += self.job.table_warnings(self.draft.model().parameters.layout)
         for text in warnings:
