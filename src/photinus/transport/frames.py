@@ -41,6 +41,7 @@ MAX_HEADER_BYTES = 64 << 10
 MAX_ARRAYS = 16
 MAX_NAME_BYTES = 255
 
+_ITEM_BYTES = tuple(np.dtype(name).itemsize for name in DTYPES)
 _MAGIC, _VERSION = b"PHOT", 2
 # magic, version, 1 if checked, part, parts, length of the body; then the checksum of both
 _PIECE = struct.Struct("<4sBBIII")
@@ -166,19 +167,21 @@ def _numbers(frame: Frame) -> tuple[int, ...]:
 
 def _check_frame(frame: Frame) -> None:
     """Refuses a frame with a field out of its limits, on both sides of the wire."""
-    limits = {
-        f"kind must be one of {', '.join(KINDS)}": frame.kind in KINDS,
-        "run must be 16 bytes": isinstance(frame.run, bytes) and len(frame.run) == 16,
-        "whole numbers must be from -1 to 2^63": all(
-            isinstance(n, (int, np.integer)) and -1 <= n < _MAX_NUMBER for n in _numbers(frame)
-        ),
-        f"arrays must be at most {MAX_ARRAYS}": len(frame.arrays) <= MAX_ARRAYS,
-    }
-    for limit, holds in limits.items():
-        if not holds:
-            names = ("kind", "term", "phase", "slot", "lease", "sequence")
-            got = ", ".join(f"{name} {getattr(frame, name)!r}" for name in names)
-            raise FrameError(f"a frame's {limit}", got=got[:400])
+    wrong = ""
+    if frame.kind not in KINDS:
+        wrong = f"kind must be one of {', '.join(KINDS)}"
+    elif not isinstance(frame.run, bytes) or len(frame.run) != 16:
+        wrong = "run must be 16 bytes"
+    elif not all(
+        isinstance(n, (int, np.integer)) and -1 <= n < _MAX_NUMBER for n in _numbers(frame)
+    ):
+        wrong = "whole numbers must be from -1 to 2^63"
+    elif len(frame.arrays) > MAX_ARRAYS:
+        wrong = f"arrays must be at most {MAX_ARRAYS}"
+    if wrong:
+        names = ("kind", "term", "phase", "slot", "lease", "sequence")
+        got = ", ".join(f"{name} {getattr(frame, name)!r}" for name in names)
+        raise FrameError(f"a frame's {wrong}", got=got[:400])
 
 
 class Decoder:
@@ -349,7 +352,7 @@ class Decoder:
 
 def _read_header(text: bytes) -> Mapping[str, Any]:
     try:
-        header = json.loads(text)
+        header = json.loads(text.decode())  # of bytes it would guess the encoding
     except (ValueError, RecursionError) as error:
         raise FrameError("the header of a frame is no JSON", got=type(error).__name__) from error
     if not isinstance(header, dict):
@@ -377,7 +380,7 @@ def _read_table(table: bytes, count: int) -> dict[str, tuple[int, int]]:
 def _check_sizes(array_types: Mapping[str, tuple[int, int]], max_vector_bytes: int) -> None:
     if any(dtype >= len(DTYPES) for dtype, _ in array_types.values()):
         raise FrameError("an array of a frame has an unknown type", got=dict(array_types))
-    total = sum(size * np.dtype(DTYPES[dtype]).itemsize for dtype, size in array_types.values())
+    total = sum(size * _ITEM_BYTES[dtype] for dtype, size in array_types.values())
     if total > max_vector_bytes:
         raise FrameError(f"arrays hold at most {max_vector_bytes} bytes", got=total)
 
