@@ -170,6 +170,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     begin("--net", "lenet", "--taus", "1", "2", "--steps", "4")
-    import alexnet  # the simulator's stage is known by its module
+    import alexnet  # the simulator's config is known by its module
 
     alexnet.main()

@@ -32,7 +32,7 @@ from photinus.core.events import Event, RoundClosed
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.engine.base import SOCKETS, ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
-from photinus.models.base import Batch, Model, ModelConfig
+from photinus.models.base import BatchLike, Model, ModelConfig
 from photinus.models.optimizers import InnerOptimizer, TorchOptimizer
 from photinus.models.schedules import Schedule
 from photinus.strategies.recipes import all_reduce, averaging
@@ -50,11 +50,11 @@ class Still(Model):
         self.parameters = Parameters(Layout.of([(LAYOUT, (numbers,), TRAINED)]))
         self._gradient = np.ones(numbers, np.float32)
 
-    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:  # noqa: ARG002
+    def learn(self, batch: BatchLike, seed: int) -> tuple[Vector, Mapping[str, float]]:  # noqa: ARG002
         """Returns ones."""
         return self._gradient, {}
 
-    def measure(self, batch: Batch) -> Mapping[str, float]:
+    def measure(self, batch: BatchLike) -> Mapping[str, float]:
         """Returns nothing but the count."""
         return {"examples": float(len(batch.features))}
 

@@ -41,7 +41,7 @@ from photinus.data import mnist
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
 from photinus.engine.spark.engine import SparkEngine
-from photinus.models.base import Batch, Model
+from photinus.models.base import BatchLike, Model
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.logistic import LogisticConfig
 from photinus.report.ledger import audit
@@ -73,19 +73,19 @@ class WaitingModel(Model):
     def __init__(self, model: Model) -> None:
         self.parameters, self._model, self._free = model.parameters, model, threading.Event()
 
-    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
+    def learn(self, batch: BatchLike, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Waits, then learns."""
         self._free.wait(STEP_SECONDS)
         return self._model.learn(batch, seed)
 
-    def measure(self, batch: Batch) -> Mapping[str, float]:
+    def measure(self, batch: BatchLike) -> Mapping[str, float]:
         """As the model within."""
         return self._model.measure(batch)
 
 
 @dataclass(frozen=True, kw_only=True)
 class WaitingConfig(LogisticConfig):
-    """A stage of timed waits."""
+    """A config of timed waits."""
 
     def build(self, history: tuple[Vector, ...], seed: int) -> Model:
         """Returns the model, which waits."""

@@ -88,7 +88,8 @@ def calls(epochs: float, every: int) -> Counter[tuple[str, str]]:
     home = os.path.join(os.path.dirname(ph.__file__), "")
     rng = np.random.default_rng(0)
     data = ph.ArrayData(rng.standard_normal((ROWS, 8), np.float32), np.arange(ROWS) % 3)
-    config = ph.LogisticConfig(features=8, classes=3, epochs=epochs, batch_size=ROWS // STEPS)
+    make = ph.LogisticConfig if hasattr(ph, "LogisticConfig") else ph.LogisticStage
+    config = make(features=8, classes=3, epochs=epochs, batch_size=ROWS // STEPS)
     try:
         strategy = ph.averaging(every=ph.Steps(every), gradients_until=0)
     except ph.UsageError:  # its name in older revisions

@@ -45,7 +45,7 @@ from photinus.core.events import (
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.engine.base import ArrayData, RunSpec
 from photinus.engine.local.engine import LocalEngine
-from photinus.models.base import Batch, Model, ModelConfig
+from photinus.models.base import BatchLike, Model, ModelConfig
 from photinus.models.optimizers import InnerOptimizer
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import averaging
@@ -89,14 +89,14 @@ class Large(Model):
         self.parameters = Parameters(Layout.of([("w", (numbers,), TRAINED)]))
         self.parameters.trained[:] = 1
 
-    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:  # noqa: ARG002
+    def learn(self, batch: BatchLike, seed: int) -> tuple[Vector, Mapping[str, float]]:  # noqa: ARG002
         """Returns the gradient of w²/2."""
         note = Path(os.environ.get(NOTES, os.devnull), f"{os.getpid()}")
         if note.parent.is_dir() and not note.exists():
             note.write_text(str(time.time()))
         return self.parameters.trained, {"loss": float(self.parameters.trained[0]) ** 2 / 2}
 
-    def measure(self, batch: Batch) -> Mapping[str, float]:
+    def measure(self, batch: BatchLike) -> Mapping[str, float]:
         """Returns as little as it must."""
         return {"examples": float(len(batch.features)), "loss": 0.0}
 

@@ -21,8 +21,8 @@ from photinus.transport.credentials import Credentials
 from photinus.transport.folder import FolderLink, FolderListener
 from photinus.transport.frames import Frame
 from photinus.transport.link import Link, Listener
-from photinus.transport.serve import TcpListener
-from photinus.transport.tcp import TcpLink
+from photinus.transport.tcp_link import TcpLink
+from photinus.transport.tcp_listener import TcpListener
 
 KEYS = Credentials.make(bytes(16))
 TRIES = 15

@@ -15,8 +15,8 @@ from machine import begin
 
 from photinus.transport.credentials import Credentials
 from photinus.transport.frames import Frame
-from photinus.transport.serve import TcpListener
-from photinus.transport.tcp import TcpLink
+from photinus.transport.tcp_link import TcpLink
+from photinus.transport.tcp_listener import TcpListener
 
 RUN = bytes(16)
 MB = 1 << 20

@@ -191,7 +191,7 @@ def trained(text, options, workers, *, is_plain=False, codec="", seed=0, **setti
         is_plain: the mean without gains.
         codec: of rows; empty: whole tables.
         seed: of the job.
-        settings: of the stage.
+        settings: of the config.
     """
     sentences, index, counts = text
     words = int(counts.sum())

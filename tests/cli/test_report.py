@@ -6,8 +6,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from photinus.checkpoint.export import save_model
+from photinus.cli.evaluate import rows_to_measure_on
 from photinus.cli.main import main
-from photinus.cli.report import rows_to_measure_on
 from photinus.core.errors import PhotinusError
 
 

@@ -49,6 +49,6 @@ def test_a_folder_that_executors_do_not_share_ends_the_run_in_a_sentence(
     driver.start("apart", plan_of(tiny), tiny.data, transport=str(apart.folder))
     failed = driver.wait("Failed", "apart")
     assert failed["kind"] == "NotReadyError"
-    assert f"nobody of this run signs in {apart.folder}" in failed["text"]
+    assert f"no process of this run signs in {apart.folder}" in failed["text"]
     assert "that every worker sees the same folder" in failed["text"]
     assert not driver.of("WorkerJoined", "apart")

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MIG = "MIG-GPU-8f6e2a3c/1/0"
 SCRIPT = '#!/bin/sh\necho \'{"name": "%s", "addresses": ["%s", "%s"]}\'\n'
-STAGE = ModuleConfig(
+CONFIG = ModuleConfig(
     module="torch.nn:Linear",
     arguments={"in_features": 6, "out_features": 3},
     epochs=2.0,
@@ -25,7 +25,7 @@ STAGE = ModuleConfig(
 
 
 def plan_of(workers, **fields):
-    phase = Phase(config=STAGE, strategy=averaging(every=Steps(3), gradients_until=0.0))
+    phase = Phase(config=CONFIG, strategy=averaging(every=Steps(3), gradients_until=0.0))
     return TrainingPlan(phases=(phase,), workers=workers, **fields)
 
 

@@ -34,14 +34,14 @@ def test_more_workers_than_slots_are_refused_at_once(connected, assignment, tiny
 def test_a_folder_that_tasks_do_not_see_ends_the_run_with_a_sentence(
     connected, assignment, monkeypatch, tmp_path
 ):
-    hosted = ConnectSession.hosted
+    coordinator_spec = ConnectSession.coordinator_spec
 
     def elsewhere(self, *args):
-        sent = hosted(self, *args)
+        sent = coordinator_spec(self, *args)
         folder = str(tmp_path / "elsewhere")
         return replace(sent, run_spec=replace(sent.run_spec, folder=folder))
 
-    monkeypatch.setattr(ConnectSession, "hosted", elsewhere)
+    monkeypatch.setattr(ConnectSession, "coordinator_spec", elsewhere)
     with pytest.raises(NotReadyError, match=r"is not seen by a task.*share, and may all write to"):
         SparkEngine(connected).run(assignment())
 

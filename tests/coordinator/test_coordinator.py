@@ -86,11 +86,11 @@ def test_rows_that_are_dealt_anew_and_those_of_a_standby_are_no_other_rows():
     assert {frame.kind for frame in replies} == {"grant"}
     standby = harness.session(0, "b").frame(Hello(4, 0, digest="2e"), 0.0)
     assert [frame.kind for frame in harness.coordinator.hear(standby, 0.0)] == ["busy"]
-    assert harness.coordinator.leases.seats[0].digest == "1f"
+    assert harness.coordinator.leases[0].digest == "1f"
     harness.coordinator._phases.wants_shuffle = True
     harness.coordinator.next_pass(1.0)
     harness.coordinator.hear(harness.session(0, "c").frame(Hello(4, 0, digest="3d"), 1.0), 1.0)
-    assert harness.coordinator.leases.seats[0].digest == "3d"
+    assert harness.coordinator.leases[0].digest == "3d"
     assert [event for event in harness.events if isinstance(event, Warned)] == []
 
 
@@ -192,7 +192,7 @@ def test_a_copy_of_a_hello_gets_the_same_grant_until_it_was_used():
     harness.push(0)
     harness.push(1)
     assert harness.coordinator.hear(first, 0.0) == []
-    assert harness.coordinator.leases.seats[0].lease == 1
+    assert harness.coordinator.leases[0].lease == 1
 
 
 def test_a_new_hello_of_the_same_attempt_leaves_its_seat_and_takes_it_again():
@@ -201,7 +201,7 @@ def test_a_new_hello_of_the_same_attempt_leaves_its_seat_and_takes_it_again():
     harness.push(1)
     _, replies = harness.hello(harness.sessions[0])
     assert [(f.kind, f.slot) for f in replies] == [("agreed", 1), ("grant", 0)]
-    assert harness.coordinator.leases.seats[0].lease == 2
+    assert harness.coordinator.leases[0].lease == 2
 
 
 def test_a_standby_is_busy_and_sits_down_when_the_lease_ends():
@@ -316,7 +316,7 @@ def test_after_the_end_hellos_and_closes_are_done_and_pushes_fenced():
 def test_a_close_under_an_old_lease_is_fenced():
     harness = Harness()
     harness.all_come()
-    harness.coordinator.leases.vacate(harness.coordinator.leases.seats[0])
+    harness.coordinator.leases.vacate(harness.coordinator.leases[0])
     assert [f.kind for f in harness.close(0)[1]] == ["fenced"]
 
 
@@ -378,11 +378,11 @@ def test_programs_have_limits_and_words():
 def test_who_shall_leave_does_so_after_its_next_push_and_another_goes_on_behind_it():
     harness = Harness()
     harness.all_come()
-    harness.coordinator.leases.seats[0].leaving_attempt = "a0"
+    harness.coordinator.leases[0].leaving_attempt = "a0"
     harness.push(0)
     _, replies = harness.push(1)
     assert [f.kind for f in replies] == ["agreed", "agreed"], "its push is in the round"
-    seat = harness.coordinator.leases.seats[0]
+    seat = harness.coordinator.leases[0]
     assert not seat.is_live
     assert harness.coordinator.leases.members == {1}, "nobody waits for it"
     harness.sessions[0].understood(replies[0], 0.0)
@@ -464,7 +464,7 @@ def test_the_end_waits_for_seats_that_are_given_up_and_for_the_task_of_one_that_
     harness.close(0)
     if is_back:
         harness.coordinator.take_back([1])
-    harness.coordinator.leases.seats[0].ends_at = 2e6
+    harness.coordinator.leases[0].ends_at = 2e6
     harness.coordinator.tick(1e6)
     assert not harness.coordinator.is_over
     assert not [e for e in harness.events if type(e).__name__ == "Warned"]

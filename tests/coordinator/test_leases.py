@@ -19,9 +19,9 @@ def push(slot, lease, sequence):
 @pytest.fixture
 def leases():
     leases = Leases(2)
-    for seat in leases.seats.values():
+    for seat in leases:
         leases.grant(seat, hello(seat.slot), 0.0)
-    leases.seats[0].sequence = 5
+    leases[0].sequence = 5
     return leases
 
 
@@ -54,31 +54,31 @@ def test_a_lease_ends_soon_after_its_connection_closed(leases):
 
 
 def test_a_new_lease_fences_the_one_before(leases):
-    leases.vacate(leases.seats[0])
-    leases.grant(leases.seats[0], hello(0, "b"), 1.0)
+    leases.vacate(leases[0])
+    leases.grant(leases[0], hello(0, "b"), 1.0)
     assert leases.verdict(push(0, 1, 5)) == "fenced"
     assert leases.verdict(push(0, 2, 5)) == "next"
 
 
 def test_no_round_waits_for_whom_its_share_is_done(leases):
-    leases.close(leases.seats[0], push(0, 1, 5))
+    leases.close(leases[0], push(0, 1, 5))
     assert leases.members == {1}
     leases.reopen()
     assert leases.members == {0, 1}
 
 
 def test_a_hello_once_more_is_of_the_same_attempt(leases):
-    assert leases.seats[0].is_same_attempt(hello(0, "a", 2))
-    assert not leases.seats[0].is_same_attempt(hello(0, "b"))
-    assert not Leases(1).seats[0].is_same_attempt(hello(0, ""))
+    assert leases[0].is_same_attempt(hello(0, "a", 2))
+    assert not leases[0].is_same_attempt(hello(0, "b"))
+    assert not Leases(1)[0].is_same_attempt(hello(0, ""))
 
 
 def test_a_slot_is_starved_while_a_copy_waits_beside_another_one(leases):
-    leases.vacate(leases.seats[1])
+    leases.vacate(leases[1])
     assert not leases.starved, "nobody waits: a task may still come"
-    leases.seats[0].pending_hello = hello(0)
+    leases[0].pending_hello = hello(0)
     assert leases.starved == {1}
-    leases.seats[1].pending_hello = hello(1)
+    leases[1].pending_hello = hello(1)
     assert not leases.starved
 
 
@@ -87,8 +87,8 @@ def test_the_lease_of_a_process_that_has_ended_ends_at_once(leases):
     leases.died(0, "a", 1.0)
     leases.heard(push(0, 1, 5), 1.05)  # what it had sent before is no sign of life
     assert [seat.slot for seat in leases.expire(1.1)] == [0]
-    assert leases.reason(leases.seats[0]) == "its process ended"
-    leases.grant(leases.seats[0], hello(0, "b"), 2.0)
+    assert leases.reason(leases[0]) == "its process ended"
+    leases.grant(leases[0], hello(0, "b"), 2.0)
     assert [seat.slot for seat in leases.expire(60.0)] == [1], "the next one has a whole lease"
 
 
@@ -105,7 +105,7 @@ def beat(slot, lease, attempt="a"):
 def test_a_lease_holds_while_its_grant_is_on_its_way_to_a_worker_that_lives():
     """Its worker cannot name the lease yet: it names its attempt."""
     leases = Leases(1)
-    leases.grant(leases.seats[0], hello(0, "a"), 0.0)
+    leases.grant(leases[0], hello(0, "a"), 0.0)
     for second in range(1, 100):
         leases.heard(beat(0, 0), float(second))
         assert leases.expire(float(second)) == []

@@ -20,7 +20,7 @@ COUNT, WORKERS = 5_000, 3
 @pytest.fixture
 def owner():
     leases = Leases(WORKERS)
-    for seat in leases.seats.values():
+    for seat in leases:
         note = {"attempt": "a", "hello": 1, "rows": 5, "has": 0}
         leases.grant(seat, Seat(bytes(16), slot=seat.slot).frame("hello", note), 0.0)
     empty = np.zeros(0, np.float32)
@@ -38,7 +38,7 @@ def push(slot, vector, codec="int8"):
 
 
 def receive_all(owner, vectors):
-    seats = owner._leases.seats
+    seats = owner._leases
     return [owner.receive(seats[s], push(s, v), 0.0) for s, v in enumerate(vectors)][-1]
 
 
@@ -70,10 +70,10 @@ def test_how_far_apart_workers_are_is_the_spread_of_what_they_pushed(owner):
 def test_what_is_not_finite_is_refused_as_it_travels(owner, codec):
     vector = np.ones(COUNT, np.float32)
     vector[COUNT - 1] = np.inf
-    assert owner.receive(owner._leases.seats[0], push(0, vector, codec), 0.0) is None
+    assert owner.receive(owner._leases[0], push(0, vector, codec), 0.0) is None
 
 
 @pytest.mark.parametrize("codec", ["fp32", "bf16", "int8", "int4"])
 def test_a_push_of_another_length_is_an_error(owner, codec):
     with pytest.raises(FrameError, match="a push must hold 5000 numbers; got 4999"):
-        owner.receive(owner._leases.seats[0], push(0, np.ones(COUNT - 1, "f4"), codec), 0.0)
+        owner.receive(owner._leases[0], push(0, np.ones(COUNT - 1, "f4"), codec), 0.0)

@@ -25,16 +25,16 @@ class Harness:
         self.peer_directory = PeerDirectory(self.phases, self.leases)
         for slot in range(workers):
             self.grant(slot)
-            self.leases.seats[slot].rows = 10
+            self.leases[slot].rows = 10
         self.phases.begin(0.0)
 
     def grant(self, slot, hello=1):
-        seat = self.leases.seats[slot]
+        seat = self.leases[slot]
         note = {"attempt": "a", "hello": hello, "has": 0, "address": f"at-{slot}-{hello}"}
         self.leases.grant(seat, Seat(RUN, 1, 0, slot).frame("hello", note), 0.0)
 
     def publish_rounds(self, slot, rounds, examples=0, version=0, edition=99):
-        seat = Seat(RUN, 1, 0, slot, self.leases.seats[slot].lease)
+        seat = Seat(RUN, 1, 0, slot, self.leases[slot].lease)
         header = {"version": version, "examples": examples, "edition": edition}
         return self.peer_directory.receive(seat.frame("publish", header, sequence=rounds))
 
@@ -50,7 +50,7 @@ def test_a_change_of_members_is_told_once_to_all_who_are_there():
     ]
     assert frames[0].header["peers"] == [[s, 1, f"at-{s}-1"] for s in range(3)]
     assert harness.notifications() == []
-    harness.leases.vacate(harness.leases.seats[1])
+    harness.leases.vacate(harness.leases[1])
     assert [f.slot for f in harness.notifications()] == [0, 2]
     harness.grant(1, hello=2)
     (_, frame, _) = harness.notifications()
@@ -103,7 +103,7 @@ def test_a_meeting_is_called_when_the_budget_is_spent_or_a_point_is_wanted():
 def test_words_of_the_dead_count_for_nothing():
     harness = Harness()
     harness.publish_rounds(0, 50)
-    harness.leases.vacate(harness.leases.seats[0])
+    harness.leases.vacate(harness.leases[0])
     assert all(not f.header["call"] for f in harness.notifications())
 
 

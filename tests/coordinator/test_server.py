@@ -447,7 +447,7 @@ def test_a_grant_that_waits_to_be_sent_is_not_sent_again(make_scene):
     copies = []
     for is_waiting in (True, False):
         player.link.peer.waiting = (
-            {scene.coordinator.leases.seats[0].last_answer} if is_waiting else set()
+            {scene.coordinator.leases[0].last_answer} if is_waiting else set()
         )
         player.say(player.sent)
         copies.append(player.kinds())

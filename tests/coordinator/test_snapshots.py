@@ -32,7 +32,7 @@ class Harness:
         config = LogisticConfig(features=1, classes=2, epochs=4, batch_size=1)
         plan = TrainingPlan(phases=(Phase(config=config, strategy=averaging()),), workers=2)
         self.saved, leases = [], Leases(2)
-        for seat in leases.seats.values():
+        for seat in leases:
             hello = {"attempt": "a", "hello": 1, "has": 0}
             leases.grant(seat, Seat(bytes(16), slot=seat.slot).frame("hello", hello), 0.0)
         callbacks = Callbacks(save=self.saved.append, checkpoint_seconds=0)

@@ -352,8 +352,8 @@ def test_lives_in_threads_do_every_unit_once_though_frames_are_lost_and_doubled(
     scene = Scene(tmp_path, count=6, together=together, rule=Sum(rounds=4))
     scene.service.listener.up = twice_or_once
 
-    def work(parcel):
-        return packed(np.array([1.0, unpacked(parcel)["total"][0]]))
+    def work(data):
+        return packed(np.array([1.0, unpacked(data)["total"][0]]))
 
     threads = [threading.Thread(target=run_worker, args=(scene, n, work)) for n in range(6)]
     for thread in threads:
@@ -371,8 +371,8 @@ def test_lives_in_threads_do_every_unit_once_though_frames_are_lost_and_doubled(
 def test_a_life_that_cannot_repeat_ends_when_its_seat_is_lost(make_scene):
     scene = make_scene(count=1)
 
-    def work(parcel):
-        scene.owner.leases.vacate(scene.owner.leases.seats[0])
+    def work(data):
+        scene.owner.leases.vacate(scene.owner.leases[0])
         return packed(np.ones(2))
 
     with pytest.raises(Exception, match="slot 0 lost lease 1"):
@@ -384,14 +384,14 @@ def test_a_life_is_told_why_the_work_was_stopped(make_scene):
     scene = make_scene()
     scene.service.stop("enough")
     with pytest.raises(RunFailedError, match=r"^enough$"):
-        run_worker(scene, 0, lambda parcel: parcel)
+        run_worker(scene, 0, lambda data: data)
 
 
 def test_a_life_without_an_owner_ends(make_scene):
     scene = make_scene()
     scene.service.close()
     with pytest.raises(LinkLostError):
-        run_worker(scene, 0, lambda parcel: parcel)
+        run_worker(scene, 0, lambda data: data)
 
 
 def test_a_unit_whose_state_takes_longer_than_a_lease_to_travel_keeps_its_seat(make_scene):
@@ -405,5 +405,5 @@ def test_a_unit_whose_state_takes_longer_than_a_lease_to_travel_keeps_its_seat(m
     assert player.takes() == [0.0, 0.0]
     player.push(1.0, 2.0)
     assert player.kinds() == ["agreed"]
-    assert scene.owner.leases.seats[0].lease == 1
+    assert scene.owner.leases[0].lease == 1
     assert scene.rule.total.tolist() == [1.0, 2.0]

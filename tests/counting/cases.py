@@ -70,7 +70,7 @@ RECIPES: dict[str, Callable[[int], StrategySpec]] = {
     "publish": lambda k: recipes.publish(every=Steps(2), codec="fp32", exact_every=2),
     "gossip": lambda k: recipes.gossip(every=Steps(2), codec="fp32", exact_every=2),
 }
-"""Recipe -> its agreement for K workers. Every part that would be chosen is named; codecs and
+"""Recipe -> its strategy for K workers. Every part that would be chosen is named; codecs and
 merges are exact. `diloco` and `streaming` keep their own outer optimizer."""
 _HALF: dict[str, Any] = {"gradients_until": 0.5, "codec": "fp32"}
 BOTH_PARTS: dict[str, Callable[[int], StrategySpec]] = {
@@ -174,7 +174,7 @@ class Trial:
     """One run of the counting model, and of a term that continues from its last checkpoint.
 
     Args:
-        recipe: one of `RECIPES`, or an agreement.
+        recipe: one of `RECIPES`, or a strategy.
         folder: of what is written; nothing else may be in it.
         workers: how many.
         rows: how many; 0 for 120, or ten mini-batches a worker where a recipe has two parts.

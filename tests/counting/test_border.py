@@ -118,7 +118,7 @@ def test_rows_that_a_rest_passes_by_or_does_again_fail_the_count_and_the_audit(
     recipe, rows, errs, tmp_path
 ):
     def err(phases):
-        phases._leases.seats[1].position += rows
+        phases._leases[1].position += rows
 
     errs(err)
     verdict = Trial(recipe, tmp_path).train(simulated())

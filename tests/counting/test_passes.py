@@ -41,7 +41,7 @@ TRIGGERED = {
     "publish by the clock": publish(every=Seconds(0.03), exact_every=2),
     "gossip by the clock": gossip(every=Seconds(0.03), exact_every=2),
 }
-AGREEMENTS = {name: make(3) for name, make in RECIPES.items()} | TRIGGERED
+STRATEGIES = {name: make(3) for name, make in RECIPES.items()} | TRIGGERED
 
 
 class Partitioned(SimulatedEngine):
@@ -80,24 +80,24 @@ def assert_passes(engine, verdict):
 
 
 @pytest.mark.parametrize("shares", SHARES)
-@pytest.mark.parametrize("name", AGREEMENTS)
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_every_row_is_used_as_often_as_the_epochs_say_but_for_one_mini_batch_a_worker(
     name, shares, tmp_path
 ):
-    assert_passes(*trained(AGREEMENTS[name], SHARES[shares], tmp_path))
+    assert_passes(*trained(STRATEGIES[name], SHARES[shares], tmp_path))
 
 
-@pytest.mark.parametrize("name", AGREEMENTS)
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_so_it_is_where_one_worker_is_four_times_as_slow(name, tmp_path):
     speeds = (0.01, 0.01, 0.04)
-    assert_passes(*trained(AGREEMENTS[name], SHARES["odd"], tmp_path, speeds=speeds))
+    assert_passes(*trained(STRATEGIES[name], SHARES["odd"], tmp_path, speeds=speeds))
 
 
-@pytest.mark.parametrize("name", [n for n in AGREEMENTS if n != "streaming"])
+@pytest.mark.parametrize("name", [n for n in STRATEGIES if n != "streaming"])
 def test_a_worker_that_is_killed_three_times_has_its_rows_used_like_the_others(name, tmp_path):
     faults = Faults()
     for lease in (1, 2, 3):
         faults = faults.kill(1, at_seconds=0.04, lease=lease, back_seconds=0.1)
-    _, verdict = trained(AGREEMENTS[name], SHARES["equal"], tmp_path, epochs=4, faults=faults)
+    _, verdict = trained(STRATEGIES[name], SHARES["equal"], tmp_path, epochs=4, faults=faults)
     apart = np.abs(verdict.count.times - 4).reshape(3, 40).sum(1)
     assert (apart <= counted.BATCH).all(), f"by worker: {apart.tolist()}"

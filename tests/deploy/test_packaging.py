@@ -21,8 +21,8 @@ def few(monkeypatch):
     )
 
 
-def unpacked(parcel, folder):
-    path = parcel.path_in(folder)
+def unpacked(archive, folder):
+    path = archive.path_in(folder)
     place = folder / "environment"
     place.mkdir()
     subprocess.run(["tar", "-xf", path, "-C", place], check=True)  # as a node does
@@ -98,15 +98,15 @@ def test_the_same_packages_have_the_same_name_and_others_another(tmp_path, monke
 
 
 @pytest.mark.usefixtures("few")
-def test_a_parcel_is_sent_once(tmp_path):
+def test_an_archive_is_sent_once(tmp_path):
     pytest.importorskip("fsspec")
     folder = f"memory://archives/{tmp_path.name}"
-    parcel = packaging.environment()
-    assert packaging.sent(parcel, tmp_path, folder) == (f"{folder}/{parcel.name}", True)
-    (tmp_path / parcel.name).unlink()
-    assert packaging.sent(parcel, tmp_path, folder) == (f"{folder}/{parcel.name}", False)
+    archive = packaging.environment()
+    assert packaging.sent(archive, tmp_path, folder) == (f"{folder}/{archive.name}", True)
+    (tmp_path / archive.name).unlink()
+    assert packaging.sent(archive, tmp_path, folder) == (f"{folder}/{archive.name}", False)
     assert not list(tmp_path.iterdir()), "what is there already is not made again"
-    assert packaging.sent(parcel, tmp_path, "") == (str(tmp_path / parcel.name), False)
+    assert packaging.sent(archive, tmp_path, "") == (str(tmp_path / archive.name), False)
 
 
 @pytest.mark.usefixtures("few")
@@ -125,8 +125,8 @@ def test_places_that_cannot_be_written_are_named(tmp_path, monkeypatch):
 
 
 def test_sparks_jars_travel_as_they_are(tmp_path):
-    parcel = packaging.jars()
-    assert parcel.name.startswith(f"photinus-spark-{metadata.version('pyspark')}-")
+    archive = packaging.jars()
+    assert archive.name.startswith(f"photinus-spark-{metadata.version('pyspark')}-")
 
 
 def test_a_spark_that_is_only_a_client_has_no_jars(tmp_path, monkeypatch):

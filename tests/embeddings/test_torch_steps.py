@@ -25,7 +25,7 @@ from photinus.training.placement import device_for, fresh
 V, B, D = 60, 40, 20
 CPU = torch.device("cpu")
 GRAMS = Ngrams(3, 4, B).of([f"word{number}" for number in range(V)], first=V)
-STAGE = Word2VecConfig(words=V, dims=D, epochs=4.0, batch_size=4, sample=0.0, lr=0.05)
+CONFIG = Word2VecConfig(words=V, dims=D, epochs=4.0, batch_size=4, sample=0.0, lr=0.05)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -125,7 +125,7 @@ def trained(folder, device="cpu", **options):
         **options,
     }
     job = Job(
-        model=replace(STAGE, kernel="torch", workers=2, round_words=500.0),
+        model=replace(CONFIG, kernel="torch", workers=2, round_words=500.0),
         strategy=averaging(
             **{name: value for name, value in settings.items() if value is not None}
         ),
@@ -147,7 +147,7 @@ def test_a_device_trains_whole_and_sharded_tables_to_the_processors_bits(of, tmp
 
 def test_auto_measures_steps_in_place():
     def make(device):
-        model, inner = fresh(STAGE, (), 0, device)
+        model, inner = fresh(CONFIG, (), 0, device)
         model.parameters.view("counts")[:] = 1
         return model, inner
 
@@ -157,10 +157,10 @@ def test_auto_measures_steps_in_place():
 
 def test_an_opencl_device_is_refused():
     with pytest.raises(UsageError, match="word vectors are not trained on OpenCL devices; got dev"):
-        Job(model=STAGE, device="opencl", engine="simulate")
+        Job(model=CONFIG, device="opencl", engine="simulate")
 
 
 def test_the_plain_form_is_refused_on_a_device():
-    config = replace(STAGE, kernel="numpy")
+    config = replace(CONFIG, kernel="numpy")
     with pytest.raises(UsageError, match='kernel="numpy" computes on the processor only; got cuda'):
         config.blank((), 0).place("cuda", RowDescent(config))

@@ -1,4 +1,4 @@
-"""word2vec as a stage: every strategy trains it, on every engine."""
+"""word2vec as a model of a job: every strategy trains it, on every engine."""
 
 import sys
 from dataclasses import replace

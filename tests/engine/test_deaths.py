@@ -223,7 +223,7 @@ def test_who_is_much_slower_than_three_rounds_is_left_out(field):
         simulation.at(at, lambda: simulation.nodes[1].__setattr__("is_frozen", True))
         simulation.at(at + 6.5, lambda: simulation.nodes[1].__setattr__("is_frozen", False))
     beats = simulation.coordinator.leases.heard
-    seat = simulation.coordinator.leases.seats[1]
+    seat = simulation.coordinator.leases[1]
 
     def keep_alive():
         seat.ends_at = simulation.now + 5.0
@@ -243,7 +243,7 @@ def test_an_all_reduce_worker_that_was_left_out_heals_from_the_others(field):
     simulation = played.simulation
     simulation.at(1.0, lambda: simulation.nodes[1].__setattr__("is_frozen", True))
     simulation.at(7.0, lambda: simulation.nodes[1].__setattr__("is_frozen", False))
-    seat = simulation.coordinator.leases.seats[1]
+    seat = simulation.coordinator.leases[1]
 
     def keep_alive():
         seat.ends_at = max(seat.ends_at, simulation.now + 5.0)
@@ -262,7 +262,7 @@ def test_an_all_reduce_worker_that_was_left_out_heals_from_the_others(field):
 def test_a_worker_that_is_told_to_leave_loses_nothing(field, name):
     """Its seat is taken by another attempt; it stays beside it and is not heard any more."""
     played = field.play(field.small.get(name) or downpour(every=Steps(4)), epochs=6)
-    simulation, seats = played.simulation, played.simulation.coordinator.leases.seats
+    simulation, seats = played.simulation, played.simulation.coordinator.leases
 
     def leave():
         seats[1].leaving_attempt = seats[1].attempt

@@ -15,8 +15,8 @@ from photinus.engine.local.engine import LocalEngine
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.strategies.recipes import averaging
 from photinus.transport.folder import SCHEME, FolderListener
-from photinus.transport.serve import TcpListener
-from photinus.transport.tcp import parse_address
+from photinus.transport.tcp_link import parse_address
+from photinus.transport.tcp_listener import TcpListener
 
 SAID = [b"GET / HTTP/1.1\r\n\r\n", b"\x80\x04\x95" * 99, b"\x16\x03\x01" + b"\xff" * 500]
 TOLD = (

@@ -20,8 +20,8 @@ def test_faults_replace_every_hook_and_take_the_same(plain, faulty):
 
 def test_hooks_of_a_worker_add_nothing_but_the_cap_that_was_asked_for():
     hooks = Hooks()
-    assert hooks.worker(0, "here", None).pace is None
-    assert hooks.worker(0, "here", 1e6).pace is not None
+    assert hooks.worker(0, "here", None).rate_limit is None
+    assert hooks.worker(0, "here", 1e6).rate_limit is not None
     assert hooks.worker(0, "here", None).linked(lambda: "link", 1.0) == "link"
     assert hooks.checked(2, is_real=True) is hooks
     assert (hooks.taken(), hooks.comes_after(1, 2)) == ((0, 0.0), 0.0)

@@ -18,7 +18,7 @@ from photinus.strategies.recipes import all_reduce, averaging, downpour, gossip,
 from photinus.testing import Faults
 from photinus.training.plan import LEASE_SECONDS, Phase, TrainingPlan
 from photinus.transport.rate_limit import RateLimit
-from photinus.transport.serve import TcpListener
+from photinus.transport.tcp_listener import TcpListener
 from photinus.transport.wire import Limits
 
 NUMBERS = 21  # of a softmax regression of 6 features and 3 classes, each of 8 bytes
@@ -106,7 +106,7 @@ def test_a_joiner_is_seated_while_a_round_is_on_its_way(field):
 
 def paced(bytes_per_second):
     """A listener that sends to all its workers together at a rate."""
-    return functools.partial(TcpListener, limits=Limits(pace=RateLimit(bytes_per_second)))
+    return functools.partial(TcpListener, limits=Limits(rate_limit=RateLimit(bytes_per_second)))
 
 
 @pytest.mark.processes

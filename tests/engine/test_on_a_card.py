@@ -44,7 +44,7 @@ from photinus.strategies.recipes import (
 from photinus.training.placement import device_for, fresh
 from photinus.training.plan import TrainingPlan, split
 
-AGREEMENTS = {
+STRATEGIES = {
     "averaging": averaging(every=Steps(3)),
     "averaging, from its start by gradients on": averaging(every=Steps(3), gradients_until=0.5),
     "diloco in int8": diloco(every=Steps(5), codec="int8"),
@@ -70,12 +70,12 @@ def net():
     return net
 
 
-STAGE = ModuleConfig(
+CONFIG = ModuleConfig(
     module=f"{__name__}:net", epochs=2.0, batch_size=16, l2={"3.*": 0.01}, average=0.99, lr=0.01
 )
 
 
-def plan_of(strategy, config=STAGE, workers=2, **fields):
+def plan_of(strategy, config=CONFIG, workers=2, **fields):
     return TrainingPlan(phases=split(config, strategy, workers), workers=workers, **fields)
 
 
@@ -89,10 +89,10 @@ def trained(tiny):
     return run
 
 
-@pytest.mark.parametrize("name", AGREEMENTS)
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_a_card_gives_the_processors_parameters(name, trained):
-    plain = trained(plan_of(AGREEMENTS[name]))
-    there = trained(plan_of(AGREEMENTS[name], devices=(CARDS[0],)))
+    plain = trained(plan_of(STRATEGIES[name]))
+    there = trained(plan_of(STRATEGIES[name], devices=(CARDS[0],)))
     for mine, theirs in zip(there.vectors, plain.vectors, strict=True):
         assert np.allclose(mine, theirs, atol=5e-3)
     assert np.allclose(there.floats, plain.floats, atol=5e-3)
@@ -101,7 +101,7 @@ def test_a_card_gives_the_processors_parameters(name, trained):
 
 @pytest.mark.parametrize("name", ["averaging", "all_reduce"])
 def test_a_run_on_a_card_has_the_same_bits_again_and_after_a_cut(name, trained):
-    snapshots, plan = [], plan_of(AGREEMENTS[name], devices=(CARDS[0],))
+    snapshots, plan = [], plan_of(STRATEGIES[name], devices=(CARDS[0],))
     whole = trained(plan, save=snapshots.append, checkpoint_seconds=0.0)
     assert np.array_equal(trained(plan).vectors[-1], whole.vectors[-1])
     middle = next(snapshot for snapshot in snapshots if snapshot.version > 1)
@@ -229,7 +229,7 @@ class Assigning(nn.Module):
 )
 def test_a_recorded_run_on_a_card_has_the_plain_ones_bits(module, precision, trained):
     config = replace(
-        STAGE, module=f"{__name__}:{module}", precision=precision, l2={}, epochs=6.0, clip=1.0
+        CONFIG, module=f"{__name__}:{module}", precision=precision, l2={}, epochs=6.0, clip=1.0
     )
     results = []
     for recorded in (False, True):
@@ -244,7 +244,7 @@ def test_a_recorded_run_on_a_card_has_the_plain_ones_bits(module, precision, tra
 
 @pytest.mark.parametrize("recorded", [False, True])
 def test_batches_that_are_sent_ahead_give_the_same_bits(recorded, trained, monkeypatch):
-    config = replace(STAGE, module=f"{__name__}:chancy", l2={}, epochs=6.0, cuda_graph=recorded)
+    config = replace(CONFIG, module=f"{__name__}:chancy", l2={}, epochs=6.0, cuda_graph=recorded)
     plan = plan_of(averaging(every=Steps(3)), config, devices=("cuda",))
     plain = trained(plan)
     monkeypatch.setattr("photinus.training.ahead.LEAST_BYTES", 0)
@@ -299,18 +299,18 @@ def test_a_module_that_looks_at_numbers_is_not_recorded():
 
 
 def test_a_label_that_is_no_class_does_not_cost_the_card():
-    model, _ = fresh(STAGE, (), 0, ready(CARDS[0]))
+    model, _ = fresh(CONFIG, (), 0, ready(CARDS[0]))
     batch = Batch(np.zeros((16, 6), np.float32), np.array([0, 5] + [1] * 14))
     with pytest.raises(DataError, match=r"label 5 outside 0\.\.2 in its example 1"):
         model.learn(batch, 0)
-    learned(STAGE, CARDS[0])
+    learned(CONFIG, CARDS[0])
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("memory", ["keep", "recompute", "offload"])
 def test_a_gradient_on_a_card_is_the_processors(precision, memory):
     tolerance = 1e-5 if precision == "float32" else 0.02
-    config = replace(STAGE, activation_memory=memory)
+    config = replace(CONFIG, activation_memory=memory)
     rows = np.random.default_rng(0).standard_normal((32, 6)).astype(np.float32)
     batch = Batch(rows, np.arange(32) % 3)
     here, _ = fresh(config, (), 0, "cpu")
@@ -380,7 +380,7 @@ def test_auto_measures_the_card_too(caplog):
     batch = Batch(np.zeros((16, 6), np.float32), np.zeros(16, np.int64))
 
     def make(device):
-        return fresh(STAGE, (), 0, device)
+        return fresh(CONFIG, (), 0, device)
 
     chosen = device_for("auto", make, lambda: batch)
     assert chosen in ("cpu", f"{CARDS[0]}:0")

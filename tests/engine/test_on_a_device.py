@@ -29,7 +29,7 @@ from photinus.strategies.recipes import (
 )
 from photinus.training.plan import TrainingPlan, split
 
-AGREEMENTS = {
+STRATEGIES = {
     "averaging": averaging(every=Steps(3)),
     "averaging, from its start by gradients on": averaging(every=Steps(3), gradients_until=0.5),
     "diloco in int8": diloco(every=Steps(5), codec="int8"),
@@ -55,12 +55,12 @@ def net():
     return net
 
 
-STAGE = ModuleConfig(
+CONFIG = ModuleConfig(
     module=f"{__name__}:net", epochs=2.0, batch_size=16, l2={"4.*": 0.01}, average=0.99, lr=0.01
 )
 
 
-def plan_of(strategy, config=STAGE, workers=2, **fields):
+def plan_of(strategy, config=CONFIG, workers=2, **fields):
     return TrainingPlan(phases=split(config, strategy, workers), workers=workers, **fields)
 
 
@@ -74,10 +74,10 @@ def trained(tiny):
     return run
 
 
-@pytest.mark.parametrize("name", AGREEMENTS)
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_the_stand_in_device_gives_the_processors_bits(name, trained):
-    plain = trained(plan_of(AGREEMENTS[name]))
-    on_stand_in = trained(plan_of(AGREEMENTS[name], devices=("stand-in",)))
+    plain = trained(plan_of(STRATEGIES[name]))
+    on_stand_in = trained(plan_of(STRATEGIES[name], devices=("stand-in",)))
     for mine, theirs in zip(on_stand_in.vectors, plain.vectors, strict=True):
         assert np.array_equal(mine, theirs)
     assert np.array_equal(on_stand_in.floats, plain.floats)
@@ -139,10 +139,10 @@ def test_batches_that_are_sent_ahead_give_the_processors_bits(name, trained, mon
     sent = []
     send = PlacedModel._send
     monkeypatch.setattr(PlacedModel, "_send", lambda *of: sent.append(1) or send(*of))
-    plain = trained(plan_of(AGREEMENTS[name]))
+    plain = trained(plan_of(STRATEGIES[name]))
     assert not sent
     snapshots = []
-    plan = plan_of(AGREEMENTS[name], devices=("stand-in",))
+    plan = plan_of(STRATEGIES[name], devices=("stand-in",))
     apart = trained(plan, save=snapshots.append, checkpoint_seconds=0.0)
     assert len(sent) > 8
     for mine, theirs in zip(apart.vectors, plain.vectors, strict=True):
@@ -154,7 +154,7 @@ def test_batches_that_are_sent_ahead_give_the_processors_bits(name, trained, mon
 
 
 def test_a_run_goes_on_from_a_cut_on_another_device_with_the_same_bits(trained):
-    snapshots, plan = [], plan_of(AGREEMENTS["averaging"])
+    snapshots, plan = [], plan_of(STRATEGIES["averaging"])
     apart = replace(plan, devices=("stand-in",))
     whole = trained(apart, save=snapshots.append, checkpoint_seconds=0.0)
     middle = next(snapshot for snapshot in snapshots if snapshot.version > 1 and snapshot.inner)
@@ -163,14 +163,14 @@ def test_a_run_goes_on_from_a_cut_on_another_device_with_the_same_bits(trained):
 
 
 def test_each_worker_may_compute_on_a_device_of_its_own(trained):
-    plan = plan_of(AGREEMENTS["averaging"])
+    plan = plan_of(STRATEGIES["averaging"])
     mixed = trained(replace(plan, devices=("stand-in", "cpu")))
     assert np.array_equal(mixed.vectors[-1], trained(plan).vectors[-1])
 
 
 def test_a_phases_own_device_wins_over_the_jobs(trained):
-    config = replace(STAGE, device="stand-in")
-    plan = plan_of(AGREEMENTS["averaging"], config)
+    config = replace(CONFIG, device="stand-in")
+    plan = plan_of(STRATEGIES["averaging"], config)
     assert plan.device(0, 0) == "stand-in"
-    plain = trained(plan_of(AGREEMENTS["averaging"]))
+    plain = trained(plan_of(STRATEGIES["averaging"]))
     assert np.array_equal(trained(plan).vectors[-1], plain.vectors[-1])

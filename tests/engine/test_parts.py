@@ -60,7 +60,7 @@ def net(module="plain", **fields):
     return ModuleConfig(module=f"{__name__}:{module}", batch_size=24, **usual | fields)
 
 
-STAGES = {
+CONFIGS = {
     "momentum": net(),
     "adamw": net(optimizer="adamw", settings={}),
     "batch norm": net("normed", optimizer="adamw", settings={}),
@@ -129,9 +129,9 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize("until", [0.05, 0.2, 1 / 3, 0.5, 0.95])
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_a_start_and_its_rest_are_one_training_to_the_bit(name, until):
-    config = STAGES[name]
+    config = CONFIGS[name]
     parted = run_of(cut_in_two(config, until)).go()
     assert [e.phase for e in parted.of("PhaseEnded")] == [0, 1]
     assert_same(parted, run_of(cut_in_two(config, None)).go())
@@ -140,7 +140,7 @@ def test_a_start_and_its_rest_are_one_training_to_the_bit(name, until):
 @pytest.mark.parametrize("shares", [*EVEN.values(), *UNEVEN], ids=str)
 @pytest.mark.parametrize("until", [0.2, 0.55])
 def test_it_is_one_training_for_one_to_five_workers_and_any_shares(shares, until):
-    config = STAGES["adamw"]
+    config = CONFIGS["adamw"]
     if min(n for n in shares if n) * config.batch_size < sum(shares):
         config = dataclasses.replace(config, batch_size=60)  # each worker has a row for every step
     parted, whole = (run_of(cut_in_two(config, u), shares).go() for u in (until, None))
@@ -152,7 +152,7 @@ def test_it_is_one_training_over_shared_rows_and_beside_rows_set_aside(fields):
     shares = EVEN[3]
 
     def go(until):
-        phases = cut_in_two(STAGES["adamw"], until)
+        phases = cut_in_two(CONFIGS["adamw"], until)
         plan = TrainingPlan(phases=phases, workers=3, **fields)
         (rows,) = rows_of((sum(shares) + 5,))
         each = [rows] * 3 if plan.is_shared else rows_of(shares)
@@ -168,7 +168,7 @@ def test_it_is_one_training_over_shared_rows_and_beside_rows_set_aside(fields):
 
 def killed_at_the_border(slots):
     """A run in which workers die as soon as the rest has begun, and are started again at once."""
-    run = run_of(cut_in_two(STAGES["adamw"], 0.4))
+    run = run_of(cut_in_two(CONFIGS["adamw"], 0.4))
     callbacks, emit = (
         run.simulation.coordinator.callbacks,
         run.simulation.coordinator.callbacks.emit,
@@ -186,7 +186,7 @@ def killed_at_the_border(slots):
 
 def test_workers_killed_at_the_border_take_the_agreed_state_up():
     """At the border nobody holds anything alone: not a bit is lost with all processes."""
-    whole = run_of(cut_in_two(STAGES["adamw"], None)).go()
+    whole = run_of(cut_in_two(CONFIGS["adamw"], None)).go()
     killed = killed_at_the_border((0, 1, 2))
     assert sorted(e.slot for e in killed.of("WorkerLost")) == [0, 1, 2]
     np.testing.assert_array_equal(killed.result.vectors[-1], whole.result.vectors[-1])
@@ -202,7 +202,7 @@ def test_one_worker_killed_at_the_border_trains_on_with_the_bits_of_the_others(s
 
 @pytest.mark.parametrize("shares", [EVEN[3], (0, 80, 40)], ids=str)
 def test_a_run_goes_on_from_the_border_to_the_bit(shares):
-    phases = cut_in_two(STAGES["adamw"], 0.4)
+    phases = cut_in_two(CONFIGS["adamw"], 0.4)
     whole = run_of(phases, shares).go()
     (border,) = [
         snapshot for snapshot in whole.snapshots if snapshot.phase == 1 and snapshot.version == 0
@@ -214,7 +214,7 @@ def test_a_run_goes_on_from_the_border_to_the_bit(shares):
 
 
 def test_a_run_goes_on_from_within_a_rest_to_the_bit():
-    phases = cut_in_two(STAGES["adamw"], 0.4)
+    phases = cut_in_two(CONFIGS["adamw"], 0.4)
     whole = run_of(phases, callbacks={"checkpoint_seconds": 0.05}).go()
     within = [
         snapshot for snapshot in whole.snapshots if snapshot.phase == 1 and snapshot.version > 0
@@ -226,7 +226,7 @@ def test_a_run_goes_on_from_within_a_rest_to_the_bit():
 
 
 def test_the_border_belongs_to_as_many_workers_as_before():
-    phases = cut_in_two(STAGES["momentum"], 0.4)
+    phases = cut_in_two(CONFIGS["momentum"], 0.4)
     border = next(snapshot for snapshot in run_of(phases).go().snapshots if snapshot.phase == 1)
     with pytest.raises(Exception, match="continues with as many workers as it has, 3"):
         run_of(phases, EVEN[2], snapshot=border)

@@ -61,7 +61,7 @@ def test_a_life_for_each_pass_gives_the_bits_of_one_life(field, name):
     parts = [one_pass(part) for part in field.parts(4)]
     passes = field.play(RECIPES[name], parts=parts, epochs=3).run()
     assert np.array_equal(passes.vector, whole.vector)
-    assert {s.lease for s in passes.simulation.coordinator.leases.seats.values()} == {3}
+    assert {s.lease for s in passes.simulation.coordinator.leases} == {3}
     passes.tape.assert_exact()
 
 

@@ -43,7 +43,7 @@ def test_a_run_that_is_resumed_ends_with_the_same_bits(field, name):
 
 
 def heavy(field):
-    """A stage with momentum inside: part of the bits that only a worker knows."""
+    """A config with momentum inside: part of the bits that only a worker knows."""
     torch_inner = pytest.importorskip("photinus.models.optimizers")
     from photinus.models.schedules import Schedule
 

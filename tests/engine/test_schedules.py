@@ -23,7 +23,7 @@ from photinus.strategies.recipes import (
 )
 from photinus.testing import Faults
 
-AGREEMENTS = {
+STRATEGIES = {
     "all_reduce": all_reduce(),
     "all_reduce by owners": all_reduce(owners=3),
     "all_reduce as int4": all_reduce(codec="int4"),
@@ -90,7 +90,7 @@ WORLDS = st.builds(
 
 
 def test_every_recipe_meets_random_faults():
-    assert {a.recipe for a in AGREEMENTS.values()} == set(RECIPES)
+    assert {a.recipe for a in STRATEGIES.values()} == set(RECIPES)
 
 
 def randomly(schedules):
@@ -104,7 +104,7 @@ def randomly(schedules):
             suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
         )
         test = usual(given(cluster=WORLDS, cuts=st.sampled_from((None, 0.2)))(test))
-        return pytest.mark.parametrize("name", AGREEMENTS)(test)
+        return pytest.mark.parametrize("name", STRATEGIES)(test)
 
     return drawn
 
@@ -123,7 +123,7 @@ def test_two_thousand_schedules_of_faults_keep_every_promise(field, name, cluste
 def assert_promises(field, name, cluster, cuts):
     configs = [field.config(name=n, epochs=2) for n in ("first", "second")]
     played = field.play(
-        AGREEMENTS[name],
+        STRATEGIES[name],
         3,
         cluster=cluster,
         configs=configs,

@@ -22,22 +22,22 @@ from photinus.testing import Faults
 class Tasks:
     """What Spark does: a task a slot, each in a thread."""
 
-    def __init__(self, hosted, data):
-        self.hosted, self.data, self.errors = hosted, data, {}
+    def __init__(self, spec, data):
+        self.spec, self.data, self.errors = spec, data, {}
         self.threads = []
 
     def start(self, *slots):
-        for slot in slots or range(self.hosted.plan.workers):
+        for slot in slots or range(self.spec.plan.workers):
             self.threads.append(threading.Thread(target=self._run, args=(slot,), daemon=True))
             self.threads[-1].start()
 
     def _part(self, slot):
-        features, labels, _ = self.data.part(self.hosted.plan, slot)
-        return part_of(Rows.of(features, labels), self.hosted.plan)
+        features, labels, _ = self.data.part(self.spec.plan, slot)
+        return part_of(Rows.of(features, labels), self.spec.plan)
 
     def _run(self, slot):
         try:
-            self.hosted.run(slot, f"attempt-{len(self.threads)}", lambda: self._part(slot))
+            self.spec.run(slot, f"attempt-{len(self.threads)}", lambda: self._part(slot))
         except Exception as error:
             self.errors[slot] = error
 
@@ -47,16 +47,16 @@ class Tasks:
         assert not any(thread.is_alive() for thread in self.threads)
 
 
-def until_over(afar, tasks):
+def until_over(client, tasks):
     deadline = time.monotonic() + 60
-    while not afar.wait(0.05):
+    while not client.wait(0.05):
         assert time.monotonic() < deadline, tasks.errors
         assert len(tasks.errors) < len(tasks.threads), tasks.errors
 
 
-def until_told(afar, events, kind):
+def until_told(client, events, kind):
     while not any(isinstance(event, kind) for event in events):
-        assert not afar.wait(0.02)
+        assert not client.wait(0.02)
 
 
 @pytest.fixture
@@ -82,11 +82,11 @@ def test_the_result_comes_back_through_the_folder_and_nothing_stays_there(assign
     book = LedgerWriter(tmp_path / "ledger.jsonl", bytes(16))
     expected = SimulatedEngine().run(assignment())
     job = assignment(emit=events.append, enter=book.enter, security="tls")
-    with ConnectSession(job) as afar:
-        tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
+    with ConnectSession(job) as client:
+        tasks = Tasks(client.coordinator_spec(Faults(), "127.0.0.1"), job.data)
         tasks.start()
-        until_over(afar, tasks)
-        result = afar.result()
+        until_over(client, tasks)
+        result = client.result()
         tasks.end()
     for ours, theirs in zip(result.vectors, expected.vectors, strict=True):
         assert np.array_equal(ours, theirs)
@@ -105,13 +105,13 @@ def test_a_coordinator_that_was_overtaken_is_fenced_and_another_goes_on_from_its
     plan = tiny.plan(recipes=tiny.recipes[:1], epochs=600.0)
     fields = {"checkpoint_seconds": 0.1, "emit": events.append, "enter": book.enter}
     job = assignment(plan=plan, **fields)
-    with ConnectSession(job) as afar:
-        tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
+    with ConnectSession(job) as client:
+        tasks = Tasks(client.coordinator_spec(Faults(), "127.0.0.1"), job.data)
         tasks.start()
-        until_told(afar, events, CheckpointSaved)
+        until_told(client, events, CheckpointSaved)
         overtaking = place.claim_term({"client": job.term})
-        until_over(afar, tasks)
-        afar.result()
+        until_over(client, tasks)
+        client.result()
         tasks.end()
     book.close()
     warnings = [event.text for event in events if isinstance(event, Warned)]
@@ -126,13 +126,13 @@ def test_an_error_of_a_worker_reaches_the_client_in_its_own_class(assignment, ti
     labels = tiny.labels.copy()
     labels[41] = 10
     job = assignment(data=ArrayData(tiny.features, labels))
-    with ConnectSession(job) as afar:
-        tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
+    with ConnectSession(job) as client:
+        tasks = Tasks(client.coordinator_spec(Faults(), "127.0.0.1"), job.data)
         tasks.start()
-        until_over(afar, tasks)
+        until_over(client, tasks)
         tasks.end()
         with pytest.raises(RunFailedError, match="IndexError: index 10 is out of bounds"):
-            afar.result()
+            client.result()
     assert tasks.errors == {}
 
 
@@ -140,46 +140,46 @@ def test_ctrl_c_saves_and_ends_the_tasks(assignment, tiny, tmp_path):
     events = []
     plan = tiny.plan(recipes=tiny.recipes[:1], epochs=100_000.0)
     job = assignment(plan=plan, emit=events.append)
-    with ConnectSession(job) as afar:
-        tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
+    with ConnectSession(job) as client:
+        tasks = Tasks(client.coordinator_spec(Faults(), "127.0.0.1"), job.data)
         tasks.start()
-        until_told(afar, events, RoundClosed)
-        afar.stop_on_signal("stopped by Ctrl-C")
+        until_told(client, events, RoundClosed)
+        client.stop_on_signal("stopped by Ctrl-C")
         tasks.end()
         with pytest.raises(RunFailedError, match="stopped by Ctrl-C"):
-            afar.result()
+            client.result()
     assert any(isinstance(event, CheckpointSaved) for event in events)
 
 
 def test_slots_of_spark_connect_cannot_be_taken(assignment):
     with (
-        ConnectSession(assignment()) as afar,
+        ConnectSession(assignment()) as client,
         pytest.raises(UsageError, match="of the same application; got Spark Connect; use"),
     ):
-        afar.hosted(Faults().take_slots(1, seconds=1.0), "127.0.0.1")
+        client.coordinator_spec(Faults().take_slots(1, seconds=1.0), "127.0.0.1")
 
 
 def test_tasks_end_by_themselves_when_the_client_is_lost(assignment, tiny):
     plan = tiny.plan(recipes=tiny.recipes[:1], epochs=100_000.0)
     job = assignment(plan=plan, reconnect_seconds=2.0)
-    with ConnectSession(job) as afar:
-        tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
+    with ConnectSession(job) as client:
+        tasks = Tasks(client.coordinator_spec(Faults(), "127.0.0.1"), job.data)
         tasks.start()
         tasks.end()
         with pytest.raises(RunFailedError, match="the client is lost"):
-            afar.result()
+            client.result()
 
 
 def test_tasks_wait_for_a_coordinator_as_long_as_the_client_lives(assignment):
     job = assignment(reconnect_seconds=2.0)
-    with ConnectSession(job) as afar:
-        tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
+    with ConnectSession(job) as client:
+        tasks = Tasks(client.coordinator_spec(Faults(), "127.0.0.1"), job.data)
         tasks.start(1)
         deadline = time.monotonic() + 3.0
         while time.monotonic() < deadline:
-            assert not afar.wait(0.05)
+            assert not client.wait(0.05)
         tasks.start(0)
-        until_over(afar, tasks)
+        until_over(client, tasks)
         tasks.end()
     assert tasks.errors == {}
 
@@ -190,12 +190,12 @@ def test_a_later_attempt_of_slot_0_stands_by_while_the_coordinator_lives(
     plan = tiny.plan(recipes=tiny.recipes[:1], epochs=600.0)
     events = []
     job = assignment(plan=plan, emit=events.append)
-    with ConnectSession(job) as afar:
-        tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
+    with ConnectSession(job) as client:
+        tasks = Tasks(client.coordinator_spec(Faults(), "127.0.0.1"), job.data)
         tasks.start()
-        until_told(afar, events, RoundClosed)
+        until_told(client, events, RoundClosed)
         tasks.start(0)
-        until_over(afar, tasks)
+        until_over(client, tasks)
         tasks.end()
     assert tasks.errors == {}
     assert RunFolder(tmp_path / "run", resume=True).newest_term() == job.term
@@ -203,9 +203,9 @@ def test_a_later_attempt_of_slot_0_stands_by_while_the_coordinator_lives(
 
 def test_tasks_of_a_client_whose_run_was_resumed_leave_it_alone(assignment, tmp_path):
     job = assignment()
-    with ConnectSession(job) as afar:
+    with ConnectSession(job) as client:
         RunFolder(tmp_path / "run", resume=True).claim_term()
-        tasks = Tasks(afar.hosted(Faults(), "127.0.0.1"), job.data)
+        tasks = Tasks(client.coordinator_spec(Faults(), "127.0.0.1"), job.data)
         tasks.start()
         tasks.end()
     assert [type(error) for error in tasks.errors.values()] == [LinkLostError] * 2
@@ -218,8 +218,8 @@ def test_a_run_without_a_folder_is_refused(tiny):
 
 def test_the_corner_is_for_its_owner_only_and_holds_no_key(assignment, tmp_path):
     job = assignment(security="tls")
-    with ConnectSession(job) as afar:
-        key = afar.hosted(Faults(), "127.0.0.1").key
+    with ConnectSession(job) as client:
+        key = client.coordinator_spec(Faults(), "127.0.0.1").key
         run_directory = next(tmp_path.glob("run/connect-*"))
         assert run_directory.stat().st_mode & 0o777 == 0o700
         files = [path for path in run_directory.rglob("*") if path.is_file()]
@@ -251,12 +251,12 @@ def test_a_failure_is_told_while_slot_0_is_busy_with_its_own_rows(assignment):
             return super()._part(slot)
 
     job = assignment()
-    with ConnectSession(job) as afar:
-        tasks = Busy(afar.hosted(Faults(), "127.0.0.1"), job.data)
+    with ConnectSession(job) as client:
+        tasks = Busy(client.coordinator_spec(Faults(), "127.0.0.1"), job.data)
         tasks.start()
-        until_over(afar, tasks)
+        until_over(client, tasks)
         with pytest.raises(DataError, match=r"^row 3 is wrong$"):
-            afar.result()
+            client.result()
         busy.set()
         tasks.end()
     assert tasks.errors == {}

@@ -22,7 +22,7 @@ from photinus.testing import Faults
 from photinus.training.plan import Phase, TrainingPlan
 
 EVERY = {"every": Steps(3)}
-AGREEMENTS = {
+STRATEGIES = {
     "averaging": recipes.averaging(**EVERY, codec="fp32"),
     "averaging bf16": recipes.averaging(**EVERY, codec="bf16"),
     "averaging int8": recipes.averaging(**EVERY, codec="int8"),
@@ -77,9 +77,9 @@ def trained(engine, strategy, workers=3, rows=4_000, **fields):
     return run(engine, plan_of(strategy, workers, rows, **fields), texts(rows))
 
 
-@pytest.mark.parametrize("name", AGREEMENTS)
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_rows_that_changed_train_to_the_bits_of_whole_vectors(name):
-    engine, strategy = SimulatedEngine(LINKS), AGREEMENTS[name]
+    engine, strategy = SimulatedEngine(LINKS), STRATEGIES[name]
     some, up, down = trained(engine, strategy)
     plain = dataclasses.replace(strategy, rows=0)
     whole, all_up, all_down = trained(engine, plain, sparse=False)
@@ -104,7 +104,7 @@ def test_faults_change_no_bit_of_what_sparse_and_whole_vectors_agree_on(name, fa
     ends, happened = [], []
     for sparse in (True, False):
         engine = SimulatedEngine(cluster)
-        ends.append(trained(engine, AGREEMENTS[name], sparse=sparse)[0])
+        ends.append(trained(engine, STRATEGIES[name], sparse=sparse)[0])
         happened.append([type(one) for one in engine.happened])
     assert happened[0] == happened[1] != []
     np.testing.assert_array_equal(*ends)

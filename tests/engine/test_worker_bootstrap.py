@@ -16,8 +16,8 @@ from photinus.engine.driver_session import DriverSession
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.worker_bootstrap import reported_error
 from photinus.strategies.recipes import publish
-from photinus.transport.serve import TcpListener
-from photinus.transport.tcp import parse_address
+from photinus.transport.tcp_link import parse_address
+from photinus.transport.tcp_listener import TcpListener
 
 
 def opened(tiny, slot):

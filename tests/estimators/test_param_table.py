@@ -18,7 +18,7 @@ PER_STEP = ("all_reduce", "full_gradient")
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_strategy_is_a_name_json_plain_values_or_an_agreement(recipe):
+def test_a_strategy_is_a_name_json_plain_values_or_a_strategy(recipe):
     parts = {"codec": "fp32"} if recipe in PER_STEP else {"every": Steps(7)}
     strategy = RECIPES[recipe].build(**parts)
     forms = [strategy, to_plain(strategy), json.dumps(to_plain(strategy))]

@@ -112,9 +112,9 @@ def test_an_object_that_pickles_itself_is_taken_as_it_wants():
 
 def test_every_copy_is_fresh():
     outline, tree = split_object(Net())
-    parcel = packed(tree)
-    rebuild_object(outline, unpacked(parcel.copy())).words["b"] = 2
-    assert rebuild_object(outline, unpacked(parcel.copy())).words == {"a": 1}
+    data = packed(tree)
+    rebuild_object(outline, unpacked(data.copy())).words["b"] = 2
+    assert rebuild_object(outline, unpacked(data.copy())).words == {"a": 1}
 
 
 def test_a_module_that_is_missing_is_named(tmp_path, monkeypatch):

@@ -137,7 +137,7 @@ def test_a_full_disk_costs_checkpoints_for_a_while_and_no_bit(disk, left, tmp_pa
     name = failed[0].name
     assert (
         f"checkpoint {name} failed: checkpoint {name} could not be written; got No space left on "
-        "device; older checkpoints stand; free some space or mend the permissions; "
+        "device; older checkpoints are kept; free some space or mend the permissions; "
         "training continues"
     ) in shown.getvalue()
     at = [filled.events.index(event) for event in (saved[2], failed[0], failed[-1], saved[3])]

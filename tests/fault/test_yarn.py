@@ -116,8 +116,8 @@ def on_hdfs(hadoop):
 def archives(hadoop):
     """What a first submit sends."""
     folder = f"{HOME}/.photinus"
-    for parcel in (packaging.environment(), packaging.jars()):
-        packaging.sent(parcel, cache_folder("archives"), folder)
+    for archive in (packaging.environment(), packaging.jars()):
+        packaging.sent(archive, cache_folder("archives"), folder)
 
 
 @pytest.fixture

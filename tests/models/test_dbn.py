@@ -1,4 +1,4 @@
-import pickle  # noqa: TID251 - as a launcher hands stages to its own children
+import pickle  # noqa: TID251 - as a launcher hands configs to its own children
 import re
 from types import SimpleNamespace
 
@@ -70,7 +70,7 @@ def test_layer_by_layer_then_together_it_learns_the_classes(precision):
     assert (chances.argmax(1) != test.labels).mean() < 0.05
 
 
-def test_the_stages_have_their_names_sizes_and_order():
+def test_the_configs_have_their_names_sizes_and_order():
     configs = DBN(precision="mkl").configs()
     assert [s.name for s in configs] == ["rbm1", "rbm2", "rbm3", "fine-tune"]
     assert [len(s.build((), 0).parameters.trained) for s in configs[:3]] == [
@@ -115,7 +115,7 @@ def test_fine_tuning_starts_from_the_layers_below(rounding):
     assert np.abs(network.parameters.view("W3")).max() < 0.1
 
 
-def test_the_same_seed_builds_the_same_bits_and_every_stage_its_own():
+def test_the_same_seed_builds_the_same_bits_and_every_config_its_own():
     for config in small(hidden=(12, 12)).configs():
         one, two, other = (config.build((), seed).parameters.trained for seed in (1, 1, 2))
         assert np.array_equal(one, two)
@@ -126,7 +126,7 @@ def test_the_same_seed_builds_the_same_bits_and_every_stage_its_own():
     )
 
 
-def test_without_pretraining_there_is_one_stage():
+def test_without_pretraining_there_is_one_config():
     dbn = small(pretraining=Pretraining(epochs=0))
     (config,) = dbn.configs()
     check_model(lambda: config.build((), 1), digits(rows=20), is_gradient=True)
@@ -206,7 +206,7 @@ def test_the_precision_is_measured_once_and_shipped_plain(monkeypatch):
     assert {s.products for s in configs[:-1]} | {configs[-1].network.products} == {"mkl"}
 
 
-def test_it_goes_through_plain_values_and_its_stages_are_small():
+def test_it_goes_through_plain_values_and_its_configs_are_small():
     dbn = small()
     assert from_dict(DBN, to_dict(dbn)) == dbn
     for config in DBN(precision="mkl").configs():

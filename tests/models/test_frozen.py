@@ -9,7 +9,7 @@ from photinus.core.errors import UsageError
 from photinus.data.base import Batch
 from photinus.models.module import ModuleConfig
 
-SMALL_STAGE = {
+SMALL_CONFIG = {
     "module": "torch.nn:Linear",
     "arguments": {"in_features": 4, "out_features": 3},
     "loss": "cross_entropy",
@@ -40,7 +40,7 @@ def test_frozen_layers_may_be_of_a_type_that_numpy_lacks():
 
 
 def test_frozen_parameters_are_not_trained():
-    config = ModuleConfig(**SMALL_STAGE, frozen=("w*",))
+    config = ModuleConfig(**SMALL_CONFIG, frozen=("w*",))
     model = config.build((), 0)
     assert model.parameters.layout.names() == ("bias",)
     assert list(model.frozen) == ["weight"]
@@ -48,6 +48,6 @@ def test_frozen_parameters_are_not_trained():
     rebuilt = config.build((values,), 0)
     np.testing.assert_array_equal(rebuilt.module.weight.detach().numpy().reshape(-1), values)
     with pytest.raises(UsageError, match="unknown parameter in frozen; got 'weights'; did you"):
-        ModuleConfig(**SMALL_STAGE, frozen=("weights",)).build((), 0)
+        ModuleConfig(**SMALL_CONFIG, frozen=("weights",)).build((), 0)
     with pytest.raises(UsageError, match=r"frozen leaves nothing to train; got \*; name fewer"):
-        ModuleConfig(**SMALL_STAGE, frozen=("*",)).build((), 0)
+        ModuleConfig(**SMALL_CONFIG, frozen=("*",)).build((), 0)

@@ -271,18 +271,18 @@ def config(**settings):
     return ModuleConfig(**{"module": "torch.nn:Linear", "arguments": arguments, **settings})
 
 
-def test_a_stage_builds_the_same_module_from_the_same_seed():
+def test_a_config_builds_the_same_module_from_the_same_seed():
     one, two, other = (config().build((), seed) for seed in (1, 1, 2))
     assert np.array_equal(one.parameters.trained, two.parameters.trained)
     assert not np.array_equal(one.parameters.trained, other.parameters.trained)
 
 
-def test_a_stage_goes_through_plain_values_and_back():
+def test_a_config_goes_through_plain_values_and_back():
     made = config(lr=Schedule.cosine(0.1), settings={"weight_decay": 0.1}, optimizer="sgd")
     assert from_dict(ModuleConfig, to_dict(made)) == made
 
 
-def test_a_stage_trains():
+def test_a_config_trains():
     made = config(lr=Schedule.constant(0.1))
     model, b = made.build((), 0), batch()
     inner = made.inner(model.parameters.layout)
@@ -431,7 +431,7 @@ def test_a_step_in_parts_passes_through_the_module_as_often():
     assert model.parameters.view("1.num_batches_tracked") == 4
 
 
-SMALL_STAGE = {"module": "torch.nn:Linear", "arguments": {"in_features": 4, "out_features": 3}}
+SMALL_CONFIG = {"module": "torch.nn:Linear", "arguments": {"in_features": 4, "out_features": 3}}
 
 
 class Early:
@@ -491,7 +491,7 @@ def test_parts_of_the_gradient_are_final_early_and_have_the_same_bits(how):
 
 
 def test_a_named_metric_is_measured_beside_the_loss():
-    config = ModuleConfig(**SMALL_STAGE, metrics=("accuracy", "f1"))
+    config = ModuleConfig(**SMALL_CONFIG, metrics=("accuracy", "f1"))
     metrics = config.finished(config.build((), 0).measure(batch()))
     assert metrics["accuracy"] == pytest.approx(1 - metrics["error"])
     assert sorted(metrics) == ["accuracy", "error", "f1", "loss"]
@@ -499,10 +499,10 @@ def test_a_named_metric_is_measured_beside_the_loss():
 
 @pytest.mark.parametrize(("rows", "batch_size", "steps"), [(100, 32, 7), (100, 32, 8), (96, 32, 3)])
 def test_as_many_passes_as_the_steps_need(rows, batch_size, steps):
-    config = ModuleConfig(**SMALL_STAGE, batch_size=batch_size, max_steps=steps)
+    config = ModuleConfig(**SMALL_CONFIG, batch_size=batch_size, max_steps=steps)
     whole, part = divmod(config.passes(rows), 1.0)
     assert whole * -(-rows // batch_size) + round(part * rows / batch_size) == steps
-    assert ModuleConfig(**SMALL_STAGE, epochs=2.5).passes(rows) == 2.5
+    assert ModuleConfig(**SMALL_CONFIG, epochs=2.5).passes(rows) == 2.5
 
 
 def vector_loss(outputs, labels):

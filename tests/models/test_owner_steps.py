@@ -10,14 +10,14 @@ from photinus.models.optimizers import OPTIMIZERS, TorchOptimizer
 from photinus.models.owner_steps import OwnerSteps, is_elementwise
 from tests.run.scores import DIM
 
-STAGE = ModuleConfig(module="tests.run.scores:Normed", optimizer="adamw", lr=0.1, sharded=DIM + 1)
+CONFIG = ModuleConfig(module="tests.run.scores:Normed", optimizer="adamw", lr=0.1, sharded=DIM + 1)
 SLOT, WORKERS = 1, 2
 
 
 def owner():
     """Returns what steps the rows of a worker, and these [m, width]."""
-    model = STAGE.build((), 0)
-    steps = OwnerSteps(model, STAGE.inner(model.parameters.layout), SLOT, WORKERS)
+    model = CONFIG.build((), 0)
+    steps = OwnerSteps(model, CONFIG.inner(model.parameters.layout), SLOT, WORKERS)
     return steps, model.parameters.trained.reshape(-1, model.row_size)[SLOT::WORKERS].copy()
 
 

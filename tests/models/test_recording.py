@@ -147,14 +147,14 @@ def trained(config, device, **of):
     return p.trained, p.floats, p.integers, losses
 
 
-STAGE = ModuleConfig(module=f"{__name__}:net", lr=0.01, average=0.9, l2={"4.*": 0.01})
+CONFIG = ModuleConfig(module=f"{__name__}:net", lr=0.01, average=0.9, l2={"4.*": 0.01})
 
 
 @pytest.mark.parametrize("weights", [False, True], ids=["", "weights"])
 def test_a_recorded_module_learns_the_plain_paths_bits(weights, graphs):
-    plain = trained(STAGE, "stand-in", weights=weights)
+    plain = trained(CONFIG, "stand-in", weights=weights)
     assert not graphs
-    recorded = trained(replace(STAGE, cuda_graph=True), "stand-in", weights=weights)
+    recorded = trained(replace(CONFIG, cuda_graph=True), "stand-in", weights=weights)
     assert len(graphs) == 2 * 2, "for each size but one row, a graph to compare and one to keep"
     for mine, theirs in zip(recorded, plain, strict=True):
         assert np.array_equal(mine, theirs)
@@ -171,9 +171,9 @@ def test_a_recorded_step_keeps_a_buffer_that_is_assigned(graphs):
 
 
 def test_on_the_processor_nothing_is_recorded(graphs):
-    recorded = trained(replace(STAGE, cuda_graph=True), "cpu")
+    recorded = trained(replace(CONFIG, cuda_graph=True), "cpu")
     assert not graphs
-    assert np.array_equal(recorded[0], trained(STAGE, "cpu")[0])
+    assert np.array_equal(recorded[0], trained(CONFIG, "cpu")[0])
 
 
 @pytest.mark.parametrize("phase", [0, 1, 2])
@@ -248,7 +248,7 @@ def test_a_label_that_is_no_class_is_named_before_a_card_reads_it(cuda_graph, be
 )
 def test_settings_that_no_graph_can_have_are_refused_with_it(field, value):
     with pytest.raises(UsageError, match=f"cannot be recorded as a CUDA graph; got {field}="):
-        replace(STAGE, cuda_graph=True, **{field: value})
+        replace(CONFIG, cuda_graph=True, **{field: value})
 
 
 class Parts(nn.Module):

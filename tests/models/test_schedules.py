@@ -148,7 +148,7 @@ def test_points_in_epochs_are_refused(config):
 @pytest.mark.parametrize(
     ("config", "part"), [(0, {"pretraining": Pretraining}), (-1, {"fine_tuning": FineTuning})]
 )
-def test_points_in_epochs_are_refused_in_the_stages_of_a_dbn(config, part):
+def test_points_in_epochs_are_refused_in_the_configs_of_a_dbn(config, part):
     late = Schedule(((0, 0.1), (30, 0.01)))
     configs = DBN(**{name: settings(lr=late) for name, settings in part.items()}).configs()
     with pytest.raises(UsageError, match=r"got a point at 30; divide epochs"):

@@ -30,9 +30,9 @@ def test_from_any_version_the_rows_that_moved_lead_to_the_newest(kind):
             tree["line"] = numbers(41)
         assert versions.take(tree) == version
         for has in range(version):
-            parcel = packed(tree, moved=versions.since(has))
+            data = packed(tree, moved=versions.since(has))
             # the earliest receiver has nothing, the others what they held
-            assert bits(unpacked(parcel, copy.deepcopy(trees.get(has)))) == bits(tree)
+            assert bits(unpacked(data, copy.deepcopy(trees.get(has)))) == bits(tree)
         trees[version] = copy.deepcopy(tree)
 
 

@@ -46,9 +46,9 @@ def test_an_array_comes_back_bit_by_bit_whichever_rows_of_it_are_0(array, share,
 def test_rows_of_0_do_not_travel_and_a_negative_0_does():
     table = np.zeros((1000, 50), np.float32)
     table[7], table[9, 3] = 1, -0.0
-    parcel = packed({"table": table})
-    assert parcel.nbytes < 1000
-    received = unpacked(parcel)["table"]
+    data = packed({"table": table})
+    assert data.nbytes < 1000
+    received = unpacked(data)["table"]
     assert received.tobytes() == table.tobytes()
     received += 1
 
@@ -57,25 +57,25 @@ def test_rows_that_moved_are_written_into_what_is_held():
     table = np.arange(12.0).reshape(6, 2)
     copy = {"a": [table.copy(), 1]}
     table[4] = -1
-    parcel = packed({"a": [table, 2]}, moved={("a", 0): np.array([4])})
-    received = unpacked(parcel, copy)
+    data = packed({"a": [table, 2]}, moved={("a", 0): np.array([4])})
+    received = unpacked(data, copy)
     assert same(received, {"a": [table, 2]})
     assert received["a"][0] is copy["a"][0]
 
 
 @pytest.mark.parametrize("held", [None, {"a": 3}, {"a": np.zeros((2, 2))}, {"a": np.zeros((6, 5))}])
 def test_rows_that_moved_of_what_is_not_held_are_refused(held):
-    parcel = packed({"a": np.ones((6, 2))}, moved={("a",): np.array([4, 5])})
-    with pytest.raises(FrameError, match="no parcel"):
-        unpacked(parcel, held)
+    data = packed({"a": np.ones((6, 2))}, moved={("a",): np.array([4, 5])})
+    with pytest.raises(FrameError, match="no packed value"):
+        unpacked(data, held)
 
 
 def test_rows_of_0_that_would_fill_the_memory_are_refused():
     table = np.zeros((1000, 50), np.float32)
-    parcel = packed(table)
-    forged = bytes(parcel).replace(b"[1000,", b"[9" + b"0" * 11 + b",")
-    size = int.from_bytes(forged[:8], "little") + len(forged) - len(parcel)
-    with pytest.raises(FrameError, match="no parcel"):
+    data = packed(table)
+    forged = bytes(data).replace(b"[1000,", b"[9" + b"0" * 11 + b",")
+    size = int.from_bytes(forged[:8], "little") + len(forged) - len(data)
+    with pytest.raises(FrameError, match="no packed value"):
         unpacked(np.frombuffer(size.to_bytes(8, "little") + forged[8:], np.uint8).copy())
 
 
@@ -110,8 +110,8 @@ def test_anything_else_is_refused_by_its_place(wrong):
         b"\x0b\0\0\0\0\0\0\0" + b'{"strange":1}'[:11],
     ],
 )
-def test_bytes_that_are_no_parcel_are_refused(text):
-    with pytest.raises(FrameError, match="no parcel"):
+def test_bytes_that_hold_no_packed_value_are_refused(text):
+    with pytest.raises(FrameError, match="no packed value"):
         unpacked(np.frombuffer(text, np.uint8))
 
 

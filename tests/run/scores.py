@@ -52,13 +52,13 @@ def events(count=3000, seed=0):
     return pairs.astype(np.float32), (pairs[:, 0] % 2 == pairs[:, 1] % 2).astype(np.int64)
 
 
-STAGE = ModuleConfig(module=f"{__name__}:Scores", epochs=6.0, lr=Schedule.cosine(0.01))
-SHORT = replace(STAGE, epochs=3.0)  # 282 steps of each of three workers: for tests of bits
+CONFIG = ModuleConfig(module=f"{__name__}:Scores", epochs=6.0, lr=Schedule.cosine(0.01))
+SHORT = replace(CONFIG, epochs=3.0)  # 282 steps of each of three workers: for tests of bits
 MEAN = {"outer": Sgd(), "merge": "uniform", "gradients_until": 0.0, "codec": "fp32"}
 
 
 def run(folder, workers=3, faults=None, real=None, **fields):
-    job = Job(**{"model": STAGE, "workers": workers, "engine": "simulate", **fields})
+    job = Job(**{"model": CONFIG, "workers": workers, "engine": "simulate", **fields})
     engine = SimulatedEngine(SimulatedCluster(faults=faults)) if faults else None
     engine = LocalEngine(real) if real else engine
     pairs, labels = events()

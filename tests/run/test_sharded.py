@@ -34,11 +34,11 @@ from photinus.training import shard_pages
 from photinus.training.own_loop import OwnLoop
 from photinus.training.placement import device_for, fresh
 from tests.run.scores import (
+    CONFIG,
     DIM,
     ITEMS,
     MEAN,
     SHORT,
-    STAGE,
     USERS,
     Scores,
     events,
@@ -59,7 +59,7 @@ def test_with_nothing_set_many_workers_learn_as_one_process_does(workers, tmp_pa
 
 @pytest.mark.parametrize(("workers", "epochs"), [(1, 6.0), (3, 12.0), (7, 24.0)])
 def test_workers_agree_on_running_statistics(workers, epochs, tmp_path):
-    model = replace(STAGE, module="tests.run.scores:Normed", epochs=epochs)
+    model = replace(CONFIG, module="tests.run.scores:Normed", epochs=epochs)
     outcome = run(tmp_path / "run", workers, model=model)  # of at least 16 rows a worker and step
     assert outcome.metrics["error"] < 0.03
     norm, trained = outcome.model().norm, outcome.model().train()
@@ -95,7 +95,7 @@ def test_on_devices_a_run_has_the_bits_of_the_processor(device, faults, whole_ve
 
 
 def test_auto_measures_a_step_over_tables_of_zeros(caplog):
-    with_tables = with_sharded_tables(LazyModel(Job(model=STAGE, workers=3, device="auto"))).job
+    with_tables = with_sharded_tables(LazyModel(Job(model=CONFIG, workers=3, device="auto"))).job
     assert with_tables.device == "auto"
     pairs, labels = events(64)
     batch = Rows.of(pairs, labels).batch(np.arange(64))
@@ -112,7 +112,7 @@ def test_auto_measures_a_step_over_tables_of_zeros(caplog):
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
 def test_sharded_tables_end_with_the_bits_of_whole_ones(optimizer, tmp_path):
     row = {"sgd": DIM, "adagrad": DIM + 1, "adam": 2 * DIM + 2}[optimizer]
-    config = replace(STAGE, sharded=row, epochs=1.0, arguments={"optimizer": optimizer})
+    config = replace(CONFIG, sharded=row, epochs=1.0, arguments={"optimizer": optimizer})
     vectors = []
     for rows in (0, row):
         strategy = recipes.averaging(**MEAN, every=Steps(4), owners=3, rows=rows)
@@ -147,7 +147,7 @@ def test_a_saved_model_measures_the_same_and_starts_another_run(usual, tmp_path)
     saved, _ = load_trained(outcome.folder / "model")
     metrics, _ = measure(saved, rows_to_measure())
     assert metrics["error"] == pytest.approx(outcome.metrics["error"])
-    still = replace(STAGE, epochs=0.01, lr=Schedule.constant(0.0))
+    still = replace(CONFIG, epochs=0.01, lr=Schedule.constant(0.0))
     again = run(tmp_path / "again", model=still, start=str(outcome.folder / "model"))
     for name, tensor in again.state_dict().items():
         np.testing.assert_allclose(tensor, outcome.state_dict()[name], atol=1e-6)
@@ -174,7 +174,7 @@ class Fixed(Scores):
 @pytest.mark.parametrize("seed", [0, 5])
 def test_what_is_not_trained_is_that_of_the_jobs_seed(seed, tmp_path):
     rate = Schedule.cosine(0.05)
-    config = replace(STAGE, module=f"{__name__}:Fixed", frozen=("out.*",), lr=rate, epochs=9.0)
+    config = replace(CONFIG, module=f"{__name__}:Fixed", frozen=("out.*",), lr=rate, epochs=9.0)
     outcome = run(tmp_path / "run", model=config, seed=seed)
     assert outcome.metrics["error"] < 0.15
     untrained = config.made(seed)
@@ -184,7 +184,7 @@ def test_what_is_not_trained_is_that_of_the_jobs_seed(seed, tmp_path):
 
 def test_frozen_layers_come_from_the_model_that_a_run_starts_from(tmp_path):
     first = run(tmp_path / "first", seed=3)
-    config = replace(STAGE, frozen=("out.*",), epochs=0.5)
+    config = replace(CONFIG, frozen=("out.*",), epochs=0.5)
     outcome = run(tmp_path / "run", model=config, start=str(first.folder / "model"))
     for name in ("out.weight", "out.bias"):
         assert np.array_equal(outcome.state_dict()[name], first.state_dict()[name])
@@ -255,7 +255,7 @@ def test_a_lost_owners_shard_is_restored_to_the_bit(faults, seconds, whole_vecto
 def run_over_slow_links(folder, faults):
     """Returns the outcome of half a pass without checkpoints, and its virtual seconds."""
     engine = SimulatedEngine(SimulatedCluster(faults=faults, latency_seconds=0.05))
-    config = replace(STAGE, epochs=0.5)
+    config = replace(CONFIG, epochs=0.5)
     job = Job(model=config, workers=3, engine="simulate", checkpoint_seconds=1e6)
     outcome = train(job, ArrayData(*events()), folder=folder, engine=engine, verbose=False)
     return outcome, engine.seconds
@@ -281,7 +281,7 @@ def test_by_seconds_a_fast_worker_does_not_wait_for_the_steps_of_a_slow_one(faul
         cluster = SimulatedCluster(faults=faults, step_seconds=(0.01, 0.01, 0.08))
         engine, folder = SimulatedEngine(cluster), tmp_path / str(every)
         strategy = recipes.averaging(every=every)
-        job = Job(model=STAGE, workers=3, engine="simulate", strategy=strategy, share="fastest")
+        job = Job(model=CONFIG, workers=3, engine="simulate", strategy=strategy, share="fastest")
         outcome = train(
             job, ArrayData(*events()), test=events(500, 1), folder=folder, engine=engine,
             verbose=False,
@@ -298,7 +298,7 @@ def test_by_seconds_a_lost_shard_is_restored_while_a_long_round_goes_on(tmp_path
     cluster = SimulatedCluster(faults=Faults().kill(slot=1, step=63), step_seconds=1.0)
     strategy = recipes.averaging(every=Seconds(60) | Steps(1000))
     job = Job(
-        model=replace(STAGE, epochs=1.0), workers=3, engine="simulate", strategy=strategy,
+        model=replace(CONFIG, epochs=1.0), workers=3, engine="simulate", strategy=strategy,
         checkpoint_seconds=1e6,
     )  # fmt: skip
     outcome = train(
@@ -313,7 +313,7 @@ def test_rounds_in_seconds_have_a_most_of_steps():
         (Seconds(2), Seconds(2) | Steps(64)),
         (Seconds(2) | Steps(5), Seconds(2) | Steps(5)),
     ):
-        job = Job(model=STAGE, workers=3, strategy=recipes.averaging(every=every))
+        job = Job(model=CONFIG, workers=3, strategy=recipes.averaging(every=every))
         assert with_sharded_tables(LazyModel(job)).job.strategy.every == expected
 
 
@@ -362,7 +362,7 @@ def test_an_owner_may_be_lost_while_another_ones_successor_loads_its_shard(
     faults = Faults().kill(0, at_seconds=16.0)
     faults = faults.kill(1, at_seconds=16.0 + after_seconds, back_seconds=0.01)
     job = Job(
-        model=replace(STAGE, epochs=1.0), workers=3, engine="simulate", checkpoint_seconds=0.4
+        model=replace(CONFIG, epochs=1.0), workers=3, engine="simulate", checkpoint_seconds=0.4
     )
     outcomes = []
     for name, run_faults in (("whole", Faults()), ("lost", faults)):
@@ -430,7 +430,7 @@ def test_a_checkpoint_holds_the_rows_that_have_moved_only(tmp_path):
     pairs[:, 0] %= 10
     job = Job(model=SHORT, workers=3, engine="simulate", checkpoint_seconds=0.4)
     outcome = train(job, ArrayData(pairs, labels), folder=tmp_path / "run", verbose=False)
-    config = replace(STAGE, sharded=DIM + 1)
+    config = replace(CONFIG, sharded=DIM + 1)
     start, end = config.build((), 0), outcome.trained.model()
     rows = [model.parameters.trained.reshape(-1, DIM + 1) for model in (start, end)]
     moved = np.flatnonzero((rows[0] != rows[1]).any(axis=1))
@@ -459,7 +459,7 @@ def test_a_process_that_is_killed_is_restored_to_the_bit(whole_vector, tmp_path)
 
 def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
     strategy = recipes.averaging(every=Steps(5), codec="fp32")
-    job = with_sharded_tables(LazyModel(Job(model=STAGE, workers=4, strategy=strategy))).job
+    job = with_sharded_tables(LazyModel(Job(model=CONFIG, workers=4, strategy=strategy))).job
     assert str(job.strategy) == (
         "averaging every 5 steps, sgd(lr=1), merge reads, rows of 5 among 4 workers, fp32"
     )
@@ -479,15 +479,15 @@ def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
             "error_feedback of all_reduce does not",
         ),
         (
-            {"strategy": recipes.all_reduce(), "model": replace(STAGE, clip=1.0)},
+            {"strategy": recipes.all_reduce(), "model": replace(CONFIG, clip=1.0)},
             "parts of the layers beside them: no owner knows the norm; got clip 1; leave clip out",
         ),
         (
-            {"strategy": recipes.all_reduce(), "model": replace(STAGE, per_tensor=True)},
+            {"strategy": recipes.all_reduce(), "model": replace(CONFIG, per_tensor=True)},
             "no owner has a whole tensor; got per_tensor; use an optimizer that steps each number",
         ),
         (
-            {"strategy": recipes.all_reduce(), "model": replace(STAGE, optimizer="adafactor")},
+            {"strategy": recipes.all_reduce(), "model": replace(CONFIG, optimizer="adafactor")},
             "no owner has a whole tensor; got optimizer 'adafactor'; use an optimizer that steps",
         ),
         (
@@ -501,7 +501,7 @@ def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
         ({"strategy": recipes.averaging(release="immediate")}, "release of averaging does not"),
         ({"strategy": recipes.averaging(outer=Nesterov())}, "outer of averaging does not"),
         ({"device": "opencl"}, "not trained on OpenCL devices; got device 'opencl'"),
-        ({"model": replace(STAGE, device="opencl")}, "on OpenCL devices; got device 'opencl'"),
+        ({"model": replace(CONFIG, device="opencl")}, "on OpenCL devices; got device 'opencl'"),
     ],
 )
 def test_what_does_not_go_with_tables_among_the_workers_is_one_sentence(fields, wrong, tmp_path):
@@ -530,7 +530,7 @@ class ReadsWeight(Scores):
 
 
 def test_a_module_that_reads_a_tables_weight_is_told_so(tmp_path):
-    model = replace(STAGE, module=f"{__name__}:ReadsWeight")
+    model = replace(CONFIG, module=f"{__name__}:ReadsWeight")
     with pytest.raises(RunFailedError, match="must look table rows up, and not read weight itself"):
         run(tmp_path / "run", model=model)
 

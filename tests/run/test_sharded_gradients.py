@@ -21,7 +21,7 @@ from photinus.run.job import Job
 from photinus.run.train import resume, train
 from photinus.strategies import recipes
 from photinus.testing import Faults
-from tests.run.scores import DIM, ITEMS, STAGE, Scores, events, run, went_back
+from tests.run.scores import CONFIG, DIM, ITEMS, Scores, events, run, went_back
 
 BATCH = 10
 ROW = {"sgd": DIM, "adagrad": DIM + 1, "adam": 2 * DIM + 2}
@@ -44,7 +44,7 @@ class Deep(Scores):
 
 
 DEEP = replace(
-    STAGE, module=f"{__name__}:Deep", arguments={"optimizer": "adagrad"}, max_steps=12,
+    CONFIG, module=f"{__name__}:Deep", arguments={"optimizer": "adagrad"}, max_steps=12,
     batch_size=BATCH, optimizer="adamw", settings={"weight_decay": 0.1}, lr=Schedule.cosine(0.02),
 )  # fmt: skip
 
@@ -116,7 +116,7 @@ def test_a_row_that_is_read_without_a_gradient_stays_where_it_is(tmp_path, monke
         np.testing.assert_allclose(outcome.state_dict()[name], value, rtol=2e-4, atol=2e-6)
 
 
-BRIEF = replace(STAGE, epochs=0.7, lr=Schedule.cosine(0.02))  # 65 steps: for tests of bits
+BRIEF = replace(CONFIG, epochs=0.7, lr=Schedule.cosine(0.02))  # 65 steps: for tests of bits
 NORMED = "tests.run.scores:Normed"
 
 

@@ -24,7 +24,7 @@ from photinus.strategies import recipes
 from photinus.strategies.outer import Adagrad
 from photinus.testing import Faults
 from photinus.training import shard_pages, worker_loop, worker_state
-from tests.run.scores import SHORT, STAGE, events, run, went_back
+from tests.run.scores import CONFIG, SHORT, events, run, went_back
 
 VALIDATION = 0.2
 
@@ -65,7 +65,7 @@ def test_in_fewer_bits_rows_are_measured_as_they_travel(tmp_path):
 
 
 def test_patience_ends_a_run_over_tables_at_its_best_point(tmp_path):
-    model = replace(STAGE, epochs=60.0, lr=Schedule.constant(0.05))
+    model = replace(CONFIG, epochs=60.0, lr=Schedule.constant(0.05))
     fields = {"validation": VALIDATION, "patience": 2, "strategy": recipes.averaging(codec="fp32")}
     outcome = run(tmp_path / "run", model=model, **fields)
     measured = evaluations(outcome)
@@ -91,7 +91,9 @@ def run_with_reads(folder, faults=None, cut_at=None):
         cut_at: when the link between two workers is cut, for 40 s.
     """
     engine = SimulatedEngine(SimulatedCluster(faults=faults or Faults(), latency_seconds=0.05))
-    job = Job(model=replace(STAGE, epochs=2.0), workers=3, engine="simulate", validation=VALIDATION)
+    job = Job(
+        model=replace(CONFIG, epochs=2.0), workers=3, engine="simulate", validation=VALIDATION
+    )
     read_times, original = [], Simulation._reads
     with pytest.MonkeyPatch.context() as patch:
 
@@ -174,7 +176,7 @@ def test_a_link_that_is_cut_while_rows_are_read_ends_the_measurement_alone(tmp_p
 )
 def test_what_would_spoil_running_statistics_is_refused(parts, wrong):
     strategy = recipes.averaging(**parts)
-    job = Job(model=replace(STAGE, module="tests.run.scores:Normed"), workers=3, strategy=strategy)
+    job = Job(model=replace(CONFIG, module="tests.run.scores:Normed"), workers=3, strategy=strategy)
     with pytest.raises(UsageError, match=wrong):
         with_sharded_tables(LazyModel(job))
 

@@ -424,7 +424,7 @@ def test_when_no_checkpoint_is_whole_nothing_is_trained(small, tmp_path, events,
         train(job, small.data(), folder=tmp_path / "run", engine=breaking(9))
     for manifest in (tmp_path / "run" / "checkpoints").glob("*/manifest.json"):
         manifest.write_text("{}")
-    with pytest.raises(CheckpointError, match="no checkpoint of this run is whole"):
+    with pytest.raises(CheckpointError, match="no checkpoint of this run is complete"):
         resume(tmp_path / "run", small.data())
     assert events(tmp_path / "run", "RunEnded")[-1].state == "failed"
 

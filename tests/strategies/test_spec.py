@@ -1,4 +1,4 @@
-"""What an agreement says of itself, refuses and is guarded against."""
+"""What a strategy says of itself, refuses and is guarded against."""
 
 import pytest
 

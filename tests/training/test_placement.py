@@ -12,12 +12,12 @@ from photinus.models.module import ModuleConfig
 from photinus.models.placement import DeviceOptimizer
 from photinus.training.placement import device_for, fresh
 
-STAGE = ModuleConfig(module="torch.nn:Linear", arguments={"in_features": 4, "out_features": 3})
+CONFIG = ModuleConfig(module="torch.nn:Linear", arguments={"in_features": 4, "out_features": 3})
 BATCH = Batch(np.ones((8, 4), np.float32), np.zeros(8, np.int64))
 
 
 def make(device):
-    return fresh(STAGE, (), 0, device)
+    return fresh(CONFIG, (), 0, device)
 
 
 def test_auto_measures_a_step_on_each_device_and_says_why(caplog):

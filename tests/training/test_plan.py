@@ -127,7 +127,7 @@ def test_post_local_begins_to_train_alone_where_the_usual_rate_of_one_worker_fal
 
 
 class Told(LogisticConfig):
-    """A stage that keeps what it is told of how long its workers agree on every step."""
+    """A config that keeps how long its workers agree on every step."""
 
     def agreed_until(self, share):
         return share
@@ -145,7 +145,7 @@ class Told(LogisticConfig):
     ],
     ids=str,
 )
-def test_a_stage_knows_until_when_its_workers_agree_on_every_step(strategy, workers, shares):
+def test_a_config_knows_until_when_its_workers_agree_on_every_step(strategy, workers, shares):
     phases = split(Told(features=2, classes=2, epochs=2.0, batch_size=10), strategy, workers)
     until = [phase.config_for(workers, phase.span(1000)) for phase in phases]
     assert until == shares

@@ -1,4 +1,4 @@
-"""Rows that a stage reads as they are have no copy; prepared ones have one at a time."""
+"""Rows that a model reads as they are have no copy; prepared ones have one at a time."""
 
 import gc
 import weakref
@@ -17,7 +17,7 @@ from photinus.training.plan import Phase, TrainingPlan
 
 
 class Halved(LogisticConfig):
-    """A user's stage that prepares its rows, and says so by that alone."""
+    """A user's config that prepares its rows, and says so by that alone."""
 
     def prepare(self, features, history):
         return features / 2
@@ -35,7 +35,7 @@ def configs():
     return dbn.configs()
 
 
-def test_a_stage_that_prepares_says_so():
+def test_a_config_that_prepares_says_so():
     first, second, fine_tuning = configs()
     assert [s.prepares for s in (first, second, fine_tuning)] == [False, True, False]
     assert not LogisticConfig(features=2, classes=2).prepares
@@ -43,7 +43,7 @@ def test_a_stage_that_prepares_says_so():
     assert Halved(features=2, classes=2).prepares
 
 
-def test_what_a_stage_needs_is_loaded_without_calling_a_factory():
+def test_what_a_config_needs_is_loaded_without_calling_a_factory():
     # a call without its arguments would raise
     ModuleConfig(module="torch.nn:Linear").preload()
     LogisticConfig(features=2, classes=2).preload()

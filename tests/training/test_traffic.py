@@ -13,7 +13,7 @@ from photinus.training.phase_context import PhaseContext, PhaseProgress
 from photinus.training.placement import fresh
 from photinus.training.requests import Exchange, StepReply
 
-STAGE = ModuleConfig(module="torch.nn:Linear", arguments={"in_features": 9, "out_features": 4})
+CONFIG = ModuleConfig(module="torch.nn:Linear", arguments={"in_features": 9, "out_features": 4})
 STEPS, ROWS = 12, 8
 BATCH = Batch(np.ones((ROWS, 9), np.float32), np.zeros(ROWS, np.int64))
 
@@ -40,7 +40,7 @@ def traffic():
     """
 
     def run(strategy):
-        model, inner = fresh(STAGE, (), 0, "stand-in")
+        model, inner = fresh(CONFIG, (), 0, "stand-in")
         model.load(model.parameters.trained)
         placed, feed = inner.placed, Feed()
         policy = strategy.owner()
@@ -53,7 +53,7 @@ def traffic():
                 inner=inner,
                 feed=feed,
                 strategy=strategy.worker(),
-                pace=PhaseProgress(0.0, 0, 1e-3),
+                phase_progress=PhaseProgress(0.0, 0, 1e-3),
                 seed=lambda position: position,
             )
         )

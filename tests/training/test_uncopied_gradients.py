@@ -42,7 +42,7 @@ def trained_by(strategy, **settings):
             inner=inner,
             feed=Feed(),
             strategy=strategy.worker(),
-            pace=PhaseProgress(0.0, 0, 1e-3),
+            phase_progress=PhaseProgress(0.0, 0, 1e-3),
             seed=lambda position: position,
         )
     )

@@ -167,7 +167,7 @@ def test_a_listener_that_died_is_noticed_by_its_sign(echo, monkeypatch):
         patch.setattr(folder, "_LOST_SECONDS", -1.0)
         with pytest.raises(LinkLostError, match="the other side ended"):
             link.exchange(None, 20.0)
-    with pytest.raises(LinkLostError, match="nobody of this run signs"):
+    with pytest.raises(LinkLostError, match="no process of this run signs"):
         FolderLink(echo.address, KEYS.worker(), connect_seconds=0.0)
     echo._write_sign()
     link_to(echo).close()

@@ -13,8 +13,8 @@ from photinus.transport.credentials import Credentials
 from photinus.transport.folder import FolderLink, FolderListener
 from photinus.transport.frames import Frame
 from photinus.transport.link import Link
-from photinus.transport.serve import TcpListener
-from photinus.transport.tcp import TcpLink
+from photinus.transport.tcp_link import TcpLink
+from photinus.transport.tcp_listener import TcpListener
 
 TLS = Credentials.make(bytes(16))
 WORKER = TLS.worker()

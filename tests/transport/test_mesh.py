@@ -12,8 +12,8 @@ from photinus.transport import mesh as room
 from photinus.transport.credentials import Credentials
 from photinus.transport.frames import Frame
 from photinus.transport.mesh import Mesh, is_same
-from photinus.transport.serve import TcpListener
-from photinus.transport.tcp import TcpLink
+from photinus.transport.tcp_link import TcpLink
+from photinus.transport.tcp_listener import TcpListener
 
 RUN = bytes(16)
 

@@ -7,8 +7,8 @@ import numpy as np
 from photinus.transport.credentials import Credentials
 from photinus.transport.frames import Frame
 from photinus.transport.rate_limit import RateLimit
-from photinus.transport.serve import TcpListener
-from photinus.transport.tcp import TcpLink
+from photinus.transport.tcp_link import TcpLink
+from photinus.transport.tcp_listener import TcpListener
 from photinus.transport.wire import Limits
 
 RATE, BURST = 1000.0 * 1024, 64 * 1024
@@ -31,27 +31,27 @@ class Clock:
 def test_bytes_take_as_long_as_the_rate_allows_whatever_the_pieces():
     for piece in (1024, 50 * 1024, 500 * 1024):
         clock = Clock()
-        pace = RateLimit(RATE, clock.now, clock.wait)
+        rate_limit = RateLimit(RATE, clock.now, clock.wait)
         for _ in range(10_000 * 1024 // piece):
-            pace.spend(piece)
+            rate_limit.spend(piece)
         assert abs(clock.seconds - (10_000 * 1024 - BURST) / RATE) < 1e-6
 
 
 def test_a_pause_earns_one_burst_and_no_more():
     clock = Clock()
-    pace = RateLimit(RATE, clock.now, clock.wait)
-    pace.spend(BURST)
+    rate_limit = RateLimit(RATE, clock.now, clock.wait)
+    rate_limit.spend(BURST)
     assert clock.seconds == 0.0
     clock.seconds = 3600.0
-    pace.spend(BURST + 1000 * 1024)
+    rate_limit.spend(BURST + 1000 * 1024)
     assert abs(clock.seconds - 3601.0) < 1e-6
 
 
 def sent_over_links(credentials, links, vector):
-    """Sends a vector over each of some links that share one pace; returns seconds and bytes."""
+    """Sends a vector over each of some links under one rate limit; returns seconds, bytes."""
     clock, whole = Clock(), threading.Semaphore(0)
     run, key = credentials.run, credentials.worker()
-    limits = Limits(pace=RateLimit(RATE, clock.now, clock.wait))
+    limits = Limits(rate_limit=RateLimit(RATE, clock.now, clock.wait))
     listener = TcpListener("127.0.0.1", credentials, lambda *_: whole.release(), lambda _: None)
     senders = [TcpLink(listener.address, key, limits=limits) for _ in range(links)]
     try:

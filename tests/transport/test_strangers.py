@@ -15,8 +15,8 @@ import pytest
 from photinus.core.errors import FrameError
 from photinus.transport.credentials import Credentials
 from photinus.transport.frames import Decoder, Frame, encode_frame
-from photinus.transport.serve import TcpListener
-from photinus.transport.tcp import TcpLink, parse_address
+from photinus.transport.tcp_link import TcpLink, parse_address
+from photinus.transport.tcp_listener import TcpListener
 from photinus.transport.wire import Limits
 
 RUN = bytes(range(16))

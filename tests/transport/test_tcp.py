@@ -18,8 +18,8 @@ from photinus.core.errors import (
 from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.frames import Frame, encode_frame
 from photinus.transport.rate_limit import RateLimit
-from photinus.transport.serve import TcpListener
-from photinus.transport.tcp import TcpLink, local_host, parse_address
+from photinus.transport.tcp_link import TcpLink, local_host, parse_address
+from photinus.transport.tcp_listener import TcpListener
 from photinus.transport.wire import Limits
 
 RUN = bytes(range(16))
@@ -191,7 +191,7 @@ def test_a_silent_stranger_is_dropped_in_time(listen, ear):
 def test_at_most_so_many_connect_at_once(listen, ear):
     listener = listen(CLEAR, max_connections=2)
     links = [TcpLink(listener.address, CLEAR.worker()) for _ in range(2)]
-    with pytest.raises(LinkLostError, match="nobody of this run answers"):
+    with pytest.raises(LinkLostError, match="no process of this run answers"):
         TcpLink(listener.address, CLEAR.worker(), connect_seconds=0.01)
     ear.until(lambda: listener.refused["full"] >= 1)
     links.pop().close()
@@ -348,7 +348,7 @@ def test_sixty_four_links_at_once(listen, ear):
 def test_a_worker_waits_for_a_listener_that_comes_late(ear):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    with pytest.raises(LinkLostError, match=r"nobody of this run answers.*ConnectionRefused"):
+    with pytest.raises(LinkLostError, match=r"no process of this run answers.*ConnectionRefused"):
         TcpLink(address, TLS.worker(), connect_seconds=0.1)
 
 
@@ -423,7 +423,7 @@ def test_how_fast_vectors_come_in_is_known_once_one_came(listen, ear, credential
 
 def test_this_machine_is_seen_by_itself_on_the_loopback_and_no_way_is_an_error():
     assert local_host("127.0.0.1") == "127.0.0.1"
-    with pytest.raises(LinkLostError, match="there is no way from here to"):
+    with pytest.raises(LinkLostError, match="there is no network route from here to"):
         local_host("no such host.invalid")
 
 
@@ -534,8 +534,8 @@ def test_frames_keep_their_order_when_the_system_takes_only_some_at_once(listen,
 
 def test_a_worker_sees_that_a_long_frame_comes_in(listen, ear):
     """Whoever watches its link sees the bytes move before the frame is whole."""
-    pace = RateLimit(2e6)
-    listener = listen(CLEAR, pace=pace)
+    rate_limit = RateLimit(2e6)
+    listener = listen(CLEAR, rate_limit=rate_limit)
     link = TcpLink(listener.address, CLEAR.worker())
     link.exchange(Frame("push", RUN), 0)
     ear.until(lambda: ear.frames)

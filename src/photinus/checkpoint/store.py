@@ -228,5 +228,5 @@ def _store_error(wrong: str, error: OSError) -> CheckpointError:
     return CheckpointError(
         wrong,
         got=error.strerror or str(error),
-        do="older checkpoints stand; free some space or mend the permissions",
+        do="older checkpoints are kept; free some space or mend the permissions",
     )

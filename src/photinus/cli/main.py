@@ -12,12 +12,14 @@ from typing import Final
 import click
 
 from photinus import __version__
+from photinus.cli.audit import audit
 from photinus.cli.compare import compare
 from photinus.cli.devices import devices
 from photinus.cli.doctor import doctor
+from photinus.cli.evaluate import evaluate
 from photinus.cli.kernels import kernels
 from photinus.cli.predict import predict
-from photinus.cli.report import audit, evaluate, report
+from photinus.cli.report import report
 from photinus.cli.submit import submit
 from photinus.cli.train import demo, train
 from photinus.cli.watch import StoppedError, is_debugging

@@ -69,7 +69,7 @@ class Checkpoints:
             self._emit(Warned(text=str(refusal)))
         if checkpoint is None:
             if self._store.refusals:
-                raise CheckpointError("no checkpoint of this run is whole", do="train anew")
+                raise CheckpointError("no checkpoint of this run is complete", do="start a new run")
             return None
         self.found = checkpoint.name
         return snapshot_from(checkpoint, self._fingerprint)

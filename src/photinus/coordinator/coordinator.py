@@ -154,7 +154,7 @@ class Coordinator(LeaseServer):
     # -- seats -----------------------------------------------------------------------------------
 
     def _hello(self, frame: Frame, now: float) -> list[Frame]:
-        seat, out = self.leases.seats[frame.slot], list[Frame]()
+        seat, out = self.leases[frame.slot], list[Frame]()
         if seat.is_resting or self.is_between_passes:
             return [self._reply_to(frame, "done")]
         if seat.leaving_attempt and seat.leaving_attempt == frame.header["attempt"]:
@@ -178,7 +178,7 @@ class Coordinator(LeaseServer):
     @property
     def can_yield(self) -> bool:
         """True while seats can be given up: rows are kept, and no worker alone holds a shard."""
-        seats = self.leases.seats.values()
+        seats = self.leases
         is_training = self.has_begun and not self.is_over and not self.is_between_passes
         return is_training and not self.owner.has_shards and not any(s.is_streaming for s in seats)
 
@@ -190,7 +190,7 @@ class Coordinator(LeaseServer):
     @property
     def idle(self) -> frozenset[int]:
         """The slots that need no worker in this phase any more, their shares being done."""
-        seats = self.leases.seats.values() if self.is_kept else ()
+        seats = self.leases if self.is_kept else ()
         return frozenset(seat.slot for seat in seats if seat.close_frame is not None)
 
     def prepared_to_yield(self) -> bool:
@@ -223,7 +223,7 @@ class Coordinator(LeaseServer):
             now: the time.
         """
         out: list[Frame] = []
-        for seat in (self.leases.seats[slot] for slot in slots):
+        for seat in (self.leases[slot] for slot in slots):
             seat.yields = how
             if seat.is_live and seat.close_frame is not None:
                 out += self._vacate(seat, now)
@@ -231,7 +231,7 @@ class Coordinator(LeaseServer):
 
     def take_back(self, slots: Iterable[int]) -> frozenset[int]:
         """Ends the yielding of seats; returns those whose task has ended, and is waited for."""
-        seats = [self.leases.seats[slot] for slot in slots]
+        seats = [self.leases[slot] for slot in slots]
         ended = frozenset(seat.slot for seat in seats if seat.yields == "ended")
         for seat in seats:
             seat.yields = "back" if seat.slot in ended else ""
@@ -254,7 +254,7 @@ class Coordinator(LeaseServer):
             self._lost_shards.restore(lost_seats[0])
             self._restart_meeting()
             return []
-        holder_seats = [self.leases.seats[slot] for slot in self._snapshots.holders]
+        holder_seats = [self.leases[slot] for slot in self._snapshots.holders]
         for seat in holder_seats:
             self.leases.vacate(seat)
         self.owner.give_up()
@@ -265,7 +265,7 @@ class Coordinator(LeaseServer):
 
     def _restart_meeting(self) -> None:
         """The open meeting begins anew: no worker is called to the old one any more."""
-        for seat in self.leases.seats.values():
+        for seat in self.leases:
             if seat.pending_push is not None and seat.last_answer is not None:
                 seat.answers.pop(seat.pending_push.sequence, None)
                 seat.last_answer = None
@@ -314,12 +314,12 @@ class Coordinator(LeaseServer):
 
         For a table the frame names the leases of the others: they must be the present ones.
         """
-        seats, header = self.leases.seats, frame.header
+        leases, header = self.leases, frame.header
         member_leases = zip(header["slots"], header.get("leases", ()), strict=False)
         is_present = all(
-            slot in seats and seats[slot].lease == lease for slot, lease in member_leases
+            slot in leases and leases[slot].lease == lease for slot, lease in member_leases
         )
-        return self.leases.holds(frame) and frame.phase == self.owner.phase and is_present
+        return leases.holds(frame) and frame.phase == self.owner.phase and is_present
 
     # -- pushes ----------------------------------------------------------------------------------
 
@@ -343,7 +343,7 @@ class Coordinator(LeaseServer):
         do += "; a module must look table rows up, and not read weight itself" * is_table
         self.callbacks.warn(wrong, then=then, do=do)
         self.callbacks.enter("refuse", frame, {})
-        if is_table or all(s.is_quarantined or not s.rows for s in self.leases.seats.values()):
+        if is_table or all(s.is_quarantined or not s.rows for s in self.leases):
             return self.stop(f"{wrong if is_table else _ALL_NOT_FINITE}; {do}")
         seat.last_answer = seat.answers[frame.sequence] = self._reply_to(frame, "refused")
         if not self.owner.policy.waits:  # what it has under way behind this is no better
@@ -402,7 +402,7 @@ class Coordinator(LeaseServer):
     # -- the end of a phase ----------------------------------------------------------------------
 
     def _close(self, frame: Frame, now: float) -> list[Frame]:
-        seat, verdict = self.leases.seats[frame.slot], self.leases.verdict(frame)
+        seat, verdict = self.leases[frame.slot], self.leases.verdict(frame)
         if verdict != "next":
             return self._answer_out_of_turn(seat, frame, verdict)
         seat.sequence += 1
@@ -413,7 +413,7 @@ class Coordinator(LeaseServer):
         return frames + self._after_seat_emptied(seat, now) + self._finish_if_closed(now)
 
     def _finish_if_closed(self, now: float) -> list[Frame]:
-        seats = self.leases.seats.values()
+        seats = self.leases
         if not self.has_begun or self.is_over or any(s.pending_push for s in seats):
             return []
         open_seats = [s for s in seats if s.close_frame is None and not s.is_resting]

@@ -94,7 +94,7 @@ class LeaseServer(ABC):
         """Takes one frame in; returns the frames to send, each to its slot's worker."""
         if frame.run != self.callbacks.run:
             return []
-        is_known = frame.slot in self.leases.seats
+        is_known = frame.slot in self.leases
         if frame.term != self.callbacks.term:
             return [self._reply_to(frame, "fenced")] if is_known else []
         if not is_known:
@@ -108,7 +108,7 @@ class LeaseServer(ABC):
         return handler(frame, now) + self._notifications(now)
 
     def _push(self, frame: Frame, now: float) -> list[Frame]:
-        seat, verdict = self.leases.seats[frame.slot], self.leases.verdict(frame)
+        seat, verdict = self.leases[frame.slot], self.leases.verdict(frame)
         if verdict != "next":
             return self._answer_out_of_turn(seat, frame, verdict)
         self.callbacks.enter(frame.kind, frame, {})
@@ -141,7 +141,7 @@ class LeaseServer(ABC):
 
     def _end_frames(self, kind: str) -> list[Frame]:
         """Returns the frames that tell every worker that the run is over."""
-        seats = [s for s in self.leases.seats.values() if s.is_live or s.pending_hello is not None]
+        seats = [s for s in self.leases if s.is_live or s.pending_hello is not None]
         header = {"reason": self.failure} if self.failure else {}
         return [self._frame(kind, s.slot, s.lease, header) for s in seats]
 

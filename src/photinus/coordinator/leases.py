@@ -8,6 +8,7 @@ fenced. Applying a push and updating its count, cursor and version is one atomic
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -146,7 +147,8 @@ class Leases:
 
     workers: int
     lease_seconds: float = LEASE_SECONDS
-    seats: dict[int, SeatState] = field(default_factory=dict)
+    _seats: dict[int, SeatState] = field(default_factory=dict)
+    """Slot -> its seat."""
     counts: dict[str, int] = field(
         default_factory=lambda: {"applied": 0, "missed": 0, "duplicate": 0, "gap": 0, "fenced": 0}
     )
@@ -155,45 +157,54 @@ class Leases:
     _members: frozenset[int] | None = frozenset()
 
     def __post_init__(self) -> None:
-        self.seats = {slot: SeatState(slot) for slot in range(self.workers)}
+        self._seats = {slot: SeatState(slot) for slot in range(self.workers)}
+
+    def __iter__(self) -> Iterator[SeatState]:
+        return iter(self._seats.values())
+
+    def __getitem__(self, slot: int) -> SeatState:
+        return self._seats[slot]
+
+    def __contains__(self, slot: object) -> bool:
+        return slot in self._seats
 
     @property
     def rows(self) -> int:
         """The rows of all workers that have said hello."""
-        return sum(max(0, seat.rows) for seat in self.seats.values())
+        return sum(max(0, seat.rows) for seat in self)
 
     @property
     def are_streams(self) -> bool:
         """True when a worker has a pass over its rows only as often as there are jobs."""
-        return any(seat.is_streaming for seat in self.seats.values())
+        return any(seat.is_streaming for seat in self)
 
     @property
     def present_seats(self) -> list[SeatState]:
         """The seats that a worker holds or asks for."""
-        return [s for s in self.seats.values() if s.is_live or s.pending_hello is not None]
+        return [s for s in self if s.is_live or s.pending_hello is not None]
 
     @property
     def close_frames(self) -> dict[int, Frame]:
         """Slot -> its worker's frame that its share is done, of those that sent one."""
-        return {s.slot: s.close_frame for s in self.seats.values() if s.close_frame is not None}
+        return {s.slot: s.close_frame for s in self if s.close_frame is not None}
 
     # -- how far the rows are --------------------------------------------------------------------
 
     def restart(self) -> None:
         """Nothing of any worker's rows is in the agreed parameters."""
-        for seat in self.seats.values():
+        for seat in self:
             seat.position, seat.reached, seat.lost = 0, {}, 0
 
     def restore(self, snapshot: RunSnapshot) -> None:
         """Every seat is as far as it was at a snapshot."""
-        for seat in self.seats.values():
+        for seat in self:
             seat.position = snapshot.positions.get(seat.slot, 0)
             seat.reached = dict(snapshot.reached.get(seat.slot, {}))
             seat.lost = snapshot.lost.get(seat.slot, 0)
 
     def positions(self) -> dict[str, Any]:
         """Returns how far every seat is, as the fields of a snapshot."""
-        seats = self.seats.values()
+        seats = self
         return {
             "positions": {s.slot: s.position for s in seats},
             "reached": {s.slot: dict(s.reached) for s in seats if s.reached},
@@ -204,21 +215,21 @@ class Leases:
 
     def passes(self, numbers: int) -> dict[int, float]:
         """Returns how often each worker's rows were trained on, in all of so many numbers."""
-        seats = [seat for seat in self.seats.values() if seat.rows > 0]
+        seats = [seat for seat in self if seat.rows > 0]
         return {s.slot: (s.position - s.lost - s.lacking_examples(numbers)) / s.rows for s in seats}
 
     # -- verdicts on frames ----------------------------------------------------------------------
 
     def holds(self, frame: Frame) -> bool:
         """Returns whether a frame was sent under its seat's present lease."""
-        seat = self.seats.get(frame.slot)
+        seat = self._seats.get(frame.slot)
         return seat is not None and seat.is_live and frame.lease == seat.lease
 
     def verdict(self, frame: Frame) -> str:
         """Returns next, duplicate, gap or fenced, and counts all but the first."""
         if not self.holds(frame):
             return self._count("fenced")
-        expected = self.seats[frame.slot].sequence
+        expected = self[frame.slot].sequence
         if frame.sequence == expected:
             return "next"
         return self._count("duplicate" if frame.sequence < expected else "gap")
@@ -267,7 +278,7 @@ class Leases:
     def empty(self, now: float) -> None:
         """Empties all seats after a pass: the workers say hello again with the next one."""
         self.free_numbers()
-        for seat in self.seats.values():
+        for seat in self:
             seat.is_resting = seat.is_live = False
             seat.rows, seat.pending_hello, seat.ends_at = -1, None, now
         self.reopen()
@@ -277,19 +288,19 @@ class Leases:
 
         The ledger has pushes only: their numbers have no gap.
         """
-        for seat in self.seats.values():
+        for seat in self:
             if seat.close_frame is not None:
                 seat.sequence = seat.close_frame.sequence
 
     def reopen(self) -> None:
         """Opens every share again, for another phase, or at an earlier point of this one."""
-        for seat in self.seats.values():
+        for seat in self:
             seat.close_frame = None
         self._members = None
 
     def withdraw(self, hello: Frame) -> None:
         """The worker that asked for a seat is gone, and waits for it no longer."""
-        seat = self.seats.get(hello.slot)
+        seat = self._seats.get(hello.slot)
         if seat is not None and seat.pending_hello is hello:
             seat.pending_hello = None
 
@@ -301,7 +312,7 @@ class Leases:
         Until its worker has read the grant, however long that takes, it cannot name the lease: it
         names its attempt.
         """
-        seat = self.seats.get(frame.slot)
+        seat = self._seats.get(frame.slot)
         if seat is None or not seat.is_live:
             return
         is_back = frame.kind == "hello" and seat.is_same_attempt(frame)
@@ -311,7 +322,7 @@ class Leases:
 
     def is_granted_to(self, frame: Frame) -> bool:
         """Returns whether a frame is of the seat's holder, sent before it knew of its grant."""
-        seat = self.seats.get(frame.slot)
+        seat = self._seats.get(frame.slot)
         is_older = seat is not None and seat.is_live and frame.lease < seat.lease
         return is_older and seat is not None and seat.is_same_attempt(frame)
 
@@ -320,17 +331,17 @@ class Leases:
 
         Bytes of a connection that has closed do not count: they are older than its end.
         """
-        seat = self.seats[slot]
+        seat = self[slot]
         if seat.is_live and seat.lease == lease and not seat.is_disconnected:
             self._extend(seat, now)
 
     def moved(self, slot: int, now: float) -> None:
         """Notes that bytes of a frame to or from a worker moved, before it is whole."""
-        self.seats[slot].transferred_at = now
+        self[slot].transferred_at = now
 
     def is_moving(self, slot: int, now: float) -> bool:
         """Returns whether bytes of a frame to or from a slot's worker have moved lately."""
-        return now - self.seats[slot].transferred_at < MOVED_SECONDS
+        return now - self[slot].transferred_at < MOVED_SECONDS
 
     def _extend(self, seat: SeatState, now: float) -> None:
         if not seat.is_dead:
@@ -338,13 +349,13 @@ class Leases:
 
     def gone(self, slot: int, lease: int, now: float) -> None:
         """Its connection closed: the lease ends soon, unless the worker reconnects."""
-        seat = self.seats.get(slot)
+        seat = self._seats.get(slot)
         if seat is not None and seat.is_live and seat.lease == lease:
             seat.ends_at, seat.is_disconnected = min(seat.ends_at, now + RETURN_SECONDS), True
 
     def died(self, slot: int, attempt: str, now: float) -> None:
         """Ends the lease now if the attempt, whose process has ended, holds the seat."""
-        seat = self.seats.get(slot)
+        seat = self._seats.get(slot)
         if seat is not None and seat.is_live and seat.attempt == attempt:
             seat.ends_at, seat.is_dead = now, True
 
@@ -358,7 +369,7 @@ class Leases:
 
     def expire(self, now: float) -> list[SeatState]:
         """Returns the seats whose lease has just ended, and empties them."""
-        ended = [seat for seat in self.seats.values() if seat.is_live and now >= seat.ends_at]
+        ended = [seat for seat in self if seat.is_live and now >= seat.ends_at]
         for seat in ended:
             self.vacate(seat)
         return ended
@@ -366,7 +377,7 @@ class Leases:
     @property
     def held_slots(self) -> frozenset[int]:
         """The slots whose lease a worker holds, done with its share or not."""
-        return frozenset(seat.slot for seat in self.seats.values() if seat.is_live)
+        return frozenset(seat.slot for seat in self if seat.is_live)
 
     @property
     def yielding(self) -> dict[int, bool]:
@@ -374,13 +385,13 @@ class Leases:
 
         A task that was not sent its end yet holds its place.
         """
-        yielding_seats = (seat for seat in self.seats.values() if seat.is_yielding)
+        yielding_seats = (seat for seat in self if seat.is_yielding)
         return {seat.slot: not seat.is_live and seat.yields != "ends" for seat in yielding_seats}
 
     @property
     def starved(self) -> frozenset[int]:
         """The slots that no worker holds or asks for, while a copy waits for a held seat."""
-        seats = self.seats.values()
+        seats = self
         if not any(seat.is_live and seat.pending_hello is not None for seat in seats):
             return frozenset()
         empty_seats = (
@@ -394,6 +405,6 @@ class Leases:
     def members(self) -> frozenset[int]:
         """The slots that a round waits for: held, and not done with their share."""
         if self._members is None:
-            open_seats = (s for s in self.seats.values() if s.is_live and s.close_frame is None)
+            open_seats = (s for s in self if s.is_live and s.close_frame is None)
             self._members = frozenset(seat.slot for seat in open_seats)
         return self._members

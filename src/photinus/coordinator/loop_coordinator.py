@@ -96,7 +96,7 @@ class LoopCoordinator(Coordinator):
     def hear(self, frame: Frame, now: float) -> list[Frame]:
         """Takes one frame in; returns the frames to send, each to its slot's worker."""
         run_and_term = (self.callbacks.run, self.callbacks.term)
-        is_known = (frame.run, frame.term) == run_and_term and frame.slot in self.leases.seats
+        is_known = (frame.run, frame.term) == run_and_term and frame.slot in self.leases
         if is_known and not self.is_over and not frame.lease:
             if frame.kind == "state":
                 return self._take_start(frame, now)

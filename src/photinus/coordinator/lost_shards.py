@@ -44,7 +44,7 @@ class LostShards:
 
     def lost_seats(self, holders: Iterable[int]) -> list[SeatState]:
         """Returns the seats whose workers are lost, of those that held a shard."""
-        seats = [self._leases.seats[slot] for slot in sorted(holders)]
+        seats = [self._leases[slot] for slot in sorted(holders)]
         return [seat for seat in seats if not seat.is_live and seat.close_frame is None]
 
     def can_restore(self, lost_seats: list[SeatState], version: int) -> bool:
@@ -53,14 +53,13 @@ class LostShards:
         Only one can be restored at a time, and only while no worker is done. The shard of a worker
         that others could not reach is not restored.
         """
-        seats = self._leases.seats
         if (
             len(lost_seats) != 1
             or lost_seats[0].exclusions
-            or any(s.close_frame for s in seats.values())
+            or any(s.close_frame for s in self._leases)
         ):
             return False
-        guard = seats[(lost_seats[0].slot + 1) % len(seats)]
+        guard = self._leases[(lost_seats[0].slot + 1) % self._leases.workers]
         is_another_lost = bool(
             (self._outdated_slots | {s.slot for s in self.restoring}) - {lost_seats[0].slot}
         )
@@ -81,13 +80,13 @@ class LostShards:
     @property
     def restoring(self) -> list[SeatState]:
         """The seats whose workers restore their shards now."""
-        pushes = ((seat, seat.pending_push) for seat in self._leases.seats.values())
+        pushes = ((seat, seat.pending_push) for seat in self._leases)
         return [seat for seat, push in pushes if push is not None and push.kind == "fetch"]
 
     def missing(self, frame: Frame, now: float) -> None:
         """Takes in what a worker that restores its shard still lacks."""
         lacks = frame.lease, frame.header["wholes"], frame.header.get("start")
-        seat = self._leases.seats[frame.slot]
+        seat = self._leases[frame.slot]
         if seat in self.restoring and lacks != self._reported_lacks.get(frame.slot):
             self._reported_lacks[frame.slot], self._progress_at = lacks, now
 

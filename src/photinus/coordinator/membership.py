@@ -59,7 +59,7 @@ class Membership:
         Raises:
             DataError: all workers have come, and none has rows to train on.
         """
-        seat = self._leases.seats[frame.slot]
+        seat = self._leases[frame.slot]
         if seat.is_live and seat.is_same_attempt(frame):
             return _repeated_grant(seat, frame)
         if seat.rows < 0:
@@ -93,7 +93,7 @@ class Membership:
 
     def _claimable_seats(self, now: float) -> list[SeatState]:
         """Returns the free seats that a worker waits for, and may take."""
-        seats = self._leases.seats.values()
+        seats = self._leases
         free = [
             s
             for s in seats
@@ -127,7 +127,7 @@ class Membership:
             stateful_slots: with the agreed inner state, at the border of a start and its rest.
         """
         grants: list[Frame] = []
-        for seat in self._leases.seats.values():
+        for seat in self._leases:
             if seat.is_live:
                 point, inner = self._snapshots.start_for(seat.slot)
                 grants.append(
@@ -136,7 +136,7 @@ class Membership:
         return grants
 
     def _begin_when_all_arrived(self, now: float) -> list[Frame]:
-        seats = self._leases.seats.values()
+        seats = self._leases
         if any(s.rows < 0 for s in seats):
             return []
         asking_seats = [s for s in seats if s.pending_hello is not None]
@@ -153,7 +153,7 @@ class Membership:
             return []  # its shard was sent with its close: nothing is left to do here
         if self._snapshots.is_in_workers_only and not self._owner.has_shards:
             if survivors := self._leases.members:
-                self._healer = self._healer or self._leases.seats[min(survivors)]
+                self._healer = self._healer or self._leases[min(survivors)]
                 return []
             if self._snapshots.saved is None:
                 self._snapshots.fall_back()
@@ -165,9 +165,8 @@ class Membership:
         if self._phases.has_begun or self._has_warned or now - self._created_at < FEW_CAME_SECONDS:
             return
         self._has_warned = True
-        seats = self._leases.seats.values()
-        arrived = sum(1 for s in seats if s.rows >= 0)
-        wrong = f"{arrived} of {len(seats)} workers came within {FEW_CAME_SECONDS:.0f} s"
+        arrived = sum(1 for s in self._leases if s.rows >= 0)
+        wrong = f"{arrived} of {self._leases.workers} workers came within {FEW_CAME_SECONDS:.0f} s"
         self._callbacks.warn(wrong, do=self._callbacks.advice())
 
     def _admit(self, seat: SeatState, now: float, point: Message, inner: InnerOptimizer) -> Frame:
@@ -195,7 +194,7 @@ class Membership:
             progress=owner.progress,
             rows=self._leases.rows,
             span=self._phases.span,
-            tells=seat is max(self._leases.seats.values(), key=lambda s: s.rows),
+            tells=seat is max(self._leases, key=lambda s: s.rows),
             # a worker that begins makes the outer state for itself
             heal=point._replace(outer=()) if is_fresh else point,
             is_fresh=is_fresh,

@@ -129,7 +129,7 @@ class ParameterServer:
 
     def give_up(self) -> None:
         """Drops all pushes that wait: their rows are done again from another point."""
-        for seat in self._leases.seats.values():
+        for seat in self._leases:
             if seat.pending_push is not None and seat.pending_push.kind == "push":
                 self._count(seat, seat.pending_push, Message("rejoin"))
             seat.pending_push = None
@@ -178,7 +178,7 @@ class ParameterServer:
         if self.reachability.slots:
             return self._leave_out_the_unreached(now)
         members = self._leases.members
-        late = frozenset(s for s in members if self._leases.seats[s].pending_push is None)
+        late = frozenset(s for s in members if self._leases[s].pending_push is None)
         if not late:
             return []
         pushed_count, policy = len(members) - len(late), self.policy
@@ -217,9 +217,9 @@ class ParameterServer:
         if unreachable.text:
             self._callbacks.emit(Warned(text=unreachable.text))
         for slot in unreachable.slots:
-            self._leases.exclude(self._leases.seats[slot], now)
+            self._leases.exclude(self._leases[slot], now)
             if self.policy.shards:  # none continues without it: all go back
-                self._leases.vacate(self._leases.seats[slot])
+                self._leases.vacate(self._leases[slot])
         return self.close(now, unreachable.slots)
 
     def _settle(self, replies: Sequence[Reply], now: float) -> list[PushResult]:
@@ -227,7 +227,7 @@ class ParameterServer:
         answers: list[PushResult] = []
         sparse_answers: dict[int, Message] = {}
         for reply in replies:
-            seat = self._leases.seats[reply.slot]
+            seat = self._leases[reply.slot]
             push = seat.pending_push
             if push is None:
                 continue

@@ -31,13 +31,13 @@ class PeerDirectory:
         leases = self._leases
         if self._members is not leases.members:
             self._members, self._edition = leases.members, self._edition + 1
-            seats = [leases.seats[slot] for slot in sorted(self._members)]
+            seats = [leases[slot] for slot in sorted(self._members)]
             self._peers = [[seat.slot, seat.lease, seat.address] for seat in seats]
         return {"edition": self._edition, "peers": self._peers}
 
     def receive(self, frame: Frame) -> list[Frame]:
         """Takes in how much a worker has published since the last exact average."""
-        seat, point = self._leases.seats[frame.slot], self._owner.point_id
+        seat, point = self._leases[frame.slot], self._owner.point_id
         if frame.phase != point[0]:
             return []
         if frame.header["version"] != point[1]:
@@ -49,7 +49,7 @@ class PeerDirectory:
 
     def repeated_calls(self, slots: Iterable[int]) -> list[Frame]:
         """Returns the calls to the open meeting again: `slots` answer with what they lack."""
-        seats = [self._leases.seats[slot] for slot in slots]
+        seats = [self._leases[slot] for slot in slots]
         answers = [seat.last_answer for seat in seats if seat.pending_push is not None]
         return [frame for frame in answers if frame is not None and frame.kind == "meet"]
 
@@ -70,9 +70,7 @@ class PeerDirectory:
         if self._announced_edition == self._edition and not is_new_call:
             return []
         self._announced_edition = self._edition
-        return [
-            self._member_frame(self._leases.seats[slot]) for slot in sorted(self._leases.members)
-        ]
+        return [self._member_frame(self._leases[slot]) for slot in sorted(self._leases.members)]
 
     def _is_due(self, *, is_wanted: bool) -> bool:
         """Returns whether a meeting is due: after m publications of each on average, or as wanted.
@@ -90,7 +88,7 @@ class PeerDirectory:
             if (frame.phase, frame.header["version"]) == owner.point_id and leases.holds(frame)
         ]
         rounds = sum(report.sequence for report in reports)
-        waiting = ((s, s.pending_push) for s in leases.seats.values())
+        waiting = ((s, s.pending_push) for s in leases)
         is_done = any(p and p.header["position"] >= phases.end_of(seat) for seat, p in waiting)
         is_spent = phases.would_spend(sum(report.header.get("examples", 0) for report in reports))
         return is_wanted or is_done or is_spent or rounds >= max_rounds * len(leases.members)

@@ -178,12 +178,12 @@ class Phases:
             self._callbacks.warn(f"{self.phase.name}: {warning}")
         self._warn_of_no_rest()
         if self.phase.config.reads_probabilities:
-            spans = (seat.span for seat in self._leases.seats.values())
+            spans = (seat.span for seat in self._leases)
             for text, got, do in no_probabilities(self.phase.name, spans):
                 self._callbacks.warn(text, got=got, do=do)
         self._entered_at = now
         self.snapshots.enter_phase(now)
-        config, rows = self.phase.config, {s.slot: s.rows for s in self._leases.seats.values()}
+        config, rows = self.phase.config, {s.slot: s.rows for s in self._leases}
         epochs = config.passes(self._leases.rows)
         if self._plan.measures:
             self.early_stopping.measure_for(epochs)
@@ -216,7 +216,7 @@ class Phases:
         """
         if self._leases.rows == 0:
             raise no_rows(sets_aside=self._plan.measures)
-        if all(_is_weightless(seat) for seat in self._leases.seats.values()):
+        if all(_is_weightless(seat) for seat in self._leases):
             raise no_weights()
         if self._warn_of_skew():
             return self.rest()
@@ -230,7 +230,7 @@ class Phases:
     def _has_other_rows(self, snapshot: RunSnapshot, rows: Mapping[int, int]) -> bool:
         if snapshot.is_phase_start:
             return False
-        digests = {s.slot: s.digest for s in self._leases.seats.values() if s.digest}
+        digests = {s.slot: s.digest for s in self._leases if s.digest}
         return rows != snapshot.rows or any(
             snapshot.digests.get(slot, digest) != digest for slot, digest in digests.items()
         )
@@ -349,7 +349,7 @@ class Phases:
         rows, config = self._leases.rows, self.phase.config
         wanted = self.span[1] * config.passes(rows)
         for slot, passes in self._leases.passes(self.owner.numbers).items():
-            seat = self._leases.seats[slot]
+            seat = self._leases[slot]
             missing_examples = (wanted - passes) * seat.rows
             batch_share = 1.0 if self._plan.is_shared else seat.rows / rows
             if missing_examples > math.ceil(config.batch_size * batch_share):
@@ -365,10 +365,9 @@ class Phases:
         Workers that train alone between rounds drift apart when their rows are not alike, and
         the worker with the most rows works while the others wait.
         """
-        seats = self._leases.seats
-        findings = uneven([max(0, seat.rows) for seat in seats.values()])
+        findings = uneven([max(0, seat.rows) for seat in self._leases])
         if self._has_local_steps:  # a mean gradient is of all labels
-            findings += other_labels({slot: seat.labels for slot, seat in seats.items()})
+            findings += other_labels({seat.slot: seat.labels for seat in self._leases})
         if not findings or self._begun_phase >= 0:
             return False
         can_shuffle = self._callbacks.can_shuffle and not self._is_shuffled
@@ -408,7 +407,7 @@ class Phases:
         """Lets all workers say hello again, each with a pass over its rows."""
         self.is_between_passes, self.has_begun = False, False
         if self.wants_shuffle:  # each worker gets other rows, on purpose
-            for seat in self._leases.seats.values():
+            for seat in self._leases:
                 seat.digest = ""
         self._is_shuffled, self.wants_shuffle = self._is_shuffled or self.wants_shuffle, False
         self.snapshots.drop()

@@ -62,7 +62,7 @@ class Service:
     def lease(self, slot: int) -> int:
         """Returns how often a slot was taken."""
         with self._lock:
-            return self._coordinator.leases.seats[slot].lease
+            return self._coordinator.leases[slot].lease
 
     def starved(self) -> frozenset[int]:
         """Returns the slots that wait for a task whose place a copy of another task takes."""
@@ -85,12 +85,12 @@ class Service:
     def retire(self, slot: int, attempt: str) -> None:
         """Has an attempt give its seat up after its next push."""
         with self._lock:
-            self._coordinator.leases.seats[slot].leaving_attempt = attempt
+            self._coordinator.leases[slot].leaving_attempt = attempt
 
     def has_left(self, slot: int, attempt: str) -> bool:
         """Returns whether this attempt does not hold the seat."""
         with self._lock:
-            seat = self._coordinator.leases.seats[slot]
+            seat = self._coordinator.leases[slot]
             return not seat.is_live or seat.attempt != attempt
 
     @property
@@ -148,7 +148,7 @@ class Service:
         for slot, peer in self._holders.items():
             received, sent = self._bytes_since_last(peer)
             if received:
-                leases.sent_bytes(slot, leases.seats[slot].lease, now)
+                leases.sent_bytes(slot, leases[slot].lease, now)
             if (received and peer.arriving is not None) or (sent and peer.waiting):
                 leases.moved(slot, now)
         for slot, (peer, lease) in self._heartbeats.items():
@@ -174,7 +174,7 @@ class Service:
         leases, now = self._coordinator.leases, self._now()
         is_held = frame.term == self._coordinator.callbacks.term and leases.holds(frame)
         self._register_peer(peer, frame, is_held=is_held)
-        if is_held and frame.kind == "push" and frame.sequence == leases.seats[frame.slot].sequence:
+        if is_held and frame.kind == "push" and frame.sequence == leases[frame.slot].sequence:
             self._reports.add_push(frame, peer, now)
             for advise in (self._codec_advice.codec_warning, self._codec_advice.sending_advice):
                 if warning := advise(frame, peer.bytes_per_second):
@@ -190,7 +190,7 @@ class Service:
         elif frame.kind == "beat":
             leases = self._coordinator.leases
             if is_held or leases.is_granted_to(frame):
-                self._heartbeats[frame.slot] = peer, leases.seats[frame.slot].lease
+                self._heartbeats[frame.slot] = peer, leases[frame.slot].lease
             if not peer.is_signed:
                 peer.send(frame)
         elif is_held:
@@ -230,7 +230,7 @@ class Service:
             for slot in [slot for slot, holder in self._holders.items() if holder is peer]:
                 del self._holders[slot]
                 leases = self._coordinator.leases
-                leases.gone(slot, leases.seats[slot].lease, self._now())
+                leases.gone(slot, leases[slot].lease, self._now())
 
     def _carry(
         self, frames: list[Frame], peer: Peer | None = None, request: Frame | None = None

@@ -165,7 +165,7 @@ class SnapshotCollector:
             progress: of the stage.
             now: the time.
         """
-        owner, seats = self._owner, self._leases.seats.values()
+        owner, seats = self._owner, self._leases
         has_trained, self._applied_before = owner.applied != self._applied_before, owner.applied
         # after a round of shards without steps workers leave, and others could read no rows of them
         is_whole_round = bool(members) and (has_trained or not owner.has_shards)
@@ -362,7 +362,7 @@ class SnapshotCollector:
                 version=0,
                 applied=0,
                 point=self.first_point(owner.phase),
-                positions=dict.fromkeys(leases.seats, 0),
+                positions=dict.fromkeys((seat.slot for seat in leases), 0),
             )
         self._returns = self._returns + 1 if lost_version == snapshot.version else 0
         self.last = snapshot
@@ -373,7 +373,7 @@ class SnapshotCollector:
         do = "checkpoint more often to lose less"
         if owner.has_shards:
             wrong = "a worker was lost, and with it the rows that it owned"
-        elif any(seat.is_yielding for seat in leases.seats.values()):
+        elif any(seat.is_yielding for seat in leases):
             wrong, do = "all seats were given up, and with them what the workers had agreed on", ""
         else:
             wrong = "all workers were lost, and with them what they had agreed on"

@@ -34,7 +34,7 @@ class UpdateRule(Protocol):
     """The user's arithmetic, in one place; called by one thread at a time."""
 
     def state(self, has: int) -> Vector:
-        """Returns what a unit starts from, as a parcel that is not written to any more.
+        """Returns what a unit starts from, packed, as bytes that are not written to any more.
 
         Args:
             has: which state the worker holds, as the rule numbers them; 0: none.
@@ -48,7 +48,7 @@ class UnitWork(NamedTuple):
     """What a task does with its unit."""
 
     compute: Callable[[Vector], Vector]
-    """Returns its result for a state, both as parcels."""
+    """Returns its result for a state, both packed."""
     has: int = 0
     """Which state this process holds, as the rule numbers them; 0: none."""
 
@@ -106,9 +106,7 @@ class TaskServer(LeaseServer):
     @property
     def is_over(self) -> bool:
         """True when every worker may leave."""
-        return bool(self.failure) or all(
-            s.close_frame is not None for s in self.leases.seats.values()
-        )
+        return bool(self.failure) or all(s.close_frame is not None for s in self.leases)
 
     def _answer_unknown_slot(self, frame: Frame) -> list[Frame]:
         got = f"{self._units.unit} {frame.slot} came, and there were {self._units.count}"
@@ -120,7 +118,7 @@ class TaskServer(LeaseServer):
         """Called some times a second: leases end, standbys sit down."""
         busy_seconds = now - (now if self._ticked_at is None else self._ticked_at)
         self._ticked_at = now
-        seats = self.leases.seats.values()
+        seats = self.leases
         if busy_seconds > _MAX_TICK_SECONDS:  # the rule took long: signs of life wait to be read
             for seat in seats:
                 seat.ends_at += busy_seconds
@@ -131,7 +129,7 @@ class TaskServer(LeaseServer):
     # -- seats -----------------------------------------------------------------------------------
 
     def _hello(self, frame: Frame, now: float) -> list[Frame]:
-        seat = self.leases.seats[frame.slot]
+        seat = self.leases[frame.slot]
         if seat.close_frame is not None:
             return [self._reply_to(frame, "done")]
         if seat.is_live and seat.is_same_attempt(frame):
@@ -168,7 +166,7 @@ class TaskServer(LeaseServer):
 
         A unit that fails twice in the same way, at the same line, will do so again.
         """
-        seat, is_held = self.leases.seats[frame.slot], self.leases.holds(frame)
+        seat, is_held = self.leases[frame.slot], self.leases.holds(frame)
         if frame.lease and not is_held:
             return [self._reply_to(frame, "fenced")]
         seat.strikes += 1
@@ -189,11 +187,11 @@ class TaskServer(LeaseServer):
     # -- pushes ----------------------------------------------------------------------------------
 
     def _apply(self, seat: SeatState, push: Frame, now: float) -> list[Frame]:  # noqa: ARG002
-        parcel = push.arrays.get("vector")
-        if parcel is None:
+        packed = push.arrays.get("vector")
+        if packed is None:
             raise FrameError("a push of a unit must hold its result", got=f"worker {seat.slot}")
-        self.bytes_received += parcel.nbytes
-        seat.pending_push, self._results[seat.slot] = push, unpacked(parcel)
+        self.bytes_received += packed.nbytes
+        seat.pending_push, self._results[seat.slot] = push, unpacked(packed)
         if not is_sound(self._results[seat.slot]):
             return self._refuse(seat, push)
         is_whole = len(self._results) == self._units.count or not self._units.together
@@ -220,7 +218,7 @@ class TaskServer(LeaseServer):
         except Exception as error:
             return self._fail(error, list(results))
         self.version += 1
-        seats = [self.leases.seats[slot] for slot in results]
+        seats = [self.leases[slot] for slot in results]
         return [self._count_applied(seat, is_done=is_done) for seat in seats]
 
     def _fail(self, error: Exception, slots: list[int]) -> list[Frame]:

@@ -21,7 +21,7 @@ from photinus.embeddings.draws import DrawTables, Subwords
 from photinus.embeddings.reference import Rule, Tables
 from photinus.embeddings.subwords import compose_vectors
 from photinus.embeddings.vocabulary import NO_GRAMS, draw_tables, gains
-from photinus.models.base import Batch, Model, ModelConfig
+from photinus.models.base import BatchLike, Model, ModelConfig
 from photinus.models.optimizers import InnerOptimizer, InPlaceOptimizer
 from photinus.models.placement import CPU, torch_device
 
@@ -222,7 +222,7 @@ class WordTables(Model):
         view = self.parameters.view
         return Tables(view("inputs"), view("outputs"), *self.gains)
 
-    def rows(self, batch: Batch, seed: int) -> Vector:
+    def rows(self, batch: BatchLike, seed: int) -> Vector:
         """Returns the inputs and, V + B further on, the outputs that the batch's steps read [r]."""
         texts, config, marks = texts_of(batch.features), self._config, self._marks
         rule = Rule(config.window, config.negatives, config.cbow)
@@ -281,7 +281,7 @@ class WordTables(Model):
             if self._gains is not None and not self._config.buckets:
                 self._integers.forget()
 
-    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
+    def learn(self, batch: BatchLike, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient of the pairs' mean loss; a job takes steps in place instead."""
         config, texts = self._config, texts_of(batch.features)
         rule = Rule(config.window, config.negatives, config.cbow)
@@ -297,7 +297,7 @@ class WordTables(Model):
         self._gradient.trained[...] /= max(1, pairs)
         return self._gradient.trained, {"loss": loss / max(1, pairs)}
 
-    def measure(self, batch: Batch) -> Mapping[str, float]:
+    def measure(self, batch: BatchLike) -> Mapping[str, float]:
         """Returns the sums of rows, and of the mean loss of a pair in them."""
         _, metrics = self.learn(batch, 0)
         rows = float(len(batch.features))
@@ -323,7 +323,7 @@ class RowDescent(InPlaceOptimizer):
         return max(config.least_lr, start - (start - config.least_lr) * progress)
 
     def descend(
-        self, model: Model, batch: Batch, seed: int, progress: float
+        self, model: Model, batch: BatchLike, seed: int, progress: float
     ) -> Mapping[str, float]:
         """Learns the batch's rows one after the other."""
         assert isinstance(model, WordTables)

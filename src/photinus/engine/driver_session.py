@@ -23,7 +23,7 @@ from photinus.transport.credentials import Credentials, WorkerKey
 from photinus.transport.folder import FolderListener
 from photinus.transport.link import Listener, OnClosed, OnFrame
 from photinus.transport.refusals import refused
-from photinus.transport.serve import TcpListener
+from photinus.transport.tcp_listener import TcpListener
 
 _WORKER_DESCRIPTORS, _SPARE_DESCRIPTORS = 2, 24
 """Descriptors: a worker's connections, and what keys, checkpoints, logs and strangers open."""

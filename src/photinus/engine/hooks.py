@@ -27,11 +27,11 @@ class WorkerHooks:
     """Hooks around one worker in its process.
 
     Args:
-        pace: of all that the worker sends; None without a cap.
+        rate_limit: of all that the worker sends; None without a cap.
     """
 
-    def __init__(self, pace: RateLimit | None = None) -> None:
-        self.pace = pace
+    def __init__(self, rate_limit: RateLimit | None = None) -> None:
+        self.rate_limit = rate_limit
 
     def check(self) -> None:
         """Refuses what this process cannot do, before the worker reads its rows."""

@@ -41,8 +41,8 @@ from photinus.transport.mesh import Mesh
 from photinus.transport.rate_limit import RateLimit
 from photinus.transport.refusals import refused
 from photinus.transport.ring import Ring, gpu
-from photinus.transport.serve import TcpListener
-from photinus.transport.tcp import TcpLink
+from photinus.transport.tcp_link import TcpLink
+from photinus.transport.tcp_listener import TcpListener
 from photinus.transport.wire import Limits
 
 OpenWorker = Callable[[WorkerGenerator, Mapping[str, Any]], Worker]
@@ -226,18 +226,21 @@ class Rendezvous:
 
     def _open_link(self) -> Link:
         return self._link_to(
-            self.address, _PATIENCE_FRACTION * self.reconnect_seconds, self.hooks.pace
+            self.address, _PATIENCE_FRACTION * self.reconnect_seconds, self.hooks.rate_limit
         )
 
     def _open_quick_link(self) -> Link:
         return self._link_to(self.address, 2 * BEAT_SECONDS, None)
 
-    def _link_to(self, address: str, connect_seconds: float, pace: RateLimit | None) -> Link:
+    def _link_to(self, address: str, connect_seconds: float, rate_limit: RateLimit | None) -> Link:
         def make_link() -> Link:
             if address.startswith(SCHEME):
                 return FolderLink(address, self.key, connect_seconds=connect_seconds)
             return TcpLink(
-                address, self.key, connect_seconds=connect_seconds, limits=Limits(pace=pace)
+                address,
+                self.key,
+                connect_seconds=connect_seconds,
+                limits=Limits(rate_limit=rate_limit),
             )
 
         return self.hooks.linked(make_link, connect_seconds)
@@ -247,7 +250,7 @@ class Rendezvous:
 
         def listen(on_frame: OnFrame, on_closed: OnClosed) -> Listener:
             if isinstance(link, TcpLink):
-                limits = Limits(pace=self.hooks.pace)
+                limits = Limits(rate_limit=self.hooks.rate_limit)
                 return TcpListener(
                     link.local_host, self.key, on_frame, on_closed, limits, _log_refused
                 )
@@ -255,7 +258,7 @@ class Rendezvous:
             return FolderListener(own_folder, self.key, on_frame, on_closed, _log_refused)
 
         def connect(address: str) -> Link:
-            return self._link_to(address, 2 * BEAT_SECONDS, self.hooks.pace)
+            return self._link_to(address, 2 * BEAT_SECONDS, self.hooks.rate_limit)
 
         return Mesh(listen, connect)
 

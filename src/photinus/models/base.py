@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from photinus.models.optimizers import InnerOptimizer
 
 
-class Batch(Protocol):
+class BatchLike(Protocol):
     """What a model reads: the feed's batches have these two attributes, and may have more."""
 
     @property
@@ -114,7 +114,7 @@ class Model(ABC):
     def to_device(self, *vectors: Vector) -> None:  # noqa: B027 - likewise
         """Takes its own vectors, which were written to, to where it learns."""
 
-    def rows(self, batch: Batch, seed: int) -> Vector:  # noqa: ARG002
+    def rows(self, batch: BatchLike, seed: int) -> Vector:  # noqa: ARG002
         """Returns which rows [r] of its parameters a step on a batch reads; it changes no others.
 
         Of a sharded table the other rows are not there.
@@ -129,7 +129,7 @@ class Model(ABC):
         name = type(self).__name__
         raise UsageError(f"{name} does not say which rows a batch reads", do="use rows=0")
 
-    def measured_rows(self, batch: Batch) -> Vector:  # noqa: ARG002
+    def measured_rows(self, batch: BatchLike) -> Vector:  # noqa: ARG002
         """Returns which rows [r] of its parameters `measure` reads of a batch, in order.
 
         Raises:
@@ -156,7 +156,7 @@ class Model(ABC):
         shard[...] = self.parameters.trained.reshape(-1, shard.shape[1])[slot::shards]
 
     @abstractmethod
-    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
+    def learn(self, batch: BatchLike, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient [n] of one batch's mean loss, and what was measured on the way.
 
         Args:
@@ -170,7 +170,7 @@ class Model(ABC):
         """
 
     @abstractmethod
-    def measure(self, batch: Batch) -> Mapping[str, float]:
+    def measure(self, batch: BatchLike) -> Mapping[str, float]:
         """Returns sums over the batch, "examples" among them, to be added up and divided."""
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from photinus.core.errors import DataError
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.core.settings import above, at_least, named_settings, one_of, validate, whole
-from photinus.models.base import Batch, Model, ModelConfig
+from photinus.models.base import BatchLike, Model, ModelConfig
 from photinus.models.optimizers import InnerOptimizer
 from photinus.models.tensors import as_rows
 
@@ -33,7 +33,7 @@ class LogisticModel(Model):
         self.parameters = Parameters(layout)
         self._gradient = Parameters(layout)
 
-    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:  # noqa: ARG002
+    def learn(self, batch: BatchLike, seed: int) -> tuple[Vector, Mapping[str, float]]:  # noqa: ARG002
         """Returns xᵀ(p − y)/B and Σ(p − y)/B, and the loss."""
         x, p, loss = self._forward(batch)
         labels = _labels(batch)
@@ -43,7 +43,7 @@ class LogisticModel(Model):
         np.sum(p, axis=0, out=self._gradient.view("b"))
         return self._gradient.trained, {"loss": float(loss.mean())}
 
-    def measure(self, batch: Batch) -> Mapping[str, float]:
+    def measure(self, batch: BatchLike) -> Mapping[str, float]:
         """Returns the sums of examples, errors and loss."""
         x, p, loss = self._forward(batch)
         errors = float(np.sum(p.argmax(axis=1) != _labels(batch)))
@@ -55,7 +55,7 @@ class LogisticModel(Model):
         z: Vector = x @ self.parameters.view("W") + self.parameters.view("b")
         return z
 
-    def _forward(self, batch: Batch) -> tuple[Vector, Vector, Vector]:
+    def _forward(self, batch: BatchLike) -> tuple[Vector, Vector, Vector]:
         """Returns inputs [B, n], probabilities [B, c] and losses [B]."""
         rows = as_rows(batch.features, len(self.parameters.view("W"))).numpy()
         x = rows.astype(self.parameters.layout.dtype, copy=False)
@@ -67,7 +67,7 @@ class LogisticModel(Model):
         return x, z, -np.log(np.maximum(z[np.arange(len(x)), _labels(batch)], tiny))
 
 
-def _labels(batch: Batch) -> Vector:
+def _labels(batch: BatchLike) -> Vector:
     if batch.labels is None:
         raise DataError("the batch has no labels", do="softmax regression needs them")
     labels: Vector = np.asarray(batch.labels).astype(np.int64, copy=False)

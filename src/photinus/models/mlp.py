@@ -19,7 +19,7 @@ from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.core.seeds import generator
 from photinus.core.settings import Limit, between, one_of, validate
-from photinus.models.base import Batch
+from photinus.models.base import BatchLike
 from photinus.models.heads import errors_of, head_under
 from photinus.models.losses import loss_named, target_for, whole_target, wrong_label
 from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
@@ -114,7 +114,7 @@ class MLP(PlacedModel):
         )
         self._layers = _layers(self.parameters.layout, self._low_precision)
 
-    def learn(self, batch: Batch | SentBatch, seed: int) -> tuple[Vector, Mapping[str, float]]:
+    def learn(self, batch: BatchLike | SentBatch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient of the batch's mean loss, and the loss."""
         self._storage.sync()
         loss = self._recorder.take(self._step, self._ready_inputs(batch), seed)
@@ -123,7 +123,7 @@ class MLP(PlacedModel):
             return self._storage.gradient, {}
         return self._storage.gradient, {"loss": float(loss)}
 
-    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
+    def _inputs(self, batch: BatchLike) -> dict[str, Tensor]:
         """Returns the rows [B, n0], and any labels and weights [B], on the host."""
         s = self.settings
         inputs = {"rows": as_rows(batch.features, s.sizes[0])}
@@ -161,7 +161,7 @@ class MLP(PlacedModel):
             self._backward(layer_inputs, masks, grad.to(self._dtype))
         return loss.detach()
 
-    def measure(self, batch: Batch) -> Mapping[str, float]:
+    def measure(self, batch: BatchLike) -> Mapping[str, float]:
         """Returns examples, the summed loss and, with classes, the errors."""
         with torch.no_grad():
             self._storage.sync()

@@ -21,7 +21,7 @@ from photinus.core.parameters import FLOATS, INTEGERS, TRAINED, Layout, Vector
 from photinus.core.settings import FAR_LABEL, NUMBER_THE_CLASSES, unknown_name
 from photinus.models.activations import AUTO, Activations, PeakBytes, choose_mode
 from photinus.models.average import Average, average_layout
-from photinus.models.base import Batch
+from photinus.models.base import BatchLike
 from photinus.models.buffers import Buffers
 from photinus.models.heads import errors_of, head_under
 from photinus.models.label_broadcast import is_paired
@@ -191,11 +191,11 @@ class ModuleModel(PlacedModel):
         storage.mark_changed(*storage.sections)
         storage.to_host(storage.sections)
 
-    def learn(self, batch: Batch | SentBatch, seed: int) -> tuple[Vector, Mapping[str, float]]:
+    def learn(self, batch: BatchLike | SentBatch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient by automatic differentiation, and the loss with its penalty."""
         self._storage.sync()
         is_first = not self._is_learning  # it shows how many classes there are
-        host_batch: Batch = batch.batch if isinstance(batch, SentBatch) else batch
+        host_batch: BatchLike = batch.batch if isinstance(batch, SentBatch) else batch
         if is_first:
             self._check_loss(host_batch)
         self._begin_learning()
@@ -212,7 +212,7 @@ class ModuleModel(PlacedModel):
             return self._gradient, {}
         return self._gradient, {"loss": float(total)}
 
-    def _check_loss(self, batch: Batch) -> None:
+    def _check_loss(self, batch: BatchLike) -> None:
         """Refuses a loss of the user's own that compares each output with every label.
 
         Raises:
@@ -250,7 +250,7 @@ class ModuleModel(PlacedModel):
         is_whole = learning.accumulate == 1 and learning.activation_bytes is None and not is_on_host
         return super().send if is_whole else None
 
-    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
+    def _inputs(self, batch: BatchLike) -> dict[str, Tensor]:
         """Returns a batch as tensors on the host: what `_device_step` reads."""
         draws = getattr(batch, "draws", None)
         features, device_draws = (
@@ -266,9 +266,9 @@ class ModuleModel(PlacedModel):
         weights = getattr(batch, "weights", None)
         return inputs if weights is None else {**inputs, "weights": tensor_of(weights)}
 
-    def _ready_inputs(self, batch: Batch | SentBatch) -> Mapping[str, Tensor]:
+    def _ready_inputs(self, batch: BatchLike | SentBatch) -> Mapping[str, Tensor]:
         """As of every model, with labels that are classes."""
-        host_batch: Batch = batch.batch if isinstance(batch, SentBatch) else batch
+        host_batch: BatchLike = batch.batch if isinstance(batch, SentBatch) else batch
         if host_batch.labels is not None:
             self._validated_labels(tensor_of(host_batch.labels))
         return super()._ready_inputs(batch)
@@ -284,7 +284,7 @@ class ModuleModel(PlacedModel):
         assert isinstance(total, Tensor)
         return total
 
-    def _step(self, batch: Batch, seed: int | None) -> Tensor | float:
+    def _step(self, batch: BatchLike, seed: int | None) -> Tensor | float:
         """Writes the gradient, and returns the loss with its penalty []."""
         if self._average is not None:
             self._average.step()
@@ -304,7 +304,7 @@ class ModuleModel(PlacedModel):
             total = total + factor / 2 * squares.to(self._sum_dtype)
         return total
 
-    def try_forward(self, batch: Batch, seed: int | None) -> None:
+    def try_forward(self, batch: BatchLike, seed: int | None) -> None:
         """Runs the forward passes of a step for what they read: no number changes.
 
         Without a seed it is that of a measurement.
@@ -346,7 +346,7 @@ class ModuleModel(PlacedModel):
             for buffer, original in zip(buffers, originals, strict=True):
                 buffer.copy_(original)
 
-    def _compute_loss(self, batch: Batch, seed: int | None, mode: str) -> Tensor:
+    def _compute_loss(self, batch: BatchLike, seed: int | None, mode: str) -> Tensor:
         """Returns the loss of a forward pass under a seed, its activations left in a mode."""
         seeded = nullcontext() if seed is None else self._seeded(seed)
         with seeded, self._activations.using(mode):
@@ -364,7 +364,7 @@ class ModuleModel(PlacedModel):
         finally:
             torch.default_generator.set_state(state)
 
-    def _activation_mode(self, batch: Batch) -> str:
+    def _activation_mode(self, batch: BatchLike) -> str:
         """Returns how a batch's activations are kept; a budget is held to the first batch."""
         setting, rows, budget = self._learning.activation_memory, example_count(batch), self._budget
         if budget is None:
@@ -451,7 +451,7 @@ class ModuleModel(PlacedModel):
             self.parameters.layout.entry(name).offset, grad
         )
 
-    def measure(self, batch: Batch) -> Mapping[str, float]:
+    def measure(self, batch: BatchLike) -> Mapping[str, float]:
         """Returns examples, the summed loss without a penalty and, with classes, the errors.
 
         Where there is a moving average, it is what is measured.
@@ -548,7 +548,7 @@ class ModuleModel(PlacedModel):
         return features
 
     def _forward(
-        self, batch: Batch, draws: Vector | None = None
+        self, batch: BatchLike, draws: Vector | None = None
     ) -> tuple[Tensor, Outputs, ModuleInput]:
         outputs, features = self._outputs(batch, draws)
         if not isinstance(outputs, Tensor) and (":" not in self._name or self._learning.metrics):
@@ -594,7 +594,7 @@ class ModuleModel(PlacedModel):
             do=f"{do}mend the row",
         )
 
-    def _outputs(self, batch: Batch, draws: Vector | None) -> tuple[Outputs, ModuleInput]:
+    def _outputs(self, batch: BatchLike, draws: Vector | None) -> tuple[Outputs, ModuleInput]:
         """Returns what the module makes of a batch, [B, ...], and what it has read."""
         if isinstance(batch, _DeviceBatch):
             features = self._reading.convert(batch.features, batch.draws)

@@ -27,7 +27,7 @@ from photinus.models.tables import BY_ROWS, check_optimizer, nonzero_rows, spars
 from photinus.models.tensors import tensor_of
 
 if TYPE_CHECKING:
-    from photinus.models.base import Batch, Model
+    from photinus.models.base import BatchLike, Model
 
 
 OPTIMIZERS: Mapping[str, type[torch.optim.Optimizer]] = {
@@ -149,7 +149,7 @@ class InPlaceOptimizer(InnerOptimizer):
 
     @abstractmethod
     def descend(
-        self, model: Model, batch: Batch, seed: int, progress: float
+        self, model: Model, batch: BatchLike, seed: int, progress: float
     ) -> Mapping[str, float]:
         """Learns a batch, changing the model's parameters; returns what was measured on the way.
 

@@ -9,7 +9,7 @@ import numpy as np
 from photinus.core.errors import DataError, UsageError
 from photinus.core.pages import Pages
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector, is_finite
-from photinus.models.base import Batch, Model
+from photinus.models.base import BatchLike, Model
 from photinus.models.optimizers import InnerOptimizer, InPlaceOptimizer
 from photinus.models.row_steps import RowSteps
 from photinus.models.sharded import ShardedModel, dense_layout
@@ -81,7 +81,7 @@ class OwnerSteps(InPlaceOptimizer):
     def descend(
         self,
         model: Model,  # noqa: ARG002 - it knows its own
-        batch: Batch,
+        batch: BatchLike,
         seed: int,
         progress: float,  # noqa: ARG002
     ) -> Mapping[str, float]:

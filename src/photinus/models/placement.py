@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from photinus.core.parameters import SECTIONS, Layout, Parameters, Vector
-from photinus.models.base import Batch, Model
+from photinus.models.base import BatchLike, Model
 from photinus.models.optimizers import InnerOptimizer
 from photinus.models.tensors import tensor_of
 
@@ -247,7 +247,7 @@ class PlacedModel(Model):
     _copy_stream_lock = Lock()
 
     @abstractmethod
-    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
+    def _inputs(self, batch: BatchLike) -> dict[str, Tensor]:
         """Returns what a step reads of a batch, as tensors on the host."""
 
     @property
@@ -271,7 +271,7 @@ class PlacedModel(Model):
             inputs = {name: self._storage.on_device(x) for name, x in self._inputs(batch).items()}
             return SentBatch(batch, inputs, self._copy_stream.record_event())
 
-    def _ready_inputs(self, batch: Batch | SentBatch) -> Mapping[str, Tensor]:
+    def _ready_inputs(self, batch: BatchLike | SentBatch) -> Mapping[str, Tensor]:
         """Returns a batch's inputs: on the host, or where they were sent, once they are there."""
         if not isinstance(batch, SentBatch):
             return self._inputs(batch)

@@ -21,7 +21,7 @@ from torch import Tensor
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
 from photinus.core.seeds import generator
 from photinus.core.settings import Limit, one_of, validate, whole
-from photinus.models.base import Batch
+from photinus.models.base import BatchLike
 from photinus.models.matmul import PRODUCTS, dtype_of, linear, outer
 from photinus.models.placement import DeviceParameters, PlacedModel, SentBatch
 from photinus.models.random import RandomStream
@@ -112,7 +112,7 @@ class RBM(PlacedModel):
         # W as products read it
         self._low_weights = self._work_buffers.get("low", self._w.shape, self._dtype)
 
-    def learn(self, batch: Batch | SentBatch, seed: int) -> tuple[Vector, Mapping[str, float]]:
+    def learn(self, batch: BatchLike | SentBatch, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the direction [n], and every 8th seed the reconstruction's squared error.
 
         Every example counts alike: weights belong to supervised losses.
@@ -126,7 +126,7 @@ class RBM(PlacedModel):
             return self._storage.gradient, {}
         return self._storage.gradient, {"reconstruction": float(squares) / len(inputs["rows"])}
 
-    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
+    def _inputs(self, batch: BatchLike) -> dict[str, Tensor]:
         """Returns the rows [B, V] on the host."""
         return {"rows": as_rows(batch.features, len(self._a))}
 
@@ -213,7 +213,7 @@ class RBM(PlacedModel):
         self._storage.sync()
         return self._storage.on_device(as_rows(features, len(self._a)))
 
-    def measure(self, batch: Batch) -> Mapping[str, float]:
+    def measure(self, batch: BatchLike) -> Mapping[str, float]:
         """Returns examples, and the sums of the mean field's squared error and free energy."""
         with torch.no_grad():
             rows = self._rows(batch.features).float()  # [B, V]

@@ -19,7 +19,7 @@ from photinus.core.factories import resolve_user_code
 from photinus.core.masks import mask_of
 from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_name
-from photinus.models.base import Batch
+from photinus.models.base import BatchLike
 from photinus.models.losses import Outputs
 from photinus.models.placement import DeviceParameters
 from photinus.models.tensors import tensor_of, to_memory_format
@@ -210,7 +210,7 @@ def _describe(part: object) -> str:
     return str(list(part.shape)) if isinstance(part, Tensor) else type(part).__name__
 
 
-def example_count(batch: Batch) -> int:
+def example_count(batch: BatchLike) -> int:
     """Returns how many examples a batch holds, whatever its features are."""
     known: int | None = getattr(batch, "examples", None)
     return len(batch.features) if known is None else known
@@ -250,7 +250,7 @@ def _select_inputs(
     return chosen
 
 
-def split_batch(batch: Batch, count: int) -> Iterator[tuple[Batch, float]]:
+def split_batch(batch: BatchLike, count: int) -> Iterator[tuple[BatchLike, float]]:
     """Yields the parts of a batch that are computed one after the other, and their shares of it."""
     rows = example_count(batch)
     if count == 1 or rows == 1:
@@ -261,7 +261,7 @@ def split_batch(batch: Batch, count: int) -> Iterator[tuple[Batch, float]]:
         yield slice_batch(batch, slice(start, stop)), (stop - start) / rows
 
 
-def slice_batch(batch: Batch, selection: slice) -> Batch:
+def slice_batch(batch: BatchLike, selection: slice) -> BatchLike:
     """Returns some examples of a batch, of whatever class it is."""
     names = ("labels", "weights", "draws")
     values = {name: getattr(batch, name, None) for name in names}

@@ -9,7 +9,7 @@ import numpy as np
 
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Layout, Vector
-from photinus.models.base import Batch, Model
+from photinus.models.base import BatchLike, Model
 from photinus.models.optimizers import InnerOptimizer, InPlaceOptimizer
 from photinus.models.schedules import Schedule
 from photinus.nn import ADAGRAD, ADAM, SGD, ShardedEmbedding
@@ -108,7 +108,7 @@ class RowSteps(InPlaceOptimizer):
         self._peak = max(value for _, value in rate.points)
 
     def descend(
-        self, model: Model, batch: Batch, seed: int, progress: float
+        self, model: Model, batch: BatchLike, seed: int, progress: float
     ) -> Mapping[str, float]:
         """Takes one step by the gradient of a batch."""
         sharded: ShardedModel = model  # type: ignore[assignment]

@@ -17,7 +17,7 @@ from photinus.core.errors import UsageError
 from photinus.core.pages import Pages
 from photinus.core.parameters import INTEGERS, TRAINED, Layout, Parameters, Vector
 from photinus.core.seeds import generator
-from photinus.models.base import Batch, Model
+from photinus.models.base import BatchLike, Model
 from photinus.models.module_model import Learning, ModuleModel
 from photinus.models.optimizers import InnerOptimizer
 from photinus.models.placement import DeviceParameters
@@ -333,15 +333,15 @@ class ShardedModel(Model):
         """Returns at which row a table begins."""
         return self.parameters.layout.entry(name).offset // self.row_size
 
-    def rows(self, batch: Batch, seed: int) -> Vector:
+    def rows(self, batch: BatchLike, seed: int) -> Vector:
         """Returns the rows [r] of a step, by a forward pass over tables of zeros."""
         return np.concatenate([self._dense_rows, self._record_rows(batch, seed)])
 
-    def measured_rows(self, batch: Batch) -> Vector:
+    def measured_rows(self, batch: BatchLike) -> Vector:
         """Returns the rows [r] of the tables that `measure` reads, likewise."""
         return self._record_rows(batch, None)
 
-    def _record_rows(self, batch: Batch, seed: int | None) -> Vector:
+    def _record_rows(self, batch: BatchLike, seed: int | None) -> Vector:
         with self._lookups.recording() as recorded:
             self._net.try_forward(batch, seed)
         expected: dict[str, Vector] = {}
@@ -357,7 +357,7 @@ class ShardedModel(Model):
             self._pages.forget()
 
     def gradients(
-        self, batch: Batch, seed: int
+        self, batch: BatchLike, seed: int
     ) -> tuple[Vector, dict[str, tuple[Vector, Vector]], Mapping[str, float]]:
         """Returns the gradient of a batch by what has one.
 
@@ -383,14 +383,14 @@ class ShardedModel(Model):
             self._net.to_host(parameters.floats, parameters.integers)
         return [parameters.view(name).copy() for name in self._fixed_names]
 
-    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
+    def learn(self, batch: BatchLike, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the whole gradient [n]; a job steps rows in place instead."""
         result = Parameters(self.parameters.layout)
         _, metrics = self.learn_into(result, batch, seed)
         return result.trained, metrics
 
     def learn_into(
-        self, result: Parameters, batch: Batch, seed: int
+        self, result: Parameters, batch: BatchLike, seed: int
     ) -> tuple[Vector, Mapping[str, float]]:
         """Writes the gradient of a batch where its rows lie.
 
@@ -412,7 +412,7 @@ class ShardedModel(Model):
         for name in self._statistics:
             result.view(name)[...] = self.parameters.view(name) - self._net.parameters.view(name)
 
-    def measure(self, batch: Batch) -> Mapping[str, float]:
+    def measure(self, batch: BatchLike) -> Mapping[str, float]:
         """As `ModuleModel.measure`; all rows that the batch reads must be here."""
         with self._lookups.restricted_to(self._expected_rows.pop(None, None)):
             return self._net.measure(batch)

@@ -1,6 +1,6 @@
 """Packs arrays and plain values of any structure into bytes, and back; no code travels.
 
-A parcel is the length of its table, the table (JSON), and the arrays' own bytes, each at a
+The bytes are the length of a table, the table (JSON), and the arrays' own bytes, each at a
 multiple of 64, so that arrays are used in place on arrival. Of an array some rows may travel: the
 others are 0, or the receiver holds them.
 """
@@ -68,32 +68,32 @@ def packed(
     ends = [start]
     for array in arrays:
         ends.append(_aligned(ends[-1] + array.nbytes))
-    parcel = np.zeros(ends[-1], np.uint8)
-    parcel[: _LENGTH.size] = np.frombuffer(_LENGTH.pack(len(text)), np.uint8)
-    parcel[_LENGTH.size : _LENGTH.size + len(text)] = np.frombuffer(text, np.uint8)
+    data = np.zeros(ends[-1], np.uint8)
+    data[: _LENGTH.size] = np.frombuffer(_LENGTH.pack(len(text)), np.uint8)
+    data[_LENGTH.size : _LENGTH.size + len(text)] = np.frombuffer(text, np.uint8)
     for array, at in zip(arrays, ends, strict=False):
-        target = parcel[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
+        target = data[at : at + array.nbytes].view(array.dtype).reshape(array.shape)
         target[...] = array
-    return parcel
+    return data
 
 
-def unpacked(parcel: Vector, held: Any = None) -> Any:  # noqa: ANN401 - any tree
-    """The inverse of `packed`; the arrays are parts of the parcel, to be written to.
+def unpacked(data: Vector, held: Any = None) -> Any:  # noqa: ANN401 - any tree
+    """The inverse of `packed`; the arrays are parts of `data`, to be written to.
 
     Args:
-        parcel: the bytes [n].
+        data: the bytes [n].
         held: the tree that the receiver holds; rows that moved are written into its arrays, and
             they are then part of the result.
 
     Raises:
-        FrameError: these bytes are no parcel.
+        FrameError: these bytes hold no packed value.
     """
     try:
-        (size,) = _LENGTH.unpack(parcel[: _LENGTH.size].tobytes())
-        table = json.loads(parcel[_LENGTH.size : _LENGTH.size + size].tobytes())
-        return _Reader(parcel, _aligned(_LENGTH.size + size)).read(table, held)
+        (size,) = _LENGTH.unpack(data[: _LENGTH.size].tobytes())
+        table = json.loads(data[_LENGTH.size : _LENGTH.size + size].tobytes())
+        return _Reader(data, _aligned(_LENGTH.size + size)).read(table, held)
     except (struct.error, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise FrameError("these bytes are no parcel", got=type(error).__name__) from error
+        raise FrameError("these bytes hold no packed value", got=type(error).__name__) from error
 
 
 def arrays_in(tree: object, place: Place = ()) -> Iterator[tuple[Place, Vector]]:
@@ -180,8 +180,8 @@ class _Writer:
 class _Reader:
     """Turns a table back into the tree, over the bytes from `start` on."""
 
-    def __init__(self, parcel: Vector, start: int) -> None:
-        self._parcel, self._start = parcel, start
+    def __init__(self, data: Vector, start: int) -> None:
+        self._data, self._start = data, start
 
     def read(self, entry: Any, held: Any) -> Any:  # noqa: ANN401 - JSON in, a tree out
         if not isinstance(entry, dict):
@@ -218,5 +218,5 @@ class _Reader:
         if kind.kind not in _KINDS or at < 0:
             raise ValueError(dtype)
         at += self._start
-        raw = self._parcel[at : at + math.prod(shape) * kind.itemsize]
+        raw = self._data[at : at + math.prod(shape) * kind.itemsize]
         return raw.view(kind).reshape(shape)

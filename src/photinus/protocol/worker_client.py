@@ -364,7 +364,7 @@ class Worker:
         while True:
             self._link.close()
             if self._has_left:
-                do = "check that the driver lives, and that this machine reaches it"
+                do = "check that the driver runs, and that this machine reaches it"
                 raise LinkLostError("the coordinator says nothing any more", do=do)
             self._link = self._connect()
             try:

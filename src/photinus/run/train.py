@@ -300,7 +300,7 @@ def resume_run(
     if how_it_ended(path)[0] == "done":
         raise UsageError(
             f"{folder_name(path, mirror)} is done: there is nothing to resume",
-            do="train anew; start = 'FOLDER/model' continues from its parameters",
+            do="start a new run; start = 'FOLDER/model' continues from its parameters",
         )
     run_folder, make_hint = (
         RunFolder(path, resume=True),

@@ -37,7 +37,7 @@ def compress(
     every strategy here reads any of them.
 
     Args:
-        strategy: a recipe, which returns itself with this codec; or the worker's half of a
+        strategy: of a recipe, which is returned with this codec; or the worker's half of a
             strategy. A delta or gradient that it offers is a vector of its own.
         codec: "fp32", "bf16", "int8" or "int4".
         error_feedback: whether with it; None: in "int8" and "int4", not in "bf16".
@@ -58,13 +58,13 @@ def compress(
     Source: Seide et al., 1-Bit Stochastic Gradient Descent, 2014.
     """
     if hasattr(strategy, "recipe") and hasattr(strategy, "codec"):
-        recipe = cast("StrategySpec", strategy)
-        if "codec" not in recipe.known:
-            wrong = f"compress encodes pushes of deltas or gradients; {recipe.recipe} has none"
-            do = f"{recipe.recipe}(codec_down={codec!r}) encodes what comes back"
+        spec = cast("StrategySpec", strategy)
+        if "codec" not in spec.known:
+            wrong = f"compress encodes pushes of deltas or gradients; {spec.recipe} has none"
+            do = f"{spec.recipe}(codec_down={codec!r}) encodes what comes back"
             raise UsageError(wrong, got=f"codec {codec!r}", do=do)
         options = {} if error_feedback is None else {"error_feedback": error_feedback}
-        return recipe.with_parts(codec=codec, **options)
+        return spec.with_settings({"codec": codec, **options})
     if not hasattr(strategy, "offer"):
         wrong = "compress wraps a recipe, or the worker's half of a strategy"
         raise UsageError(wrong, got=repr(strategy), do='such as compress(averaging(), "int8")')

@@ -57,7 +57,7 @@ def fragments(
     Each fragment has its turn once in the strategy's `every`, so less travels at a time.
 
     Args:
-        strategy: a recipe of rounds, which returns itself with these parts; or the worker's half
+        strategy: of a recipe of rounds, which is returned with these parts; or the worker's half
             of one, with a trigger `every`.
         count: parts of the vector.
         delay: steps that a fragment is under way while training continues; None: as the recipe
@@ -85,11 +85,11 @@ def fragments(
     options = {"fragments": count, "delay": delay, "alpha": alpha}
     parts: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if hasattr(strategy, "recipe") and hasattr(strategy, "codec"):
-        recipe = cast("StrategySpec", strategy)
-        if "fragments" not in recipe.known:
+        spec = cast("StrategySpec", strategy)
+        if "fragments" not in spec.known:
             wrong = "fragments wraps averaging, diloco and other recipes whose rounds push a delta"
-            raise UsageError(wrong, got=recipe.recipe, do="leave fragments out, or use averaging()")
-        return recipe.with_parts(**parts)
+            raise UsageError(wrong, got=spec.recipe, do="leave fragments out, or use averaging()")
+        return spec.with_settings(parts)
     if not hasattr(strategy, "offer"):
         wrong = "fragments wraps a recipe, or the worker's half of a strategy"
         raise UsageError(wrong, got=repr(strategy), do="such as fragments(averaging(), 4)")

@@ -97,7 +97,7 @@ def averaging(
             a row that few steps read moves by the sum, one that all read by the mean.
         codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
         codec_down: the same for the way from owner to worker; None: as `codec`.
-        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+        gradients_until: the share of a stage, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
         grace_seconds: seconds that a round waits for the others once the quorum has pushed.
@@ -154,7 +154,7 @@ def iterative_reduce(
         merge: how the deltas become one: "uniform", "examples" or "nova".
         codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
         codec_down: the same for the way from owner to worker; None: as `codec`.
-        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+        gradients_until: the share of a stage, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
         grace_seconds: seconds that a round waits for the others once the quorum has pushed.
@@ -208,7 +208,7 @@ def diloco(
         merge: how the deltas become one: "uniform", "examples" or "nova".
         codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
         codec_down: the same for the way from owner to worker; None: as `codec`.
-        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+        gradients_until: the share of a stage, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
         grace_seconds: seconds that a round waits for the others once the quorum has pushed.
@@ -252,7 +252,7 @@ def post_local(
     fetch: Trigger | None = None,
     staleness: str | int = "none",
 ) -> StrategySpec:
-    """Takes steps of all workers together for four fifths of a phase, then averages.
+    """Takes steps of all workers together for four fifths of a stage, then averages.
 
     while progress < gradients_until: θ ← inner(θ, Σ nᵢgᵢ / Σ nᵢ);  then the rounds of `averaging`.
 
@@ -262,7 +262,7 @@ def post_local(
         merge: how the deltas become one: "uniform", "examples" or "nova".
         codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
         codec_down: the same for the way from owner to worker; None: as `codec`.
-        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+        gradients_until: the share of a stage, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
         grace_seconds: seconds that a round waits for the others once the quorum has pushed.
@@ -318,7 +318,7 @@ def streaming(
         merge: how the deltas become one: "uniform", "examples" or "nova".
         codec: the numbers that vectors travel in: "fp32", "bf16", "int8" or "int4".
         codec_down: the same for the way from owner to worker; None: as `codec`.
-        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+        gradients_until: the share of a stage, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.
         quorum: the share of the workers (above 1: how many) whose pushes close a round.
         grace_seconds: seconds that a round waits for the others once the quorum has pushed.
@@ -368,7 +368,7 @@ def downpour(
         payload: "delta", or "gradient": the sum of the gradients since the last push.
         codec: the numbers that pushes travel in: "fp32", "bf16", "int8" or "int4".
         codec_down: the same for the way from owner to worker; None: "fp32".
-        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+        gradients_until: the share of a stage, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.
         staleness: weight of a push that is s versions late: "none": 1; "inverse": 1/(1+s);
             a number n: dropped where s > n.
@@ -406,7 +406,7 @@ def elastic(
         every: when a worker pushes: so many steps, seconds, examples or epochs after its last push.
         alpha: strength of the spring, times the number of workers K; 0.001 to 1.
         codec_down: the numbers in which the pull travels back; None: "fp32".
-        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+        gradients_until: the share of a stage, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.
 
     Raises:
@@ -516,7 +516,7 @@ def publish(
         every: when a worker pushes: so many steps, seconds, examples or epochs after its last push.
         codec: the numbers that publications travel in: "fp32", "bf16", "int8" or "int4".
         exact_every: publications of each worker, on average, between two exact averages.
-        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+        gradients_until: the share of a stage, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.
         quorum: the share of the workers, 0.01 to 1, that an exact average needs.
         grace_seconds: seconds that an exact average waits for the others after the quorum.
@@ -553,7 +553,7 @@ def gossip(
         codec: the numbers that publications travel in: "fp32", "bf16", "int8" or "int4".
         exact_every: publications of each worker, on average, between two exact averages.
         graph: who a worker sends to: "exponential", "ring" or "random".
-        gradients_until: the share of a phase, 0 to 1, that takes every step by the mean gradient of
+        gradients_until: the share of a stage, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.
         quorum: the share of the workers, 0.01 to 1, that an exact average needs.
         grace_seconds: seconds that an exact average waits for the others after the quorum.

@@ -299,21 +299,22 @@ class StrategySpec:
         """True when updates pass from worker to worker."""
         return self.payload in ("published", "parameters")
 
-    def with_parts(self, **parts: Any) -> StrategySpec:  # noqa: ANN401 - any part
-        """Returns the same recipe with other parts, as if its call had named them.
+    def with_settings(self, settings: Mapping[str, Any]) -> StrategySpec:
+        """Returns the same strategy with other settings, as if its recipe's call had named them.
 
         Raises:
-            UsageError: it has no such part, or a limit does not hold.
+            UsageError: it has no such setting, or a limit does not hold.
         """
-        for name in parts:
+        for name in settings:
             if name not in self.known:
                 raise unknown_name(f"argument of {self.recipe}", name, self.known)
-        return dataclasses.replace(self, **parts, usual=self.usual - parts.keys())
+        return dataclasses.replace(self, **settings, usual=self.usual - settings.keys())
 
     @property
     def without_start(self) -> StrategySpec:
         """The same without a start by gradients that the length of a phase decides."""
-        return self.with_parts(gradients_until=0.0) if self.gradients_until == AUTO else self
+        is_auto = self.gradients_until == AUTO
+        return self.with_settings({"gradients_until": 0.0}) if is_auto else self
 
     def table_warning(self, layout: Layout) -> str:
         """Returns why all rows of a model's sparse tables travel; empty where they do not."""

@@ -7,10 +7,12 @@ from collections.abc import Callable
 import numpy as np
 
 from photinus.core.parameters import Vector, is_finite
-from photinus.models.base import Batch, Model
+from photinus.models.base import BatchLike, Model
 
 
-def check_model(make_model: Callable[[], Model], batch: Batch, *, is_gradient: bool = True) -> None:
+def check_model(
+    make_model: Callable[[], Model], batch: BatchLike, *, is_gradient: bool = True
+) -> None:
     """Asserts what every model owes.
 
     Args:
@@ -35,7 +37,7 @@ def _check_views(model: Model) -> None:
         assert view.size == 0 or np.shares_memory(view, section), f"{name} is no view"
 
 
-def _check_learn(model: Model, twin: Model, batch: Batch) -> None:
+def _check_learn(model: Model, twin: Model, batch: BatchLike) -> None:
     before = model.parameters.trained.copy()
     assert np.array_equal(before, twin.parameters.trained), "first parameters differ"
     gradient, metrics = model.learn(batch, 3)
@@ -54,7 +56,7 @@ def _check_learn(model: Model, twin: Model, batch: Batch) -> None:
     assert np.array_equal(before, model.parameters.trained), "measure changed the parameters"
 
 
-def _check_load(model: Model, other: Model, batch: Batch) -> None:
+def _check_load(model: Model, other: Model, batch: BatchLike) -> None:
     other.parameters.trained += np.float32(0.01)
     other.to_device(other.parameters.trained)
     parameters = other.parameters
@@ -67,13 +69,13 @@ def _check_load(model: Model, other: Model, batch: Batch) -> None:
     assert np.array_equal(left, right), "a loaded model learns otherwise"
 
 
-def _gradient(model: Model, batch: Batch, seed: int) -> Vector:
+def _gradient(model: Model, batch: BatchLike, seed: int) -> Vector:
     gradient, _ = model.learn(batch, seed)
     model.to_host(gradient)
     return gradient.copy()
 
 
-def _check_finite_differences(model: Model, batch: Batch) -> None:
+def _check_finite_differences(model: Model, batch: BatchLike) -> None:
     """Compares the slope along some random directions with the loss's own."""
     trained = model.parameters.trained
     start, rng = trained.copy(), np.random.default_rng(0)

@@ -36,17 +36,17 @@ def work(context: PhaseContext) -> Generator[Request, Any, WorkerSnapshot]:
     """
     model, feed, strategy = context.model, context.feed, context.strategy
     trained = model.parameters.trained
-    state, pace, first = strategy.init(trained), context.pace, feed.epochs
-    clock = Clock(progress=pace.agreed)
+    state, phase_progress, first = strategy.init(trained), context.phase_progress, feed.epochs
+    clock = Clock(progress=phase_progress.agreed)
     if context.heal:
         state = take_up(trained, strategy.accept(trained, context.heal.pop(), state), context.kept)
         model.to_device(trained)
     if isinstance(feed, LookaheadFeed):  # the rows of the first steps
         state, latest = yield from exchange(context, trained, clock, state)
-        pace = pace.after(clock, latest)
+        phase_progress = phase_progress.after(clock, latest)
         yield from tell(context, latest, clock, state)
     for batch in feed:
-        progress = pace.progress(clock)
+        progress = phase_progress.progress(clock)
         gradient, metrics = learn(context, batch, progress, early(context, clock, batch, state))
         if strategy.site != GRADIENT:
             step(context, gradient, progress)
@@ -60,8 +60,8 @@ def work(context: PhaseContext) -> Generator[Request, Any, WorkerSnapshot]:
         state, latest = yield from exchange(context, vector, clock, state)
         if strategy.site == GRADIENT:
             step(context, gradient, progress)
-        pace = pace.after(clock, taken, latest)
-        clock = clock._replace(progress=pace.agreed)
+        phase_progress = phase_progress.after(clock, taken, latest)
+        clock = clock._replace(progress=phase_progress.agreed)
         yield from tell(context, latest, clock, state)
         yield from tell_pages(context, pages_after(clock.seconds - before))
         is_over = taken.stop or latest.stop

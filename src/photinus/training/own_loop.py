@@ -175,7 +175,7 @@ def strategy_pair(strategy: Any, workers: int) -> StrategyPair:  # noqa: ANN401 
     """
     if not isinstance(strategy, (StrategySpec, CustomStrategy)):
         do = "e.g. photinus.averaging(every=photinus.Steps(20))"
-        raise UsageError("strategy must be a recipe", got=repr(strategy), do=do)
+        raise UsageError("strategy must be made by a recipe", got=repr(strategy), do=do)
     is_recipe = isinstance(strategy, StrategySpec)
     if isinstance(strategy, StrategySpec) and strategy.gradients_until == AUTO:
         strategy = replace(strategy, gradients_until=0.0)

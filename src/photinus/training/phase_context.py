@@ -51,7 +51,7 @@ class PhaseContext:
     inner: InnerOptimizer
     feed: Feed
     strategy: Strategy
-    pace: PhaseProgress
+    phase_progress: PhaseProgress
     seed: Callable[[int], int]
     """Feed position -> the seed of that step."""
     heal: list[Message] = field(default_factory=list)

@@ -14,8 +14,7 @@ from photinus.devices.discovery import check_memory, fastest, found, product_gfl
 from photinus.devices.names import AUTO, OPENCL, kind_of
 from photinus.devices.opencl.offload import Offload
 from photinus.devices.opencl.open_devices import engine
-from photinus.models.base import Batch as Learned
-from photinus.models.base import Model, ModelConfig
+from photinus.models.base import BatchLike, Model, ModelConfig
 from photinus.models.optimizers import InnerOptimizer, InPlaceOptimizer
 from photinus.models.placement import CPU
 
@@ -40,7 +39,7 @@ class Offloaded(Model):
         self.offload, self._name = Offload(engine(device)), device
         """Its counts show what the device has computed."""
 
-    def learn(self, batch: Learned, seed: int) -> tuple[Vector, Mapping[str, float]]:
+    def learn(self, batch: BatchLike, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """As the model does, with every product, convolution and max-pool on the device.
 
         Raises:
@@ -66,7 +65,7 @@ class Offloaded(Model):
             "device %s: a step computes %s there, and none of them here", self._name, products
         )
 
-    def measure(self, batch: Learned) -> Mapping[str, float]:
+    def measure(self, batch: BatchLike) -> Mapping[str, float]:
         """As the model does, on the processor."""
         return self._model.measure(batch)
 

@@ -239,7 +239,7 @@ def _phase_context(
         inner=inner,
         feed=feed,
         strategy=strategy,
-        pace=PhaseProgress(grant.progress, 0, per_example, grant.span),
+        phase_progress=PhaseProgress(grant.progress, 0, per_example, grant.span),
         seed=seed,
         heal=[heal] if is_table or not grant.is_fresh else [],
         kept=strategy_state,

@@ -125,9 +125,9 @@ class FolderLink(Link):
         while not self._has_live_sign():
             if monotonic() >= deadline:
                 raise LinkLostError(
-                    f"nobody of this run signs in {self._filesystem.address}",
+                    f"no process of this run signs in {self._filesystem.address}",
                     got=f"no new file in it for {connect_seconds:g} seconds",
-                    do="check that the driver lives and that every worker sees the same folder",
+                    do="check that the driver runs and that every worker sees the same folder",
                 )
             threading.Event().wait(self._filesystem.pause_seconds[1])
         name = f"signs/{self._last_sign}"
@@ -145,7 +145,7 @@ class FolderLink(Link):
     def exchange(self, frame: Frame | None, seconds: float) -> list[Frame]:
         with self._lock:
             if self._is_lost:
-                raise LinkLostError("this link is over", do="make a new link")
+                raise LinkLostError("this link is closed", do="make a new link")
             if frame is not None:
                 self._await_capacity()
                 self._out.put(frame)

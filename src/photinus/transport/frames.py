@@ -338,7 +338,7 @@ class Decoder:
         kind, run, *numbers, length, count = _HEAD.unpack_from(body)
         table = _HEAD.size + length
         if kind >= len(KINDS) or count > MAX_ARRAYS or table > len(body):
-            raise FrameError("the head of a frame does not hold together", got=f"{len(body)} bytes")
+            raise FrameError("the parts of a frame's head do not agree", got=f"{len(body)} bytes")
         header = _read_header(bytes(body[_HEAD.size : table]))
         array_types = _read_table(bytes(body[table:]), count)
         _check_sizes(array_types, self._max_vector_bytes)
@@ -373,7 +373,7 @@ def _read_table(table: bytes, count: int) -> dict[str, tuple[int, int]]:
             raise FrameError("the arrays of a frame have no names", got=error) from error
     if offset != len(table) or len(array_types) != count:
         got = f"{len(table)} bytes, {len(array_types)} names of {count}"
-        raise FrameError("the head of a frame does not hold together", got=got)
+        raise FrameError("the parts of a frame's head do not agree", got=got)
     return array_types
 
 

@@ -24,9 +24,9 @@ class RateLimit:
 
     Example:
         >>> waited = []
-        >>> pace = RateLimit(65536.0, now=lambda: 0.0, wait=waited.append)
+        >>> rate_limit = RateLimit(65536.0, now=lambda: 0.0, wait=waited.append)
         >>> for _ in range(3):
-        ...     pace.spend(65536)
+        ...     rate_limit.spend(65536)
         >>> waited
         [1.0, 2.0]
     """

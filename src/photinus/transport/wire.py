@@ -58,7 +58,7 @@ class Limits:
     """Connections whose handshake is not done."""
     report_seconds: float = 60.0
     """Between two reports of refused strangers, at least."""
-    pace: RateLimit | None = None
+    rate_limit: RateLimit | None = None
     """Of all that this side sends, over every connection with these limits."""
 
     LIMITS = {  # noqa: RUF012 - dataclass slots: a plain class attribute, never written
@@ -119,7 +119,7 @@ class Wire:
 
         Raises:
             AuthenticationError: the other side has no key of this run, or uses no TLS.
-            LinkLostError: it ended or fell silent.
+            LinkLostError: it ended, or sent nothing in time.
         """
         if self._tls is None:
             return
@@ -130,7 +130,7 @@ class Wire:
                 raise AuthenticationError("a handshake takes at most 16 KiB")
             n = self._receive_plain(self._buffer[:remaining], deadline)
             if n is None:
-                raise LinkLostError("the other side fell silent in the handshake")
+                raise LinkLostError("the other side sent nothing more in the handshake")
             if n == 0:
                 raise LinkLostError("the other side ended the handshake")
             self._incoming.write(self._buffer[:n])
@@ -211,7 +211,7 @@ class Wire:
         self,
         pieces: Sequence[bytes | memoryview],
         stall_seconds: float | None,
-        pace: RateLimit | None = None,
+        rate_limit: RateLimit | None = None,
     ) -> bool:
         """Sends all pieces, in order; one thread at a time.
 
@@ -219,7 +219,7 @@ class Wire:
             pieces: what to send after all that was sent before.
             stall_seconds: the longest wait; None for no wait: what the socket does not take at
                 once stays here, for the next call.
-            pace: how fast.
+            rate_limit: how fast.
 
         Returns:
             Whether the socket took all.
@@ -229,12 +229,12 @@ class Wire:
         """
         if self._tls is None:
             self._unsent += [memoryview(piece) for piece in pieces if len(piece)]
-            return self._send_unsent(stall_seconds, pace)
+            return self._send_unsent(stall_seconds, rate_limit)
         for view in _batches(pieces):
             self._encipher(self._tls, view)
             if self._outgoing.pending >= _BATCH_BYTES:
-                self._send_unsent(stall_seconds, pace)
-        return self._send_unsent(stall_seconds, pace)
+                self._send_unsent(stall_seconds, rate_limit)
+        return self._send_unsent(stall_seconds, rate_limit)
 
     def _encipher(self, tls: ssl.SSLObject, view: memoryview) -> None:
         try:
@@ -243,13 +243,15 @@ class Wire:
         except ssl.SSLError as error:
             raise _link_lost_error(error) from error
 
-    def _send_unsent(self, stall_seconds: float | None, pace: RateLimit | None = None) -> bool:
+    def _send_unsent(
+        self, stall_seconds: float | None, rate_limit: RateLimit | None = None
+    ) -> bool:
         if self._outgoing.pending:
             with self._lock:
                 self._unsent.append(memoryview(self._outgoing.read()))
         while self._unsent:
             first = self._unsent[0]
-            chunk = list(islice(self._unsent, 16)) if pace is None else [first[:BURST_BYTES]]
+            chunk = list(islice(self._unsent, 16)) if rate_limit is None else [first[:BURST_BYTES]]
             try:
                 n = self._sock.sendmsg(chunk)
             except BlockingIOError:
@@ -262,8 +264,8 @@ class Wire:
             except OSError as error:
                 raise _link_lost_error(error) from error
             self._drop_sent(n)
-            if pace is not None:
-                pace.spend(n)
+            if rate_limit is not None:
+                rate_limit.spend(n)
         return True
 
     def _drop_sent(self, n: int) -> None:
@@ -342,7 +344,7 @@ def _receive_exactly(wire: Wire, count: int, deadline: float) -> bytes:
     while received < count:
         n = wire.receive(data[received:], max(0.0, deadline - monotonic()))
         if not n:
-            raise LinkLostError("the other side ended or fell silent in the greeting")
+            raise LinkLostError("the other side ended, or sent nothing, in the greeting")
         received += n
     return bytes(data)
 
@@ -352,7 +354,7 @@ def greet(wire: Wire, run: bytes, deadline: float) -> None:
 
     Raises:
         AuthenticationError: the other side holds keys of another run, or is another run.
-        LinkLostError: it ended or fell silent.
+        LinkLostError: it ended, or sent nothing in time.
     """
     wire.handshake(deadline)
     wire.send([_GREETING + run], max(0.0, deadline - monotonic()))
@@ -371,12 +373,12 @@ def admit(wire: Wire, run: bytes, deadline: float) -> bool:
     Raises:
         AuthenticationError: the stranger holds no key of this run.
         FrameError: the stranger uses another protocol.
-        LinkLostError: it ended or fell silent.
+        LinkLostError: it ended, or sent nothing in time.
     """
     wire.handshake(deadline)
     greeting = _receive_exactly(wire, len(_GREETING) + len(run), deadline)
     if not greeting.startswith(_GREETING):
-        raise FrameError("a stranger greets in another way", got=greeting)
+        raise FrameError("a connection begins with another protocol", got=greeting)
     is_welcome = greeting[len(_GREETING) :] == run
     wire.send([_GREETING + (_WELCOME if is_welcome else _OTHER_RUN)], deadline - monotonic())
     return is_welcome

@@ -106,7 +106,7 @@ def test_a_step_of_a_deep_belief_networks_fine_tuning_is_the_hosts(usual):
     assert sum(mode.counts.values()) == 3 * 3 - 1, "each layer thrice; the first has no slope"
 
 
-def test_every_stage_of_a_deep_belief_network_computes_there(usual):
+def test_every_config_of_a_deep_belief_network_computes_there(usual):
     batch = SimpleNamespace(features=np.ones((4, 6), np.float32), labels=np.zeros(4, np.int64))
     configs = DBN(inputs=6, hidden=(5,), classes=2, precision="float32").configs()
     for config, history in zip(configs, ((), (np.zeros(6 * 5 + 6 + 5, np.float32),)), strict=True):

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from photinus.core.errors import UsageError
-from photinus.devices.opencl import convolutions, pools, products
+from photinus.devices.opencl import convolutions, matmul, pools
 from photinus.devices.opencl.engine import NoKernelError, OpenCLEngine
 
 _HEAVY = re.compile(
@@ -90,16 +90,16 @@ class Offload(TorchDispatchMode):
 
 
 _IMPLEMENTATIONS: Mapping[str, Callable[..., Any]] = {
-    "aten.mm.default": products.multiply,
-    "aten.mm.out": products.into(products.multiply),
-    "aten.bmm.default": products.multiply,
-    "aten.bmm.out": products.into(products.multiply),
-    "aten.mv.default": products.multiply_vector,
-    "aten.addmv.default": products.add_vector_product,
-    "aten.addmm.default": products.add_product,
-    "aten.addmm.out": products.into(products.add_product),
-    "aten.baddbmm.default": products.add_product,
-    "mkldnn._linear_pointwise.default": products.onednn_linear,
+    "aten.mm.default": matmul.multiply,
+    "aten.mm.out": matmul.into(matmul.multiply),
+    "aten.bmm.default": matmul.multiply,
+    "aten.bmm.out": matmul.into(matmul.multiply),
+    "aten.mv.default": matmul.multiply_vector,
+    "aten.addmv.default": matmul.add_vector_product,
+    "aten.addmm.default": matmul.add_product,
+    "aten.addmm.out": matmul.into(matmul.add_product),
+    "aten.baddbmm.default": matmul.add_product,
+    "mkldnn._linear_pointwise.default": matmul.onednn_linear,
     "aten.convolution.default": convolutions.convolve,
     "aten.convolution_backward.default": convolutions.convolve_back,
     "aten.max_pool2d_with_indices.default": pools.pool,

@@ -87,7 +87,7 @@ def _watch(
         for slot, child in list(processes.items()):
             if child.exitcode in (None, 0):
                 continue
-            lease, got = coordinator.leases.seats[slot].lease, f"exit code {child.exitcode}"
+            lease, got = coordinator.leases[slot].lease, f"exit code {child.exitcode}"
             early_ends[slot] = 0 if lease > leases[slot] else early_ends[slot] + 1
             restarts, leases[slot] = restarts + 1, lease
             if restarts > _RESTARTS or early_ends[slot] >= _EARLY_ENDS:

@@ -21,8 +21,8 @@ from photinus.engine.spark.engine import slots_of
 from photinus.engine.spark.job import SparkJob, cause_of
 from photinus.engine.spark.session import is_connect, session_warnings
 from photinus.transport.credentials import Credentials, WorkerKey
-from photinus.transport.serve import TcpListener
-from photinus.transport.tcp import TcpLink, local_host
+from photinus.transport.tcp_link import TcpLink, local_host
+from photinus.transport.tcp_listener import TcpListener
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -187,9 +187,9 @@ def _task(address: str, key: dict[str, bytes]) -> Any:  # noqa: ANN401 - what ma
 
 def _connect_task(host: str, key: dict[str, bytes], folder: str) -> Any:  # noqa: ANN401
     def probe() -> list[str]:
-        from photinus.engine.spark.diagnostics import seen_afar
+        from photinus.engine.spark.diagnostics import checks_on_executor
 
-        return seen_afar(host, key, folder)
+        return checks_on_executor(host, key, folder)
 
     return _probing_task(probe)
 
@@ -212,7 +212,7 @@ def seen(address: str, key: dict[str, bytes]) -> list[str]:
     return _probe(lambda: _link(address, WorkerKey(**key)))
 
 
-def seen_afar(host: str, key: dict[str, bytes], folder: str) -> list[str]:
+def checks_on_executor(host: str, key: dict[str, bytes], folder: str) -> list[str]:
     """Returns likewise what bars a task from hosting a run: its port, or the run folder."""
     worker_key = WorkerKey(**key)
 

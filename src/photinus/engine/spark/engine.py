@@ -230,7 +230,7 @@ class SparkEngine(Engine):
             if not isinstance(run_spec.data, ArrayData):  # arrays were distributed already
                 frame = partitioned(frame, workers)  # by a shuffle: no skew is left
             with ConnectSession(run_spec) as client, driver:
-                first_job = job(frame, client.hosted(self._hooks, host))
+                first_job = job(frame, client.coordinator_spec(self._hooks, host))
                 emit, on_interrupt = run_spec.emit, client.stop_on_signal
                 wait_for_end(
                     client, first_job, emit, follow=raise_task_error, on_interrupt=on_interrupt

@@ -275,8 +275,8 @@ class Faults(Hooks):
         planned = self.of(slot)
         if bandwidth is None and any(fault.kind == SLOW_LINK for fault in planned):
             bandwidth = math.inf  # until it is slowed
-        pace = None if bandwidth is None else RateLimit(bandwidth)
-        return WorkerFaults(planned, self.diary, pace, address)
+        rate_limit = None if bandwidth is None else RateLimit(bandwidth)
+        return WorkerFaults(planned, self.diary, rate_limit, address)
 
     def simulated(
         self, machine: Machine, plan: TrainingPlan, slot: int, part: WorkerData

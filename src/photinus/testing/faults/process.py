@@ -63,7 +63,7 @@ class WorkerFaults(WorkerHooks):
     Args:
         planned: of its slot.
         diary: a file to note them in, just before; or nothing.
-        pace: of all that the worker sends, where a fault makes its link slow.
+        rate_limit: of all that the worker sends, where a fault makes its link slow.
         address: the coordinator's address: its route names the host's interface.
     """
 
@@ -71,10 +71,10 @@ class WorkerFaults(WorkerHooks):
         self,
         planned: tuple[Fault, ...] = (),
         diary: str = "",
-        pace: RateLimit | None = None,
+        rate_limit: RateLimit | None = None,
         address: str = "",
     ) -> None:
-        super().__init__(pace)
+        super().__init__(rate_limit)
         self.cable, self._planned, self._diary, self._address = Cable(), planned, diary, address
         self._slowed_faults, self._pull_processes = set[Fault](), list[subprocess.Popen[bytes]]()
 
@@ -147,8 +147,8 @@ class WorkerFaults(WorkerHooks):
             burst = max(_LEAST_BURST_BYTES, int(_BURST_SECONDS * fault.amount))
             if code := _start(_SHAPE, interface, f"{int(fault.amount)}", f"{burst}").wait():
                 raise NotReadyError("tc did not shape the host's link", got=f"exit code {code}")
-        elif self.pace is not None:
-            self.pace.slow_to(fault.amount)
+        elif self.rate_limit is not None:
+            self.rate_limit.slow_to(fault.amount)
 
 
 def note(diary: str, fault: Fault) -> None:

@@ -14,7 +14,7 @@ from photinus.core.errors import FencedError
 from photinus.core.parameters import Layout, Vector
 from photinus.data.base import Array
 from photinus.engine.hooks import Machine
-from photinus.models.base import Batch, Model, ModelConfig
+from photinus.models.base import BatchLike, Model, ModelConfig
 from photinus.models.optimizers import InnerOptimizer
 from photinus.testing.faults.fault import (
     COPY,
@@ -165,14 +165,14 @@ class _SpoiledModel(Model):
     def __init__(self, model: Model, worker: FaultyWorker) -> None:
         self.parameters, self._model, self._worker = model.parameters, model, worker
 
-    def learn(self, batch: Batch, seed: int) -> tuple[Vector, Mapping[str, float]]:
+    def learn(self, batch: BatchLike, seed: int) -> tuple[Vector, Mapping[str, float]]:
         if self._worker.inject_in_step(NO_MEMORY):
             _allocate_in_vain()
         is_spoiled = self._worker.inject_in_step(NAN)
         gradient, metrics = self._model.learn(batch, seed)
         return np.full_like(gradient, np.nan) if is_spoiled else gradient, metrics
 
-    def measure(self, batch: Batch) -> Mapping[str, float]:
+    def measure(self, batch: BatchLike) -> Mapping[str, float]:
         return self._model.measure(batch)
 
     def place(self, device: str, inner: InnerOptimizer) -> InnerOptimizer:

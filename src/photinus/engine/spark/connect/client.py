@@ -55,7 +55,7 @@ class ConnectSession:
         self._drain()
         self._run_directory.remove()
 
-    def hosted(self, hooks: Hooks, towards: str) -> CoordinatorSpec:
+    def coordinator_spec(self, hooks: Hooks, towards: str) -> CoordinatorSpec:
         """Returns what every task is sent.
 
         Args:

@@ -29,7 +29,7 @@ from photinus.training.plan import TrainingPlan
 from photinus.training.worker_loop import WorkerData
 from photinus.transport.credentials import WorkerKey
 from photinus.transport.frames import Frame
-from photinus.transport.tcp import local_host
+from photinus.transport.tcp_link import local_host
 
 LEDGER_IDS = ("term", "phase", "slot", "lease", "sequence")
 LEDGER_FIELDS = ("version", "steps", "examples", "position", "fragment")

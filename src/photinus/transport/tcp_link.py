@@ -54,10 +54,10 @@ class TcpLink(Link):
     def exchange(self, frame: Frame | None, seconds: float) -> list[Frame]:
         with self._lock:
             if self._is_lost:
-                raise LinkLostError("this link is over", do="make a new link")
+                raise LinkLostError("this link is closed", do="make a new link")
             if frame is not None:
                 pieces = encode_frame(frame, checksums=not self._wire.is_secure)
-                self._wire.send(pieces, self._limits.stall_seconds, self._limits.pace)
+                self._wire.send(pieces, self._limits.stall_seconds, self._limits.rate_limit)
             return self._receive(seconds)
 
     def _update_counts(self) -> None:
@@ -117,7 +117,9 @@ def local_host(towards: str) -> str:
             sock.connect(address)
             return str(sock.getsockname()[0])
     except OSError as error:
-        raise LinkLostError(f"there is no way from here to {towards}", got=error) from error
+        raise LinkLostError(
+            f"there is no network route from here to {towards}", got=error
+        ) from error
 
 
 def _connect(address: str, key: WorkerKey, connect_seconds: float, limits: Limits) -> Wire:
@@ -139,9 +141,9 @@ def _connect(address: str, key: WorkerKey, connect_seconds: float, limits: Limit
             reason = f"{type(error).__name__}: {error}"
         if monotonic() + pause >= deadline:
             raise LinkLostError(
-                f"nobody of this run answers at {address}",
+                f"no process of this run answers at {address}",
                 got=f"{reason} for {connect_seconds:g} seconds",
-                do="check that the driver lives, that this machine may reach that port, and that "
+                do="check that the driver runs, that this machine may reach that port, and that "
                 "both sides use the same security",
             )
         threading.Event().wait(pause)

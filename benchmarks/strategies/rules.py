@@ -131,7 +131,7 @@ class Forgets(InnerOptimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class ForgetfulConfig(ModuleConfig):
-    """A module's stage whose inner optimizer may forget."""
+    """A module's config whose inner optimizer may forget."""
 
     forgets_every: int = 0
 

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.mnist, pytest.mark.slow]
 @pytest.fixture
 def module(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return lambda name: importlib.import_module(f"agreement.{name}")
+    return lambda name: importlib.import_module(f"strategies.{name}")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from agreement.claims import WORKERS, rounds
-from agreement.trial import JITTER, STEP_SECONDS, Scale, Tape, Trial, digits, simulation
 from photinus.data.base import Batch
 from photinus.engine.simulation.simulator import HEAD_BYTES
 from photinus.models.base import Model
 from photinus.report.markup import Markup, tag
+from strategies.claims import WORKERS, rounds
+from strategies.trial import JITTER, STEP_SECONDS, Scale, Tape, Trial, digits, simulation
 
 TAUS = (1, 2, 5, 10, 25, 50, 100)
 PRICES = (0.0, 0.1, 1.0, 10.0, 100.0)

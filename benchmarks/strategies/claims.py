@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agreement.trial import Outcome, Scale, Trial, measured
 from photinus.core.clock import Steps
 from photinus.strategies.outer import OuterOptimizer, Sgd
 from photinus.strategies.recipes import all_reduce, averaging, downpour
 from photinus.strategies.spec import StrategySpec
+from strategies.trial import Outcome, Scale, Trial, measured
 
 WORKERS = 8
 

@@ -96,7 +96,10 @@ class TcpPeer(Peer):
         Returns:
             Whether nothing of it is left to send.
         """
-        if size > min(SMALL_BYTES, self._limits.max_queued_bytes) or self._limits.pace is not None:
+        if (
+            size > min(SMALL_BYTES, self._limits.max_queued_bytes)
+            or self._limits.rate_limit is not None
+        ):
             return False
         try:
             is_sent = self._wire.send(pieces, None)
@@ -132,7 +135,7 @@ class TcpPeer(Peer):
         self._wire.cut()
 
     def _write_one(self, frame: Frame, pieces: list[bytes | memoryview], size: int) -> None:
-        self._wire.send(pieces, self._limits.stall_seconds, self._limits.pace)
+        self._wire.send(pieces, self._limits.stall_seconds, self._limits.rate_limit)
         with self._lock:
             self._queued_bytes -= size
             self.waiting.discard(frame)

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from agreement.rules import ForgetfulConfig
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.coordinator import Coordinator
 from photinus.core.errors import RunFailedError
@@ -27,6 +26,7 @@ from photinus.engine.simulation.simulator import Simulation
 from photinus.models.base import Model
 from photinus.models.schedules import Schedule
 from photinus.training.plan import Phase, StrategyPair, TrainingPlan
+from strategies.rules import ForgetfulConfig
 
 STEP_SECONDS = 0.01
 JITTER = 1e-3
@@ -83,7 +83,7 @@ class Trial:
         settings = {"momentum": self.momentum} if self.optimizer == "sgd" else {}
         floor = 0.05 * self.lr if self.falls else self.lr
         return ForgetfulConfig(
-            module="agreement.trial:network",
+            module="strategies.trial:network",
             epochs=epochs,
             batch_size=32 * self.workers,
             optimizer=self.optimizer,

@@ -1,4 +1,4 @@
-"""The experiments, by name: `PYTHONPATH=benchmarks python -m agreement E4 E12`.
+"""The experiments, by name: `PYTHONPATH=benchmarks python -m strategies E4 E12`.
 
 Without names all of them. A line for each trial, then each claim and whether it holds; ends with 1
 where one does not.
@@ -11,9 +11,9 @@ import sys
 
 from machine import begin
 
-from agreement.experiments import EXPERIMENTS
-from agreement.sparknet import sparknet
-from agreement.trial import SHORT, Scale
+from strategies.experiments import EXPERIMENTS
+from strategies.sparknet import sparknet
+from strategies.trial import SHORT, Scale
 
 
 def _shown(name: str, scale: Scale, *, is_short: bool) -> bool:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from agreement.claims import (
+from photinus.core.clock import Seconds, Steps
+from photinus.strategies.immediate import Downpour, Elastic
+from photinus.strategies.outer import Adagrad, Adam, DelayedNesterov, Nesterov, Sgd, SlowMo
+from photinus.strategies.recipes import downpour, elastic, gossip, publish
+from strategies.claims import (
     WORKERS,
     Claim,
     Experiment,
@@ -15,12 +19,8 @@ from agreement.claims import (
     untrained,
     within,
 )
-from agreement.rules import Compensated, Overwrites, Own
-from agreement.trial import Trial
-from photinus.core.clock import Seconds, Steps
-from photinus.strategies.immediate import Downpour, Elastic
-from photinus.strategies.outer import Adagrad, Adam, DelayedNesterov, Nesterov, Sgd, SlowMo
-from photinus.strategies.recipes import downpour, elastic, gossip, publish
+from strategies.rules import Compensated, Overwrites, Own
+from strategies.trial import Trial
 
 PUBLISHED = Nesterov(lr=0.7, momentum=0.9)
 """DiLoCo's outer step: a gain of 7."""
