@@ -1,7 +1,7 @@
 """A Spark Connect server of its own, with a token, in processes of its own.
 
 A client of Spark Connect changes what pyspark's functions do in its whole process, so these checks
-are no tests of the common run: `tests/engine/test_connect.py` starts them in another pytest.
+are no tests of the common run: `tests/system/test_connect.py` starts them in another pytest.
 """
 
 import os

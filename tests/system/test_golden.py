@@ -1,6 +1,6 @@
 """Loss curves that are kept: a change that alters numbers shows here.
 
-After a change that is meant to, write them anew: `pytest tests/engine/test_golden.py --golden`.
+After a change that is meant to, write them anew: `pytest tests/system/test_golden.py --golden`.
 """
 
 import json
