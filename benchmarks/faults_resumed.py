@@ -1,4 +1,4 @@
-"""What faults cost that end a run or befall its folder: driver, checkpoint, memory, disk.
+"""What faults of a run or of its folder cost: driver, checkpoint, memory, disk.
 
     python benchmarks/faults_resumed.py [local | spark] [repeats] [faults ...]
 

@@ -6,7 +6,7 @@ Each worker lives in a network namespace with an address of its own, behind a br
 stands at the bridge. All of it is in a namespace of this script's, and gone when it ends. A rate
 holds for what a host sends and for what is sent to it. With `rates` a job with a fixed seed is
 trained at each rate and must give the same bits; with `cut` the cable of host 1 is pulled out
-for 15 s, which no connection is told of: nothing is closed, packets vanish; with `slow` its link
+for 15 s, which no connection reports: nothing is closed, packets vanish; with `slow` its link
 alone is slow. These two are faults by name, which a worker does to the host that it lives on.
 """
 

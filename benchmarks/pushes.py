@@ -214,7 +214,7 @@ def one(way: StrategySpec, epochs: float, engine: Engine, totals: Found) -> Watc
 
 @contextmanager
 def telling(notices: set[tuple[int, int, int]]) -> Iterator[None]:
-    """Notes which pushes workers of this process are told of as agreed."""
+    """Notes which pushes were answered to workers of this process as agreed."""
     plain = WorkerSession.answers
 
     def answers(

@@ -17,7 +17,7 @@ Spark's own Word2Vec learns from the same sentences on so many partitions, with 
 far as it has them: it has hierarchical softmax, and takes every word. With --cbow both learn CBOW;
 of gensim the accuracy is told at its own rate of .025, too, and else at photinus's rate of .05.
 With --kernel torch photinus learns by the steps of other devices, here on the processor. With
---neighbours an index of all words is told of, too: how many it finds of the ten words nearest to
+--neighbours an index of all words is measured, too: how many it finds of the ten words nearest to
 each of 2,000.
 """
 

@@ -28,6 +28,6 @@ def test_what_was_done_since_the_checkpoint_is_redone(resumed):
     assert resumed.price(3.5, first + again) == (5.5, 6.5, 1600)
 
 
-def test_a_run_that_goes_on_has_nothing_redone(resumed):
+def test_a_run_that_continues_has_nothing_redone(resumed):
     rounds = [round_entry(1.0, 800), round_entry(2.0, 1600), round_entry(4.5, 2400)]
     assert resumed.price(1.5, rounds) == (2.5, 0.5, 0)

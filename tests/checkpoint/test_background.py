@@ -117,7 +117,7 @@ def test_the_best_is_pinned_and_no_newer_one_takes_its_place(tmp_path):
     assert store.names() == ("2", "4")
 
 
-def test_what_a_report_raises_is_raised_by_the_next_save_and_the_thread_goes_on(tmp_path):
+def test_what_a_report_raises_is_raised_by_the_next_save_and_the_thread_continues(tmp_path):
     reported = threading.Semaphore(0)
 
     def report(outcome):

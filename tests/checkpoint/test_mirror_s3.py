@@ -71,7 +71,7 @@ def save(store, number, value=1.0):
     store.save(f"{number:05d}", {"phase": number}, {"model": {"w": np.full(300, value)}})
 
 
-def test_another_machine_goes_on_from_the_newest_checkpoint(coordinator):
+def test_another_machine_continues_from_the_newest_checkpoint(coordinator):
     folder, store, mirror = coordinator("first")
     folder.events.write_text("a line\n")
     for number in range(6):

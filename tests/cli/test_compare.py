@@ -84,7 +84,7 @@ def test_who_describes_the_links_of_a_job_for_spark_means_the_simulator(call, jo
     assert "averaging every 50 steps" in out
 
 
-def test_a_comparison_that_was_stopped_goes_on_with_the_command_that_it_says(
+def test_a_comparison_that_was_stopped_continues_with_the_command_that_it_says(
     call, job, tmp_path, monkeypatch
 ):
     from photinus.run import compare

@@ -73,7 +73,7 @@ def lost(monkeypatch):
     return at
 
 
-def test_an_attempt_goes_on_from_the_lost_ones_checkpoint_and_says_so(
+def test_an_attempt_continues_from_the_lost_ones_checkpoint_and_says_so(
     attempt, lost, address, tmp_path, monkeypatch, capsys
 ):
     text = (tmp_path / "job.toml").read_text()

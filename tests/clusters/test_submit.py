@@ -88,7 +88,7 @@ def trains(cluster, process, place):
     cluster.until(closed, "four rounds", 500)
 
 
-def test_a_job_trains_from_what_travelled_and_goes_on_when_its_driver_was_killed(
+def test_a_job_trains_from_what_travelled_and_continues_when_its_driver_was_killed(
     cluster, submit, python, tmp_path, record_property
 ):
     folder, output = tmp_path / "run", tmp_path / "said"

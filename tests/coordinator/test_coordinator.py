@@ -375,7 +375,7 @@ def test_programs_have_limits_and_words():
     assert training_plan.sent().seed == 3
 
 
-def test_who_shall_leave_does_so_after_its_next_push_and_another_goes_on_behind_it():
+def test_who_shall_leave_does_so_after_its_next_push_and_another_continues_behind_it():
     harness = Harness()
     harness.all_come()
     harness.coordinator.leases[0].leaving_attempt = "a0"
@@ -431,7 +431,7 @@ def test_a_worker_that_parks_is_told_to_wait_and_gets_its_seat_back():
     assert (grant.kind, grant.slot, grant.header["position"]) == ("grant", 1, 1)
 
 
-def test_a_task_that_ends_is_told_that_all_is_done_and_another_one_goes_on():
+def test_a_task_that_ends_is_told_that_all_is_done_and_another_one_continues():
     harness, _ = with_yielded_seat("ends")
     assert harness.coordinator.leases.yielding == {1: False}, "it holds its place until it is told"
     assert kinds(harness.hello(harness.sessions[1])[1]) == ["done"]

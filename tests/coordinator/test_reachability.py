@@ -60,7 +60,7 @@ def test_nobody_is_left_out_where_no_two_reach_each_other():
     assert unreachable.text.startswith("no two of the workers 0, 2, 5 can reach each other")
 
 
-def test_the_lowest_slot_goes_on_where_no_two_reach_each_other_any_more():
+def test_the_lowest_slot_continues_where_no_two_reach_each_other_any_more():
     reachability, now = stalled_meeting((0, 2, 5), both_ways(*itertools.combinations((0, 2, 5), 2)))
     unreachable = reachability.unreached(now, PATIENCE, have_met=True)
     assert (unreachable.slots, unreachable.is_split) == (frozenset({2, 5}), False)

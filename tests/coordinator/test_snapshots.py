@@ -131,7 +131,7 @@ def test_a_lost_shard_is_loaded_from_the_last_whole_cut_of_its_phase():
     assert harness.snapshots.restorable_version == 0
 
 
-def test_a_worker_goes_on_loading_from_the_cut_that_it_was_granted():
+def test_a_worker_continues_loading_from_the_cut_that_it_was_granted():
     harness = with_begun_snapshot(Meetings(rows=1, shards=2))
     for version, value in ((7, 1.0), (8, 2.0)):
         harness.owner.version = version

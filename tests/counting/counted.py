@@ -40,7 +40,7 @@ from photinus.strategies.outer import OuterOptimizer, Sgd
 from photinus.strategies.phase_defaults import AUTO
 from photinus.strategies.rounds import stepped
 from photinus.strategies.spec import StrategySpec
-from photinus.training.plan import START, TrainingPlan, split
+from photinus.training.plan import START, TrainingPlan, phases_of
 
 __all__ = [
     "BATCH",
@@ -179,7 +179,7 @@ def plan(
         assert copies == 1
         config = RowConfig(weights=rows, **usual)
     phases = []
-    for phase in split(config, strategy, workers):
+    for phase in phases_of(config, strategy, workers):
         is_start = phase.part == START
         witness = Witness(
             phase.strategy, of_start(path) if is_start else path, BATCH if is_start else 1

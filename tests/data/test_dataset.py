@@ -75,7 +75,7 @@ def test_processes_share_the_rows_of_files_and_need_the_same_number_of_steps(tab
         next(iter(make_batches(table, rank=5)))
 
 
-def test_a_pass_goes_on_at_the_row_where_it_was_left(table):
+def test_a_pass_continues_at_the_row_where_it_was_left(table):
     whole = make_batches(table, seed=1)
     epochs = [numbers(whole), numbers(whole)]
     for steps in (0, 3, len(epochs[0]) - 1):

@@ -437,7 +437,7 @@ def write_older_checkpoints(folder, in_slots):
 
 @pytest.mark.usefixtures("_small_pages")
 @pytest.mark.parametrize("written", ["today", "whole", "in slots"])
-def test_a_run_goes_on_from_the_shards_of_its_checkpoint_with_the_same_bits(tmp_path, written):
+def test_a_run_continues_from_the_shards_of_its_checkpoint_with_the_same_bits(tmp_path, written):
     settings = {"outer": RowAdagrad(lr=0.3), "rows": CONFIG.dims}
     whole = train_table(tmp_path / "whole", **settings)
     texts = texts_of_two_topics()

@@ -166,7 +166,7 @@ def test_tests_have_one_environment_and_so_share_a_server():
     assert "test" not in os.environ["PYTEST_CURRENT_TEST"]
 
 
-def test_a_run_whose_server_is_killed_goes_on_with_another_one(tiny):
+def test_a_run_whose_server_is_killed_continues_with_another_one(tiny):
     servers = []
 
     def emit(event):

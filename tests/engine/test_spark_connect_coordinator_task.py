@@ -97,7 +97,7 @@ def test_the_result_comes_back_through_the_folder_and_nothing_stays_there(assign
     book.close()
 
 
-def test_a_coordinator_that_was_overtaken_is_fenced_and_another_goes_on_from_its_checkpoint(
+def test_a_coordinator_that_was_overtaken_is_fenced_and_another_continues_from_its_checkpoint(
     assignment, tiny, tmp_path
 ):
     events, place = [], RunFolder(tmp_path / "run", resume=True)

@@ -266,7 +266,7 @@ def test_without_rows_the_function_runs_on_every_worker(frame, spark):
 
 
 @pytest.mark.spark
-def test_a_worker_that_is_killed_goes_on_from_what_was_agreed(frame, tmp_path):
+def test_a_worker_that_is_killed_continues_from_what_was_agreed(frame, tmp_path):
     events = []
     tensors = launch(
         loop_killed_once(str(tmp_path / "died")),

@@ -75,7 +75,7 @@ def python(code, folder):
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_a_script_ends_fit_in_one_sentence_whose_command_goes_on(tmp_path):
+def test_ctrl_c_in_a_script_ends_fit_in_one_sentence_whose_command_continues(tmp_path):
     table = TABLE.replace("PRESSED", IN_THE_SCRIPT)
     completed = python(table + FIT, tmp_path)
     match = SAID.search(completed.stderr)

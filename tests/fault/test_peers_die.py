@@ -173,7 +173,7 @@ def trained_with_a_cut(tiny, folder, strategy, workers, epochs=3.0, **cut):
     [publish(every=Steps(4), exact_every=5), averaging(every=Steps(4), owners=2)],
     ids=lambda a: a.recipe,
 )
-def test_of_two_that_are_cut_off_one_goes_on_and_both_meet_again(tiny, tmp_path, strategy):
+def test_of_two_that_are_cut_off_one_continues_and_both_meet_again(tiny, tmp_path, strategy):
     cut = {"between": frozenset({0, 1}), "seconds": 7.0}
     events = trained_with_a_cut(tiny, tmp_path, strategy, 2, 1500.0, **cut)
     warnings = [e.text for e in events if isinstance(e, Warned)]

@@ -76,7 +76,7 @@ def test_it_learns_and_counts_every_push_once(spark, tiny, tmp_path):
     assert report.is_exact, report
 
 
-def test_a_worker_killed_in_a_pass_goes_on_in_it(spark, tiny, tmp_path):
+def test_a_worker_killed_in_a_pass_continues_in_it(spark, tiny, tmp_path):
     killed = []
 
     def kill(event):

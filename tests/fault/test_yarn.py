@@ -222,7 +222,7 @@ class Stopped(SimulatedEngine):
         return super().run(assignment)
 
 
-def test_a_run_that_is_kept_on_hdfs_goes_on_to_the_same_bits_and_fences_the_older_driver(
+def test_a_run_that_is_kept_on_hdfs_continues_to_the_same_bits_and_fences_the_older_driver(
     hadoop, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("HADOOP_CONF_DIR", hadoop.environment["HADOOP_CONF_DIR"])
@@ -262,7 +262,7 @@ def test_who_has_used_hdfs_can_start_java_as_pyspark_does(hadoop, monkeypatch):
     subprocess.run(["true"], preexec_fn=int, check=True)
 
 
-def test_a_driver_that_is_killed_on_its_node_goes_on_as_attempt_two(
+def test_a_driver_that_is_killed_on_its_node_continues_as_attempt_two(
     hadoop, submit, on_hdfs, tmp_path, record_property
 ):
     folder = f"{HOME}/runs/second"
@@ -376,7 +376,7 @@ def test_with_the_driver_here_executors_end_when_it_stands_still(
     assert 10 < seconds < 30
 
 
-def test_an_application_that_yarn_ends_goes_on_from_its_newest_checkpoint(
+def test_an_application_that_yarn_ends_continues_from_its_newest_checkpoint(
     hadoop, submit, on_hdfs, tmp_path
 ):
     """However long YARN waits for SIGKILL: it removes the container's folder at SIGTERM."""

@@ -185,7 +185,7 @@ def test_it_learns_as_well_as_sklearn():
     assert untrained.score_samples(b.features).mean() < goal - 0.5
 
 
-def test_a_persistent_chain_goes_on_and_samples_the_model():
+def test_a_persistent_chain_continues_and_samples_the_model():
     rbm, b = machine(persistent=True, samples_visible=True), batch(rows=5_000)
     first = rbm.learn(b, 1)[0].copy()
     mean = np.mean([rbm.learn(b, s)[0].copy() for s in range(2, 80)][20:], 0)

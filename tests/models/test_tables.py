@@ -116,7 +116,7 @@ def test_a_row_that_no_batch_reads_never_moves(optimizer, module):
 
 
 @pytest.mark.parametrize("module", [Net, Bare])
-def test_the_state_of_both_optimizers_goes_on_to_the_same_bits(module):
+def test_the_state_of_both_optimizers_continues_to_the_same_bits(module):
     how = config(module, optimizer="adam")
     ends = []
     for is_resumed in (False, True):

@@ -50,7 +50,7 @@ def test_a_cut_last_line_is_left_out_at_any_length(tmp_path):
         assert [s.event for s in read(path)] == EVENTS[:2]
 
 
-def test_a_resumed_run_goes_on_in_the_same_file_and_time_never_falls(tmp_path):
+def test_a_resumed_run_continues_in_the_same_file_and_time_never_falls(tmp_path):
     path = tmp_path / "e"
     now = Clock(0.0)
     first = Journal(path, now=now, wall=Clock(1000.0))

@@ -70,7 +70,7 @@ def test_two_strategies_of_one_text_are_both_trained_and_kept_apart(job, tmp_pat
     assert [row.loss for row in again] == [row.loss for row in rows[::-1]]
 
 
-def test_a_comparison_that_was_stopped_twice_goes_on(job, tmp_path):
+def test_a_comparison_that_was_stopped_twice_continues(job, tmp_path):
     for name in ("00-averaging", "00-averaging-2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "job.json").touch()

@@ -47,7 +47,7 @@ def test_a_job_whose_rows_were_handed_over_is_saved_as_such(small, tmp_path, sou
     assert job.data is source
 
 
-def test_a_job_without_data_that_was_stopped_goes_on_with_the_rows_handed_over_again(
+def test_a_job_without_data_that_was_stopped_continues_with_the_rows_handed_over_again(
     small, tmp_path, breaking, run_command
 ):
     job, rows = replace(small.job(), data=Job().data), small.data()

@@ -91,7 +91,7 @@ def test_files_are_read_without_spark_as_they_are_in_memory(tmp_path):
     assert from_file.metrics["error"] < 0.05
 
 
-def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path):
+def test_a_stopped_run_continues_to_the_same_bits(tmp_path):
     exact_job = job(strategy=all_reduce(codec="fp32"), checkpoint_seconds=0.0)
     whole = train(exact_job, rows(), folder=tmp_path / "whole")
     event_types = []

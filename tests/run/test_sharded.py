@@ -294,7 +294,7 @@ def test_by_seconds_a_fast_worker_does_not_wait_for_the_steps_of_a_slow_one(faul
     assert seconds[Seconds(0.16)] < 0.6 * seconds[Steps(16)]
 
 
-def test_by_seconds_a_lost_shard_is_restored_while_a_long_round_goes_on(tmp_path):
+def test_by_seconds_a_lost_shard_is_restored_while_a_long_round_continues(tmp_path):
     cluster = SimulatedCluster(faults=Faults().kill(slot=1, step=63), step_seconds=1.0)
     strategy = recipes.averaging(every=Seconds(60) | Steps(1000))
     job = Job(
@@ -405,7 +405,7 @@ def test_a_shard_is_restored_in_pages_and_its_next_backup_is_filled_over_rounds(
     ("codec", "module", "first", "last"),
     [("bf16", "Scores", 4, 20), ("int4", "Scores", 4, 20), ("bf16", "Normed", 2, 9)],
 )
-def test_a_run_that_was_stopped_goes_on_with_the_same_bits(codec, module, first, last, tmp_path):
+def test_a_run_that_was_stopped_continues_with_the_same_bits(codec, module, first, last, tmp_path):
     model = replace(SHORT, module=f"tests.run.scores:{module}")
 
     def stop(event):

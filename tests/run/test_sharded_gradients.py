@@ -210,7 +210,7 @@ def test_with_two_owners_lost_at_once_it_goes_back_and_ends_with_the_same_bits(
 @pytest.mark.parametrize(
     ("codec", "module", "last"), [("fp32", "Normed", 15), ("int4", "Scores", 50)]
 )
-def test_a_run_that_was_stopped_goes_on_with_the_same_bits(codec, module, last, tmp_path):
+def test_a_run_that_was_stopped_continues_with_the_same_bits(codec, module, last, tmp_path):
     model = replace(BRIEF, module=f"tests.run.scores:{module}")
     fields = {"checkpoint_seconds": 0.05, "model": model, "parts": {"codec": codec}}
     whole = run_by_gradients(tmp_path / "whole", **fields)

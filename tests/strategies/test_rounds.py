@@ -109,7 +109,7 @@ def test_a_fetch_is_answered_by_the_agreed_point():
     assert len(replies[0].message.outer) == 3
 
 
-def test_an_owner_goes_on_from_what_agreed_returned():
+def test_an_owner_continues_from_what_agreed_returned():
     owner = Rounds(outer=Nesterov())
     state = owner.init(start(np.ones(3)))
     _, state = settle(owner, state, {0: push(np.ones(3))})
@@ -228,7 +228,7 @@ def test_a_push_that_missed_its_round_leaves_the_feedback_as_it_was():
     assert (again.vector == late.vector).all()
 
 
-def test_a_joiner_has_left_nothing_out_and_the_owner_goes_on_with_what_it_left_out():
+def test_a_joiner_has_left_nothing_out_and_the_owner_continues_with_what_it_left_out():
     worker, owner, vector, state, owned = fed()
     message, state = worker.offer(Turn("swap"), step(vector), Clock(1, 8), state)
     _, owned = owner.receive(0, message, frozenset({0}), owned)

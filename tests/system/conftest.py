@@ -29,7 +29,7 @@ from photinus.strategies.recipes import (
     publish,
     streaming,
 )
-from photinus.training.plan import Phase, TrainingPlan, split
+from photinus.training.plan import Phase, TrainingPlan, phases_of
 from photinus.training.worker_loop import WorkerData
 
 ROWS, WIDTH, CLASSES = 480, 6, 3
@@ -189,7 +189,7 @@ class Field:
         ]
         phases = [Phase(config=s, strategy=strategy) for s in configs]
         if is_split:
-            phases = [part for config in configs for part in split(config, strategy, workers)]
+            phases = [part for config in configs for part in phases_of(config, strategy, workers)]
         return TrainingPlan(phases=tuple(phases), workers=workers, share=share)
 
     def play(

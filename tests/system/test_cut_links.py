@@ -135,7 +135,7 @@ def test_two_workers_whose_link_is_cut_both_train_again_once_it_is_mended(
 
 
 @pytest.mark.parametrize("name", TRANSPORTS)
-def test_all_links_cut_in_the_middle_leave_one_that_goes_on(field, name):
+def test_all_links_cut_in_the_middle_leave_one_that_continues(field, name):
     played = field.play(TRANSPORTS[name], epochs=20, cluster=SLOW)
     for one, other in itertools.combinations(range(4), 2):
         played.simulation.at(1.0, played.simulation.cut, one, other, 12.0)

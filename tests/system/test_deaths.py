@@ -199,7 +199,7 @@ def test_rounds_in_seconds_use_a_slow_worker_fully(field, seconds):
 
 
 @pytest.mark.parametrize("grace", [0.0, 0.05])
-def test_a_quorum_goes_on_and_the_late_keep_their_progress(field, grace):
+def test_a_quorum_continues_and_the_late_keep_their_progress(field, grace):
     speeds = {"step_seconds": (0.01, 0.01, 0.01, 0.033)}
     strategy = averaging(every=Steps(16), quorum=0.75, grace_seconds=grace)
     played = field.play(strategy, epochs=20, cluster=speeds).run()

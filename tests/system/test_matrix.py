@@ -56,7 +56,7 @@ def output_lines(played):
 @pytest.mark.parametrize("row", MATRIX)
 @pytest.mark.parametrize("name", WAYS)
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_each_fault_is_told_in_these_words_and_the_run_goes_on(field, name, row):
+def test_each_fault_is_told_in_these_words_and_the_run_continues(field, name, row):
     faults, lines = MATRIX[row]
     cluster = {"faults": faults, "step_seconds": 0.04, "resend_seconds": 0.1}
     played = field.play(WAYS[name], cluster=cluster, epochs=24).run(until=400)

@@ -42,7 +42,7 @@ from photinus.strategies.recipes import (
     streaming,
 )
 from photinus.training.placement import device_for, fresh
-from photinus.training.plan import TrainingPlan, split
+from photinus.training.plan import TrainingPlan, phases_of
 
 STRATEGIES = {
     "averaging": averaging(every=Steps(3)),
@@ -76,7 +76,7 @@ CONFIG = ModuleConfig(
 
 
 def plan_of(strategy, config=CONFIG, workers=2, **fields):
-    return TrainingPlan(phases=split(config, strategy, workers), workers=workers, **fields)
+    return TrainingPlan(phases=phases_of(config, strategy, workers), workers=workers, **fields)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from photinus.strategies.recipes import (
     publish,
     streaming,
 )
-from photinus.training.plan import TrainingPlan, split
+from photinus.training.plan import TrainingPlan, phases_of
 
 STRATEGIES = {
     "averaging": averaging(every=Steps(3)),
@@ -61,7 +61,7 @@ CONFIG = ModuleConfig(
 
 
 def plan_of(strategy, config=CONFIG, workers=2, **fields):
-    return TrainingPlan(phases=split(config, strategy, workers), workers=workers, **fields)
+    return TrainingPlan(phases=phases_of(config, strategy, workers), workers=workers, **fields)
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_a_belief_networks_phases_on_any_device_have_the_processors_bits(
     ended = []
     for model, device in ((dbn, "cpu"), (apart, job)):
         placed.clear()
-        phases = tuple(p for config in model.configs() for p in split(config, strategy, 2))
+        phases = tuple(p for config in model.configs() for p in phases_of(config, strategy, 2))
         plan = TrainingPlan(phases=phases, workers=2, devices=(device,))
         ended.append(SimulatedEngine().run(RunSpec(plan=plan, data=data, run=bytes(16))).vectors)
     devices = {RBM: layers or job, MLP: tuned or job}
@@ -153,7 +153,7 @@ def test_batches_that_are_sent_ahead_give_the_processors_bits(name, trained, mon
         assert np.array_equal(trained(plan, snapshot=middle, term=2).vectors[-1], plain.vectors[-1])
 
 
-def test_a_run_goes_on_from_a_cut_on_another_device_with_the_same_bits(trained):
+def test_a_run_continues_from_a_cut_on_another_device_with_the_same_bits(trained):
     snapshots, plan = [], plan_of(STRATEGIES["averaging"])
     apart = replace(plan, devices=("stand-in",))
     whole = trained(apart, save=snapshots.append, checkpoint_seconds=0.0)

@@ -13,7 +13,7 @@ from photinus.engine.spark.engine import SparkEngine
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.module import ModuleConfig
 from photinus.strategies.recipes import averaging
-from photinus.training.plan import TrainingPlan, split
+from photinus.training.plan import TrainingPlan, phases_of
 
 CIFAR = ModuleConfig(
     module="photinus.models.cnn:tutorial",
@@ -35,7 +35,7 @@ def data():
 
 def run(engine, data, device, emit, configs=(CIFAR,)):
     strategy = averaging(every=Steps(2), gradients_until=0.0)
-    phases = tuple(phase for config in configs for phase in split(config, strategy, 2))
+    phases = tuple(phase for config in configs for phase in phases_of(config, strategy, 2))
     plan = TrainingPlan(phases=phases, workers=2, devices=(device,))
     return engine.run(RunSpec(plan=plan, data=data, run=bytes(16), emit=emit)).vectors
 

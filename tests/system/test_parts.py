@@ -21,7 +21,7 @@ from photinus.models.schedules import Schedule
 from photinus.strategies import recipes
 from photinus.strategies.outer import Sgd
 from photinus.strategies.recipes import RECIPES, all_reduce, averaging, iterative_reduce, post_local
-from photinus.training.plan import REST, START, Phase, TrainingPlan, split
+from photinus.training.plan import REST, START, Phase, TrainingPlan, phases_of
 
 WIDTH, CLASSES, EPOCHS = 6, 3, 3.0
 EVEN = {1: (120,), 2: (60, 60), 3: (40, 40, 40), 4: (30, 30, 30, 30), 5: (24, 24, 24, 24, 24)}
@@ -201,7 +201,7 @@ def test_one_worker_killed_at_the_border_trains_on_with_the_bits_of_the_others(s
 
 
 @pytest.mark.parametrize("shares", [EVEN[3], (0, 80, 40)], ids=str)
-def test_a_run_goes_on_from_the_border_to_the_bit(shares):
+def test_a_run_continues_from_the_border_to_the_bit(shares):
     phases = cut_in_two(CONFIGS["adamw"], 0.4)
     whole = run_of(phases, shares).go()
     (border,) = [
@@ -213,7 +213,7 @@ def test_a_run_goes_on_from_the_border_to_the_bit(shares):
     np.testing.assert_array_equal(resumed.result.vectors[-1], whole.result.vectors[-1])
 
 
-def test_a_run_goes_on_from_within_a_rest_to_the_bit():
+def test_a_run_continues_from_within_a_rest_to_the_bit():
     phases = cut_in_two(CONFIGS["adamw"], 0.4)
     whole = run_of(phases, callbacks={"checkpoint_seconds": 0.05}).go()
     within = [
@@ -235,7 +235,7 @@ def test_the_border_belongs_to_as_many_workers_as_before():
 # -- what begins and ends a part -----------------------------------------------------------------
 
 
-def test_the_schedule_goes_on_over_the_border(monkeypatch):
+def test_the_schedule_continues_over_the_border(monkeypatch):
     progresses, step = [], inners.TorchOptimizer.step
 
     def stepping(self, trained, gradient, progress):
@@ -276,19 +276,19 @@ def test_measurements_of_a_start_do_not_set_its_rest_back():
 
 
 def test_a_short_stage_is_by_gradients_from_its_start_to_its_end():
-    run = run_of(split(net(), averaging(codec="fp32"), 3)).go()
+    run = run_of(phases_of(net(), averaging(codec="fp32"), 3)).go()
     assert [event.name for event in run.of("PhaseEnded")] == ["train, by gradients"]
     assert_same(run, run_of(cut_in_two(net(), None)).go())
 
 
 def test_a_start_without_a_step_is_left_out():
-    run = run_of(split(net(), averaging(gradients_until=0.001, every=Steps(3)), 3)).go()
+    run = run_of(phases_of(net(), averaging(gradients_until=0.001, every=Steps(3)), 3)).go()
     assert [event.phase for event in run.of("PhaseStarted")] == [1]
     assert run.of("PhaseEnded")[0].examples == EPOCHS * sum(EVEN[3])
 
 
 def test_where_rows_stream_a_start_ends_with_a_pass():
-    phases = split(net(epochs=4.0), averaging(gradients_until=0.4, every=Steps(3)), 3)
+    phases = phases_of(net(epochs=4.0), averaging(gradients_until=0.4, every=Steps(3)), 3)
     plan = TrainingPlan(phases=phases, workers=3)
     parts = [dataclasses.replace(part_of(r, plan), passes=1) for r in rows_of(EVEN[3])]
     run = run_of(phases, parts=parts).go()
@@ -307,16 +307,16 @@ INSIDE = {
 
 @pytest.mark.parametrize("name", INSIDE)
 def test_post_local_until_the_end_is_all_reduce(name):
-    parted = run_of(split(INSIDE[name], post_local(gradients_until=1.0), 3)).go()
-    assert_same(parted, run_of(split(INSIDE[name], all_reduce(), 3)).go())
+    parted = run_of(phases_of(INSIDE[name], post_local(gradients_until=1.0), 3)).go()
+    assert_same(parted, run_of(phases_of(INSIDE[name], all_reduce(), 3)).go())
 
 
 @pytest.mark.parametrize("name", INSIDE)
 def test_post_local_from_the_start_is_averaging(name):
     one = post_local(gradients_until=0.0, every=Steps(4))
     exact = {"every": Steps(4), "outer": Sgd(), "codec": "fp32", "gradients_until": 0.0}
-    parted = run_of(split(INSIDE[name], one, 3)).go()
-    assert_same(parted, run_of(split(INSIDE[name], averaging(**exact), 3)).go())
+    parted = run_of(phases_of(INSIDE[name], one, 3)).go()
+    assert_same(parted, run_of(phases_of(INSIDE[name], averaging(**exact), 3)).go())
 
 
 # -- every row equally often ---------------------------------------------------------------------
@@ -368,7 +368,7 @@ def test_every_row_is_used_as_often_as_there_are_epochs(name, shares, epochs):
     numbers = np.arange(sum(shares), dtype="f8")
     features = np.stack([numbers, np.zeros_like(numbers)], 1)
     picks = np.split(np.arange(len(numbers)), np.cumsum(shares)[:-1])
-    phases = split(config, strategy, 3)
+    phases = phases_of(config, strategy, 3)
     plan = TrainingPlan(phases=phases, workers=3)
     parts = [part_of(Rows.of(features[p], (p % 2).astype(int)), plan) for p in picks]
     run = run_of(phases, shares, parts=parts).go()

@@ -66,7 +66,7 @@ def test_a_life_for_each_pass_gives_the_bits_of_one_life(field, name):
 
 
 @pytest.mark.parametrize("name", ["averaging", "all_reduce"])
-def test_the_inner_optimizer_goes_on_over_the_passes(field, name):
+def test_the_inner_optimizer_continues_over_the_passes(field, name):
     config = ModuleConfig(
         module="torch.nn:Linear",
         arguments={"in_features": 6, "out_features": 3},
@@ -123,7 +123,7 @@ def test_whoever_is_faster_does_more_within_each_pass(field):
 
 
 @pytest.mark.parametrize("name", ["averaging", "all_reduce"])
-def test_a_worker_killed_in_a_pass_goes_on_in_it(field, name):
+def test_a_worker_killed_in_a_pass_continues_in_it(field, name):
     played = field.play(RECIPES[name], parts=streamed(field, 4), epochs=3)
     played.simulation.at(0.22, played.simulation.kill, 2, 0.3)
     played.run()

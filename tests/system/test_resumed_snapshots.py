@@ -74,7 +74,7 @@ def test_cuts_since_a_lost_worker_came_back_resume_to_the_same_bits(field, name)
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "averaging", "iterative_reduce"])
-def test_a_resumed_run_goes_on_with_the_momentum_that_it_had(field, name):
+def test_a_resumed_run_continues_with_the_momentum_that_it_had(field, name):
     config = heavy(field)
     whole = field.play(
         field.small[name], configs=[config], callbacks={"checkpoint_seconds": 0.2}
@@ -104,7 +104,7 @@ def test_a_resumed_run_goes_on_with_the_momentum_that_it_had(field, name):
     ],
     ids=str,
 )
-def test_a_resumed_run_goes_on_with_what_its_codec_left_out(field, strategy):
+def test_a_resumed_run_continues_with_what_its_codec_left_out(field, strategy):
     whole = field.play(strategy, epochs=6, callbacks={"checkpoint_seconds": 0.2}).run()
     snapshot = whole.tape.snapshots[len(whole.tape.snapshots) // 2]
     assert all("agreement.left" in state for state in snapshot.inner.values())
@@ -175,7 +175,7 @@ def test_a_cut_of_other_workers_is_refused_within_a_phase(field):
         field.play(field.small["averaging"], 3, snapshot=whole.tape.snapshots[0])
 
 
-def test_between_phases_a_run_goes_on_with_other_workers(field):
+def test_between_phases_a_run_continues_with_other_workers(field):
     configs = [field.config(name=n, epochs=2) for n in ("first", "second")]
     whole = field.play(field.small["averaging"], configs=configs).run()
     resumed = field.play(

@@ -195,7 +195,7 @@ def dies_once(rows):
     transformers_run(rows, lambda model: [agree(model).transformers_callback(), Dies()])
 
 
-def test_a_trainer_that_takes_the_place_of_a_lost_one_goes_on_at_its_step(monkeypatch, tmp_path):
+def test_a_trainer_that_takes_the_place_of_a_lost_one_continues_at_its_step(monkeypatch, tmp_path):
     pytest.importorskip("transformers", reason="transformers is not installed")
     pytest.importorskip("accelerate", reason="accelerate is not installed")
     monkeypatch.setenv("DIED", str(tmp_path / "died"))

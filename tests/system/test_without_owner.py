@@ -232,7 +232,7 @@ def test_phases_start_from_what_was_agreed_in_the_one_before(field):
     assert [e.fingerprint for e in ends] == [fingerprint(v) for v in played.result.vectors]
 
 
-def test_a_run_goes_on_from_a_cut(field):
+def test_a_run_continues_from_a_cut(field):
     whole = field.play(WAYS["publish"], epochs=6, callbacks={"checkpoint_seconds": 0.2})
     whole.run(until=0.8)
     snapshot = [c for c in whole.tape.snapshots if c.version > 0][-1]

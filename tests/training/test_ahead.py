@@ -82,7 +82,7 @@ def test_it_tells_the_rows_of_the_round_after_the_next_one():
     assert one.asks().tolist() == sorted(plain[2] + plain[3])
 
 
-def test_it_goes_on_from_a_position():
+def test_it_continues_from_a_position():
     one, plain = ahead(4), feed()
     one.asks()
     for either in (one, plain):

@@ -16,7 +16,7 @@ from photinus.strategies.recipes import (
     elastic,
     post_local,
 )
-from photinus.training.plan import FASTEST, REST, START, WHOLE, Phase, TrainingPlan, split
+from photinus.training.plan import FASTEST, REST, START, WHOLE, Phase, TrainingPlan, phases_of
 
 
 def config(**fields):
@@ -24,12 +24,12 @@ def config(**fields):
 
 
 def parted(until, **fields):
-    return split(config(**fields), averaging(gradients_until=until), 4)
+    return phases_of(config(**fields), averaging(gradients_until=until), 4)
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_who_trains_alone_between_rounds_starts_by_gradients(name):
-    parts = [phase.part for phase in split(config(), RECIPES[name].build(), 4)]
+    parts = [phase.part for phase in phases_of(config(), RECIPES[name].build(), 4)]
     by_gradients = ("all_reduce", "full_gradient", "iterative_reduce")
     assert parts == ([WHOLE] if name in by_gradients else [START, REST])
 
@@ -37,7 +37,7 @@ def test_who_trains_alone_between_rounds_starts_by_gradients(name):
 @pytest.mark.parametrize("asked", [{}, {"alpha": 0.5}, {"gradients_until": 0.0}])
 def test_a_single_worker_is_on_a_spring_only_where_it_was_asked_for(asked):
     """Its centre would trail behind it; without one it trains plainly."""
-    [phase] = split(config(), elastic(**asked), 1)
+    [phase] = phases_of(config(), elastic(**asked), 1)
     assert phase.part == WHOLE
     assert (phase.strategy.payload == "elastic") == bool(asked)
     assert asked or phase.strategy.owner() == all_reduce().owner()
@@ -63,7 +63,7 @@ def test_the_parts_are_of_one_stage_and_the_start_is_named_for_what_it_does():
     ids=str,
 )
 def test_a_stage_is_whole_where_no_start_is_asked_for(strategy, workers):
-    (phase,) = split(config(), strategy, workers)
+    (phase,) = phases_of(config(), strategy, workers)
     assert (phase.part, phase.strategy) == (WHOLE, strategy)
     assert phase.span(1000) == (0.0, 1.0)
 
@@ -100,7 +100,7 @@ def test_where_rows_stream_a_start_ends_with_a_pass(until, border):
 
 
 def test_a_recipe_follows_the_length_of_its_own_part():
-    _, rest = split(config(epochs=10.0), diloco(gradients_until=0.5), 4)
+    _, rest = phases_of(config(epochs=10.0), diloco(gradients_until=0.5), 4)
     settled, (warning, *_) = rest.settled(1000, 4, rest.span(1000))
     assert settled.every == Steps(50)
     assert warning.startswith("diloco: 500 steps leave no room for 10 rounds of 500 steps")
@@ -121,7 +121,7 @@ def test_shares_are_fixed_unless_the_fastest_may_do_more_and_bits_need_not_repea
 
 
 def test_post_local_begins_to_train_alone_where_the_usual_rate_of_one_worker_falls():
-    start, rest = split(config(), post_local(), 4)
+    start, rest = phases_of(config(), post_local(), 4)
     assert start.span(1000) == (0.0, 0.8)
     assert rest.span(1000) == (0.8, 1.0)
 
@@ -146,6 +146,6 @@ class Told(LogisticConfig):
     ids=str,
 )
 def test_a_config_knows_until_when_its_workers_agree_on_every_step(strategy, workers, shares):
-    phases = split(Told(features=2, classes=2, epochs=2.0, batch_size=10), strategy, workers)
+    phases = phases_of(Told(features=2, classes=2, epochs=2.0, batch_size=10), strategy, workers)
     until = [phase.config_for(workers, phase.span(1000)) for phase in phases]
     assert until == shares

@@ -7,7 +7,7 @@ import numpy as np
 
 from photinus.core.clock import Clock
 from photinus.core.parameters import Vector
-from photinus.training.strategy_state import keep, position_of, split, take_up
+from photinus.training.strategy_state import keep, position_of, split_state, take_up
 
 
 class Held(NamedTuple):
@@ -26,7 +26,7 @@ ALL_OF_IT = SimpleNamespace(alone=("parameters", "left", "sent", "counted"))
 def test_arrays_clocks_and_parameters_come_back_as_old_as_they_were():
     snapshot = keep(ALL_OF_IT, np.full(3, 7.0), NOW, STATE, 240)
     assert all(value.ndim == 1 for value in snapshot.values()), "as frames carry them"
-    inner, mine = split({"momentum": np.ones(2), **snapshot})
+    inner, mine = split_state({"momentum": np.ones(2), **snapshot})
     assert list(inner) == ["momentum"]
     vector = np.zeros(3)
     state = take_up(vector, FRESH, mine)
@@ -38,7 +38,7 @@ def test_arrays_clocks_and_parameters_come_back_as_old_as_they_were():
     assert position_of(mine, 200) == 240, "the rows behind its own parameters"
 
 
-def test_what_is_kept_does_not_change_when_the_worker_goes_on():
+def test_what_is_kept_does_not_change_when_the_worker_continues():
     vector, left = np.zeros(3), np.zeros(3)
     snapshot = keep(ALL_OF_IT, vector, NOW, STATE._replace(left=left), 240)
     vector += 1

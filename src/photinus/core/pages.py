@@ -78,7 +78,7 @@ def read_at_random(array: Vector) -> None:
 def release_pages(array: Vector) -> None:
     """Frees the memory and the disk of an array that lies in a file without a name; it is 0 then.
 
-    Some pages at a time: other threads of its process go on meanwhile.
+    Some pages at a time: other threads of its process run meanwhile.
     """
     mapping = map_of(array)
     if mapping is None or not hasattr(mmap, "MADV_REMOVE"):

@@ -47,7 +47,14 @@ from photinus.strategies.outer import Sgd
 from photinus.strategies.phase_defaults import AUTO
 from photinus.strategies.recipes import averaging, from_plain, to_plain
 from photinus.strategies.spec import StrategySpec
-from photinus.training.plan import FASTEST, LEASE_SECONDS, ROWS, TrainingPlan, WorkerLimits, split
+from photinus.training.plan import (
+    FASTEST,
+    LEASE_SECONDS,
+    ROWS,
+    TrainingPlan,
+    WorkerLimits,
+    phases_of,
+)
 
 ENGINES = ("spark", "local", "simulate")
 MODELS: dict[str, type] = {
@@ -539,7 +546,7 @@ class Job:
         phases = [
             phase
             for config in (configs[-1:] if self.start else configs)
-            for phase in split(config, self._strategy_over_transport(config.name), self.workers)
+            for phase in phases_of(config, self._strategy_over_transport(config.name), self.workers)
         ]
         return TrainingPlan(
             phases=tuple(phases),

@@ -100,7 +100,7 @@ class Phase:
         return self.strategy.settled(setting)
 
 
-def split(config: ModelConfig, strategy: StrategyPair, workers: int) -> tuple[Phase, ...]:
+def phases_of(config: ModelConfig, strategy: StrategyPair, workers: int) -> tuple[Phase, ...]:
     """Returns a config as one phase, or as a start by gradients and the rest."""
     inside = getattr(getattr(config, "settings", None), "optimizer", "sgd")
     optimizer = str(getattr(config, "optimizer", "") or inside).lower()

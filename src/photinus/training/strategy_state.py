@@ -53,7 +53,7 @@ def keep(
     return {_PREFIX + name: value for name, value in saved.items() if value.size}
 
 
-def split(saved: Mapping[str, Vector]) -> tuple[dict[str, Vector], dict[str, Vector]]:
+def split_state(saved: Mapping[str, Vector]) -> tuple[dict[str, Vector], dict[str, Vector]]:
     """Splits a worker's part of a snapshot into the inner optimizer's and the strategy's state."""
     inner = {name: value for name, value in saved.items() if not name.startswith(_PREFIX)}
     return inner, {n.removeprefix(_PREFIX): v for n, v in saved.items() if n not in inner}

@@ -45,7 +45,7 @@ from photinus.training.shard_pages import (
     fetched_moved,
     sample_of,
 )
-from photinus.training.strategy_state import position_of, split
+from photinus.training.strategy_state import position_of, split_state
 
 CHUNK_ROWS = 1000
 """With `full_gradient`, and to measure, how many rows one forward pass takes."""
@@ -203,7 +203,7 @@ def _phase_context(
     feed = data.open(order)
     if config.prepares:
         feed = feed.mapped(prepare)
-    inner_state, strategy_state = split(grant.inner)
+    inner_state, strategy_state = split_state(grant.inner)
     feed.seek(position_of(strategy_state, grant.position))
     seed = partial(derive, plan.seed, config.name, slot)
 
