@@ -155,6 +155,15 @@ def test_of_several_columns_that_are_scored_the_one_with_a_null_is_named(table):
         holed.select(stacked).collect()
 
 
+def test_hundreds_of_columns_are_scored_and_are_labels(spark):
+    names = [f"c{i}" for i in range(600)]
+    wide = spark.range(2).select(*(lit(float(i)).alias(name) for i, name in enumerate(names)))
+    stacked, _ = one_column(wide, names, (600,))
+    assert wide.select(stacked.alias("x")).first().x == list(range(600))
+    with_labels, _ = columns(wide, "c0", names[1:])
+    assert list(with_labels.first()[-1]) == list(range(1, 600))
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_there_are_exactly_as_many_partitions_as_workers(table, workers):
     split = partitioned(table, workers)

@@ -203,8 +203,13 @@ def input_column(df: DataFrame, inputs: InputSpec, name: str) -> Column:
 
 def _array_or_null(columns: list[Column]) -> Column:
     """Returns an array of columns, null where one of them is."""
-    is_whole = functools.reduce(lambda a, b: a & b, (c.isNotNull() for c in columns))
-    return F.when(is_whole, F.array(*columns))
+    array = F.array(*columns)
+    return F.when(_has_no_null(array), array)
+
+
+def _has_no_null(array: Column) -> Column:
+    # conditions joined by & nest: those of hundreds of columns overflow Java's stack
+    return F.forall(array, lambda element: element.isNotNull())
 
 
 def _extra_columns(
@@ -437,10 +442,16 @@ def _stacked(df: DataFrame, features: list[str], shape: tuple[int, ...]) -> Colu
     if len(features) != math.prod(shape):
         wrong = f"a row must hold {math.prod(shape)} numbers"
         raise UsageError(wrong, got=f"{len(features)} columns")
-    column = _array_or_null([_number(df, name, several=True) for name in features])
-    nulls = [F.when(_quoted(name).isNull(), F.lit(name)) for name in features]
-    message = F.concat(F.lit("column "), F.concat_ws(", ", *nulls), F.lit(": a row holds null"))
-    return F.when(column.isNotNull(), column).otherwise(F.raise_error(message))
+    for name in features:
+        _check_is_number(df, name)
+    # as texts: objects of Java for each of hundreds of columns take seconds to make
+    array = F.expr(
+        f"array({', '.join(f'CAST({_backquoted(name)} AS FLOAT)' for name in features)})"
+    )
+    names = F.split(F.lit("\x1f".join(features)), "\x1f")
+    nulls = F.filter(names, lambda _, i: F.get(array, i).isNull())
+    message = F.concat(F.lit("column "), F.concat_ws(", ", nulls), F.lit(": a row holds null"))
+    return F.when(_has_no_null(array), array).otherwise(F.raise_error(message))
 
 
 def partitioned(df: DataFrame, workers: int) -> DataFrame:
@@ -583,8 +594,12 @@ def _check_names(
 
 def _quoted(name: str) -> Column:
     """A column by its literal name, dots included."""
+    return F.col(_backquoted(name))
+
+
+def _backquoted(name: str) -> str:
     escaped = name.replace("`", "``")
-    return F.col(f"`{escaped}`")
+    return f"`{escaped}`"
 
 
 def _safe_name(name: str) -> str:
@@ -597,16 +612,22 @@ def _is_number(data_type: T.DataType) -> bool:
 
 
 def _number(df: DataFrame, name: str, *, several: bool) -> Column:
-    data_type = df.schema[name].dataType
-    if several and not _is_number(data_type):
-        if isinstance(data_type, T.StringType):
-            raise _text_error(name)
-        if isinstance(data_type, _TIME_TYPES):
-            raise _times_error(name, data_type)
-        do = "join them first, e.g. with VectorAssembler"
-        wrong = f"column {name}: of several feature columns each must hold numbers"
-        raise UsageError(wrong, got=data_type.simpleString(), do=do)
+    if several:
+        _check_is_number(df, name)
     return _quoted(name).cast("float").alias(_safe_name(name))
+
+
+def _check_is_number(df: DataFrame, name: str) -> None:
+    data_type = df.schema[name].dataType
+    if _is_number(data_type):
+        return
+    if isinstance(data_type, T.StringType):
+        raise _text_error(name)
+    if isinstance(data_type, _TIME_TYPES):
+        raise _times_error(name, data_type)
+    do = "join them first, e.g. with VectorAssembler"
+    wrong = f"column {name}: of several feature columns each must hold numbers"
+    raise UsageError(wrong, got=data_type.simpleString(), do=do)
 
 
 def _times_error(name: str, data_type: T.DataType) -> DataError:
