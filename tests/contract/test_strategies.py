@@ -310,6 +310,14 @@ BREAKS = [
     ("owner", {"receive": receive_deaf}, "answered at once"),
     ("owner", {"receive": receive_agreed}, "must heal"),
     ("owner", {"init": init_elsewhere}, "owner and workers differ"),
+    ("worker", {"due": lambda real, *args: None}, "due returns a tuple of Turns, not None"),
+    ("worker", {"due": lambda real, *args: ("swap",)}, "due returns a tuple of Turns, not .'swap'"),
+    ("worker", {"due": lambda real, *args: (Turn("send"),)}, "a turn is one of .* not 'send'"),
+    ("worker", {"offer": lambda real, *args: None}, "offer returns a Message and the state"),
+    ("worker", {"offer": lambda real, *args: args[1:3]}, "offer returns a Message and the state"),
+    ("owner", {"receive": lambda real, *args: None}, "receive returns a list of Replies and the"),
+    ("owner", {"close": lambda real, *args: (None, args[-1])}, "close returns a list of Replies"),
+    ("owner", {"agreed": lambda real, state: None}, "agreed returns a Message"),
 ]
 
 

@@ -128,6 +128,64 @@ def test_one_that_cannot_be_called_is_told_with_its_reason(own):
 
 def test_one_that_agrees_at_every_step_does_not_go_through_a_folder(own):
     lines = "from photinus.strategies.rounds import AllReduce, Rounds\n"
-    name = own(lines + "class Steps:\n    worker, owner = AllReduce, Rounds\n", "Steps")
+    halves = "worker, owner = AllReduce, lambda self: Rounds(keeps=False)"
+    name = own(lines + f"class Steps:\n    {halves}\n", "Steps")
     with pytest.raises(UsageError, match="agrees at every step, too often for a folder"):
         Job(strategy=CustomStrategy(name), transport="/shared")
+
+
+ODD = """
+from photinus import Averaging, Message, Rounds, Steps, Strategy, Turn
+
+class Worker(Averaging):
+    def __init__(self):
+        super().__init__(every=Steps(3))
+
+    {function}
+
+class Odd:
+    is_deterministic, worker, owner = True, Worker, Rounds
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("due = lambda self, clock, state: None", r"due\(\) of Worker .* Turns; got None"),
+        ("due = lambda self, clock, state: True", r"due\(\) of Worker .* Turns; got True"),
+        ("due = lambda self, clock, state: ('swap',)", r"due\(\) .* Turns; got \('swap',\)"),
+        ("due = lambda self, clock, state: (Turn('send'),)", r"due\(\) .*'send'.* one of push, "),
+        ("offer = lambda self, *args: None", r"offer\(\) of Worker .* got NoneType at .*'swap'"),
+        ("offer = lambda self, turn, v, clock, state: (None, state)", r"got \(NoneType, state\)"),
+        ("offer = lambda self, turn, v, clock, state: (v, state)", r"got \(ndarray, state\) at"),
+    ],
+)
+def test_what_a_half_returns_in_another_form_ends_the_run_by_its_name(
+    own, data, tmp_path, function, said
+):
+    strategy = CustomStrategy(own(ODD.format(function=function), "Odd"))
+    with pytest.raises(UsageError, match=said):
+        train(job(strategy), data, folder=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("site = 'middle'", "site of .* must be one of gradient, parameters, .*; got 'middle'"),
+        ("site = 'gradient'", r"push gradients, but .* holds parameters; .* Rounds\(keeps=False\)"),
+    ],
+)
+def test_a_site_that_the_owner_does_not_serve_is_refused_when_it_is_named(own, function, said):
+    with pytest.raises(UsageError, match=said):
+        CustomStrategy(own(ODD.format(function=function), "Odd"))
+
+
+def test_one_that_is_handed_over_is_asked_for_by_its_name():
+    with pytest.raises(UsageError, match="is named, not handed over; got StrategySpec; write"):
+        CustomStrategy(averaging())
+
+
+def test_a_job_that_is_given_the_name_alone_says_what_takes_it(documented):
+    said = rf"got '{documented}'; strategy=photinus.CustomStrategy\('{documented}'\)"
+    with pytest.raises(UsageError, match=said):
+        job(str(documented))

@@ -313,8 +313,10 @@ class Job:
     def __post_init__(self) -> None:
         _check_named(self.model)
         if isinstance(self.strategy, str):
-            from_plain(self.strategy)  # an unknown one is named
-            do = f"strategy=photinus.{self.strategy}()"
+            known = from_plain(self.strategy)  # an unknown one is named
+            is_own = isinstance(known, CustomStrategy)
+            made = f"CustomStrategy({self.strategy!r})" if is_own else f"{self.strategy}()"
+            do = f"strategy=photinus.{made}"
             got = repr(self.strategy)
             raise UsageError(
                 "strategy of Job must be what a recipe returns, not its name", got=got, do=do

@@ -31,6 +31,9 @@ ROW_GRADIENTS = "gradients of rows"
 """The owners of a table's rows take the step, by the mean gradient of all workers."""
 AT_EVERY_STEP = (GRADIENT, ROW_GRADIENTS)
 """Where workers agree on every step."""
+SITES = (GRADIENT, PARAMETERS, GRADIENT_SUM, ROW_GRADIENTS)
+TURNS = ("push", "swap", "take", "fetch", "publish", "meet")
+"""The kinds of a `Turn`."""
 
 ALL = (0, 0)
 """The fragment that is the whole vector."""

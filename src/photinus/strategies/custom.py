@@ -8,7 +8,7 @@ from typing import Any
 
 from photinus.core.errors import UsageError, reason_of
 from photinus.core.factories import resolve_user_code
-from photinus.strategies.base import Policy, Strategy
+from photinus.strategies.base import GRADIENT, SITES, Policy, Strategy
 from photinus.strategies.outer import OUTERS
 
 _NEEDED = {
@@ -28,8 +28,8 @@ class CustomStrategy:
             shares are fixed in advance. `check_strategy` checks whether it keeps the contract.
 
     Raises:
-        UsageError: it cannot be imported or called, has not both halves, or these have different
-            outer optimizers.
+        UsageError: it is no name, cannot be imported or called, has not both halves, or these do
+            not belong together.
 
     Example:
         >>> str(CustomStrategy("photinus.strategies.recipes:averaging"))
@@ -39,6 +39,10 @@ class CustomStrategy:
     recipe: str
 
     def __post_init__(self) -> None:
+        if not isinstance(self.recipe, str):
+            do = 'write its class into a file, and name it "package.module:name"'
+            got = type(self.recipe).__name__
+            raise UsageError("a strategy of your own is named, not handed over", got=got, do=do)
         _build_strategy(self.recipe)
 
     def __str__(self) -> str:
@@ -72,7 +76,9 @@ def _build_strategy(name: str) -> Any:  # noqa: ANN401 - an object of the user's
     if missing:
         wrong, got = f"the strategy {name!r} needs worker() and owner()", type(strategy).__name__
         raise UsageError(wrong, got=f"{got} without {' and '.join(missing)}")
-    _check_outer(name, {half: _made_half(name, strategy, half) for half in _NEEDED})
+    halves = {half: _made_half(name, strategy, half) for half in _NEEDED}
+    _check_site(name, halves)
+    _check_outer(name, halves)
     return strategy
 
 
@@ -88,6 +94,18 @@ def _made_half(name: str, strategy: Any, half: str) -> Any:  # noqa: ANN401 - li
         do = "derive its class from photinus.Policy" if is_plain else f"add {absent[0]}"
         raise UsageError(wrong, got=type(made).__name__, do=do)
     return made
+
+
+def _check_site(name: str, halves: dict[str, Any]) -> None:
+    """Refuses a site that there is not, and gradients for an owner that waits for deltas."""
+    site = halves["worker"].site
+    if site not in SITES:
+        wrong = f"site of worker() of the strategy {name!r} must be one of {', '.join(SITES)}"
+        raise UsageError(wrong, got=repr(site))
+    if site == GRADIENT and halves["owner"].keeps:
+        wrong = f"workers of the strategy {name!r} push gradients, but its owner holds parameters"
+        got = f"site {site!r} and keeps {halves['owner'].keeps!r}"
+        raise UsageError(wrong, got=got, do="return Rounds(keeps=False) from owner()")
 
 
 def _check_outer(name: str, halves: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,7 +13,9 @@ from photinus.strategies.base import (
     GRADIENT,
     GRADIENT_SUM,
     PARAMETERS,
+    TURNS,
     Message,
+    Policy,
     Reply,
     Strategy,
     StrategyPair,
@@ -65,6 +67,66 @@ def check_strategy(halves: StrategyPair, *, dtype: str = "float32") -> None:
     )
     for check in (_check_shape, _check_pure, *specific_checks):
         check(_Table(halves, dtype))
+
+
+class _FormedStrategy:
+    """A worker's half; what it returns in another form than that of the interface is named."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the half has
+        return getattr(self._strategy, name)
+
+    def due(self, clock: Clock, state: State) -> tuple[Turn, ...]:
+        turns: Any = self._strategy.due(clock, state)
+        is_formed = isinstance(turns, (tuple, list)) and all(type(t) is Turn for t in turns)
+        assert is_formed, f"due returns a tuple of Turns, not {turns!r}"
+        for turn in turns:
+            assert turn.kind in TURNS, f"a turn is one of {', '.join(TURNS)}, not {turn.kind!r}"
+        return tuple(turns)
+
+    def offer(
+        self, turn: Turn, vector: Vector, clock: Clock, state: State
+    ) -> tuple[Message | None, State]:
+        offered: Any = self._strategy.offer(turn, vector, clock, state)
+        is_formed = _is_pair(offered) and isinstance(offered[0], (Message, type(None)))
+        assert is_formed, "offer returns a Message and the state"
+        return offered[0], offered[1]
+
+
+class _FormedPolicy:
+    """An owner's half, likewise."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - likewise
+        return getattr(self._policy, name)
+
+    def receive(
+        self, slot: int, message: Message, members: frozenset[int], state: State
+    ) -> tuple[list[Reply], State]:
+        return _replies_of("receive", self._policy.receive(slot, message, members, state))
+
+    def close(self, members: frozenset[int], state: State) -> tuple[list[Reply], State]:
+        return _replies_of("close", self._policy.close(members, state))
+
+    def agreed(self, state: State) -> Message:
+        point: Any = self._policy.agreed(state)
+        assert isinstance(point, Message), "agreed returns a Message"
+        return point
+
+
+def _is_pair(returned: Any) -> bool:  # noqa: ANN401 - whatever a half returns
+    return isinstance(returned, tuple) and len(returned) == 2
+
+
+def _replies_of(function: str, returned: Any) -> tuple[list[Reply], State]:  # noqa: ANN401
+    is_formed = _is_pair(returned) and isinstance(returned[0], (tuple, list))
+    is_formed = is_formed and all(isinstance(reply, Reply) for reply in returned[0])
+    assert is_formed, f"{function} returns a list of Replies and the state"
+    return returned[0], returned[1]
 
 
 class _Seat:
@@ -121,10 +183,14 @@ class _Table:
 
     def __init__(self, halves: StrategyPair, dtype: str, workers: int = 3) -> None:
         self.start = np.linspace(-1, 1, NUMBERS).astype(dtype)
-        self.policy = halves.owner()
-        self.make_worker = halves.worker
+        self.policy = cast("Policy", _FormedPolicy(halves.owner()))
+        self._make_worker = halves.worker
         self.state: State = self.policy.init(_point(self.start))
-        self.seats = [_Seat(halves.worker(), self.start.copy(), s) for s in range(workers)]
+        self.seats = [_Seat(self.make_worker(), self.start.copy(), s) for s in range(workers)]
+
+    def make_worker(self) -> Strategy:
+        """Makes a worker's half."""
+        return cast("Strategy", _FormedStrategy(self._make_worker()))
 
     @property
     def members(self) -> frozenset[int]:
@@ -205,7 +271,8 @@ def _check_parts(halves: StrategyPair) -> None:
 def _check_shape(table: _Table) -> None:
     seat, policy = table.seats[0], table.policy
     sites = (GRADIENT, PARAMETERS, GRADIENT_SUM)
-    assert seat.strategy.site in sites, "site is GRADIENT, PARAMETERS or GRADIENT_SUM"
+    names = ", ".join(map(repr, sites))
+    assert seat.strategy.site in sites, f"site is one of {names}, not {seat.strategy.site!r}"
     assert QUORUM.holds(policy.quorum), "quorum is a share of the members, or how many"
     assert policy.grace_seconds >= 0, "grace_seconds is a time"
     closing = Clock(closing=True)

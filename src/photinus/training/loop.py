@@ -15,7 +15,7 @@ from photinus.core.parameters import Vector
 from photinus.strategies.base import GRADIENT, Turn
 from photinus.strategies.shards import ShardState
 from photinus.training.ahead import LookaheadFeed
-from photinus.training.offer_accept import accept, early, offer
+from photinus.training.offer_accept import accept, due, early, offer
 from photinus.training.phase_context import PhaseContext
 from photinus.training.requests import Exchange, Request, StepDone, StepReply, WorkerSnapshot
 from photinus.training.shard_pages import ShardCopy
@@ -74,7 +74,7 @@ def work(context: PhaseContext) -> Generator[Request, Any, WorkerSnapshot]:
 
 def drain(context: PhaseContext, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
     """Sends all that is unsent: pushes again where a push missed its round; sends its shard."""
-    while context.strategy.due(clock, state):
+    while due(context.strategy, clock, state):
         state, latest = yield from exchange(context, context.model.parameters.trained, clock, state)
         yield from tell(context, latest, clock, state)
         yield from tell_pages(context, _PAGES_OF_ROUND)
@@ -90,7 +90,7 @@ def drain(context: PhaseContext, clock: Clock, state: Any) -> Answers:  # noqa: 
 def exchange(context: PhaseContext, vector: Vector, clock: Clock, state: Any) -> Answers:  # noqa: ANN401
     """Does all turns that are due; returns the strategy's new state and the last news."""
     latest = StepReply()
-    for turn in context.strategy.due(clock, state):
+    for turn in due(context.strategy, clock, state):
         offered, state = context.offered(turn, vector, state)
         message, state = offer(context.strategy, context.model, turn, offered, clock, state)
         message = context.with_reads(turn, message, clock.progress)

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from photinus.core.clock import Clock
+from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector, fingerprint
 from photinus.data.base import Batch
 from photinus.models.base import Model
-from photinus.strategies.base import GRADIENT, Message, Strategy, Turn
+from photinus.strategies.base import GRADIENT, TURNS, Message, Strategy, Turn
 from photinus.strategies.sparse import to_sparse
 from photinus.training.phase_context import PhaseContext
 from photinus.training.segments import EarlyGradient
@@ -20,6 +21,23 @@ BUFFERS_EVERY = 50
 """With agreement on gradients, float buffers are averaged every so many steps."""
 FINGERPRINT_EVERY = 20
 """Every so many rounds a push carries a fingerprint of what its worker holds as agreed."""
+
+
+def due(strategy: Strategy, clock: Clock, state: Any) -> tuple[Turn, ...]:  # noqa: ANN401
+    """Returns the turns that are due.
+
+    Raises:
+        UsageError: a strategy of the user's returned something else.
+    """
+    turns = strategy.due(clock, state)
+    if turns == ():
+        return ()
+    is_formed = isinstance(turns, (tuple, list)) and all(type(turn) is Turn for turn in turns)
+    if not is_formed or any(turn.kind not in TURNS for turn in turns):
+        wrong = f"due() of {type(strategy).__name__} must return a tuple of Turns"
+        do = f"Turn takes one of {', '.join(TURNS)}; () is none"
+        raise UsageError(wrong, got=repr(turns), do=do)
+    return tuple(turns)
 
 
 def offer(
@@ -35,7 +53,9 @@ def offer(
     Where the model has sparse tables, what did not change does not travel.
     """
     model.to_host(vector)
-    message, state = strategy.offer(turn, vector, clock, state)
+    offered = strategy.offer(turn, vector, clock, state)
+    _check_offered(strategy, turn, offered)
+    message, state = offered
     if message is not None and message.kind == "push":
         message = _with_buffers(strategy, model, message)
         message = _with_fingerprint(strategy, model, message, state)
@@ -84,6 +104,19 @@ def early(context: PhaseContext, clock: Clock, batch: Batch, state: Any) -> Earl
     after = clock.after(batch.examples, clock.seconds, clock.epochs)
     size = model.parameters.trained.size
     return EarlyGradient(context.strategy, after, state, size, send_alone)
+
+
+def _check_offered(strategy: Strategy, turn: Turn, offered: object) -> None:
+    """Refuses what a strategy of the user's returns: the answer to it would never come."""
+    wanted = (Message, type(None)) if turn.kind == "take" else Message
+    is_pair = isinstance(offered, tuple) and len(offered) == 2
+    first = offered[0] if isinstance(offered, tuple) and is_pair else offered
+    if is_pair and isinstance(first, wanted):
+        return
+    wrong = f"offer() of {type(strategy).__name__} must return a Message and the state"
+    name = type(first).__name__
+    got = f"({name}, state)" if is_pair else name
+    raise UsageError(wrong, got=f"{got} at a turn {turn.kind!r}", do="return (message, state)")
 
 
 def _with_buffers(strategy: Strategy, model: Model, push: Message) -> Message:
