@@ -218,7 +218,10 @@ def test_pairs_without_a_correlation_are_refused(vectors, tmp_path, lines, said)
         (lambda v: v.most_similar([np.ones(3)]), "a vector of 4 finite numbers; got array([1., 1"),
         (lambda v: v.most_similar([np.full(4, np.nan)]), "a vector of 4 finite numbers; got array"),
         (lambda v: v.save("v.npy"), "no format of this ending; got v.npy"),
-        (lambda v: v.analogies("none.txt"), "none.txt cannot be read"),
+        (
+            lambda v: v.analogies("none.txt"),
+            "none.txt cannot be read; got No such file",
+        ),
         (lambda v: WordVectors.load("none.bin"), "there are no vectors; got none.bin"),
     ],
 )

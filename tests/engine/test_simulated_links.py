@@ -37,3 +37,7 @@ def test_a_frame_of_another_worker_leaves_its_link_and_passes_ones_own_at_the_sa
     # each sends half of its vector, then the half that it has merged
     seconds = seconds_of_a_step(all_reduce(owners=2), tmp_path)
     assert seconds == pytest.approx(VECTOR_SECONDS, rel=0.05)
+
+
+def test_speeds_in_a_list_are_one_of_each_worker():
+    assert SimulatedCluster(step_seconds=[0.01, 0.04]).step(1) == 0.04

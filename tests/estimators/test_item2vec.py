@@ -96,6 +96,12 @@ def test_a_text_is_no_basket_and_is_told_how_to_become_one(spark, model):
             ask()
 
 
+def test_one_item_in_all_is_called_an_item(spark):
+    table = spark.createDataFrame([([7, 7],)] * 9, "items array<bigint>")
+    with pytest.raises(DataError, match="fewer than two items occur at all; got 1 different items"):
+        Item2Vec(**SMALL | {"minCount": 1}).fit(table)
+
+
 def test_baskets_of_one_item_each_are_refused_before_training(spark):
     table = spark.createDataFrame([([n % 3],) for n in range(30)], "items array<bigint>")
     with pytest.raises(DataError, match="no basket has two items: there is no pair to learn from"):

@@ -129,6 +129,7 @@ def test_edges_that_are_others_when_they_are_read_again_are_one_sentence(
     [
         ([(1, None)], "src int, dst int", {}, "an edge has no source or no target; got null"),
         ([], "src int, dst int", {}, "the graph has no edges"),
+        ([(1, 1)], "src int, dst int", {}, "the graph has no edge between two nodes; look"),
         ([(1, 2)], "src int, to int", {}, "unknown column; got 'dst'"),
         ([(1, 2.5)], "src int, dst double", {}, "column dst holds no ids; got double"),
         ([(1, 2, "x")], "src int, dst int, w string", {"weightCol": "w"}, "no column of numbers w"),

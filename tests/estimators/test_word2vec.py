@@ -370,6 +370,15 @@ def test_what_holds_no_sentences_is_one_sentence(spark, row, kind, said):
     assert said in str(caught.value)
 
 
+def test_one_word_is_not_advised_to_be_counted_from_below_1(spark):
+    table = spark.createDataFrame([("one",)] * 3, "text string")
+    said = (
+        "fewer than two words occur at all; got 1 different words, the most frequent 3 times; look"
+    )
+    with pytest.raises(DataError, match=said):
+        Word2Vec(numWorkers=1, minCount=1).fit(table)
+
+
 def test_sentences_of_one_word_each_are_refused_before_training(spark):
     table = spark.createDataFrame([("ab"[n % 2],) for n in range(30)], "text string")
     with pytest.raises(DataError, match="no sentence has two words: there is no pair to learn"):

@@ -24,6 +24,7 @@ from photinus.run.data import (
 )
 from photinus.run.job import Source
 from photinus.run.presets import preset
+from photinus.run.train import train
 
 
 @pytest.fixture
@@ -226,3 +227,18 @@ def test_the_files_of_cifar_are_dealt_out_in_even_parts(spark, workers, tmp_path
 def row_count_batch(batches):
     """How many rows a partition has, as its only row."""
     return pa.record_batch({"rows": [sum(batch.num_rows for batch in batches)]})
+
+
+def test_rows_of_the_default_source_that_do_not_fit_are_told_to_be_handed_over(small, monkeypatch):
+    images = ArrayData(np.zeros((4, 784), np.float32), np.zeros(4, np.int64))
+    monkeypatch.setattr("photinus.run.train.read_train", lambda job: images)
+    monkeypatch.setattr("photinus.run.train.read_test", lambda source: None)
+    said = r"no rows were handed over, and those of mnist do not .* got \[4, 784\] .* train\(job"
+    with pytest.raises(DataError, match=said):
+        train(small.job(data=Source()))
+
+
+def test_labels_from_1_for_a_logistic_model_are_told_what_to_set_or_subtract(small, tmp_path):
+    advice = "set classes of the model to 4 or more, or mend the row, or subtract 1 where labels"
+    with pytest.raises(DataError, match=rf"label 3 outside 0\.\.2; {advice}"):
+        train(small.job(), (small.features, small.labels + 1), folder=tmp_path / "run")

@@ -503,7 +503,7 @@ def _lines(path: Path | str) -> list[str]:
     try:
         return Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read", got=str(error)) from error
+        raise UsageError(f"{path} cannot be read", got=reason_of(error)) from error
 
 
 def _read_questions(path: Path | str) -> dict[str, list[list[str]]]:

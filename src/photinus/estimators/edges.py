@@ -35,7 +35,7 @@ def build_graph(
         is_directed: edges have one direction.
 
     Raises:
-        DataError: an edge is wrong, or there is none.
+        DataError: an edge is wrong, or there is none between two nodes.
     """
     spark = edges.sparkSession
     degree_rows = (
@@ -45,8 +45,11 @@ def build_graph(
     names, degrees = run_query(
         spark, lambda: collect_vocabulary(_names_and_degrees(sorted_nodes), names_in_memory)
     )
-    if not len(names):
-        raise DataError("the graph has no edges", do="look at where they are read")
+    if len(names) < 2:
+        wrong = (
+            "the graph has no edge between two nodes" if len(names) else "the graph has no edges"
+        )
+        raise DataError(wrong, do="look at where they are read")
     if isinstance(names, MappedWords):
         batches = stream_batches(_number_by_join(edges, number_words(degree_rows, degrees)))
     else:

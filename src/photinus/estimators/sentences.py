@@ -192,6 +192,7 @@ def counted(
     max_words: int,
     words_in_memory: int,
     allowed_words: Sequence[str] = (),
+    parts: str = "words",
 ) -> Vocabulary:
     """Returns the vocabulary of some sentences.
 
@@ -201,6 +202,7 @@ def counted(
         max_words: so many words at most; 0 for no limit.
         words_in_memory: more words than so many lie in a file.
         allowed_words: no other words; none: all.
+        parts: what a message calls the words.
 
     Raises:
         DataError: fewer than two words are left, or too many lines are not UTF-8.
@@ -223,11 +225,11 @@ def counted(
     if len(vocabulary) < 2:
         totals = word_counts.where(~is_damaged).agg(F.count("*"), F.max("count"))
         row: Any = run_query(spark, totals.first)
-        got = f"{row[0]} different words, the most frequent {row[1] or 0} times"
-        do = "set minCount lower, or look at inputCol" + (
-            " and vocabulary" if allowed_words else ""
-        )
-        raise DataError(f"fewer than two words occur {min_count} times", got=got, do=do)
+        got = f"{row[0]} different {parts}, the most frequent {row[1] or 0} times"
+        lower = "set minCount lower, or " if min_count > 1 else ""
+        do = f"{lower}look at inputCol" + (" and vocabulary" if allowed_words else "")
+        times = f"{min_count} times" if min_count > 1 else "at all"
+        raise DataError(f"fewer than two {parts} occur {times}", got=got, do=do)
     is_large = isinstance(vocabulary, MappedWords)
     rows = number_words(word_counts.where(~is_damaged), counts) if is_large else None
     return Vocabulary(vocabulary, counts, rows)

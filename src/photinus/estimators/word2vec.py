@@ -211,7 +211,8 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
             self._reserve_seats(spark, workers),
             run_plan_once(sentences, always=not self._reads_twice) as cached_sentences,
         ):
-            vocabulary = counted(cached_sentences, *self._vocabulary_limits(), allowed_words)
+            limits, parts = self._vocabulary_limits(), self._sequence_terms[1]
+            vocabulary = counted(cached_sentences, *limits, allowed_words, parts)
             words, counts = vocabulary.words, vocabulary.counts
             self._check_pairs(cached_sentences)
             job = self._job(counts, workers)

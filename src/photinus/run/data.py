@@ -246,13 +246,14 @@ def check_test(rows: TestRows, classes: int | None) -> None:
         raise type(error)(f"rows to measure on: {error}") from error
 
 
-def check_fit(model: Any, rows: Any, like: Any = None) -> None:  # noqa: ANN401 - as of `train`
+def check_fit(model: Any, rows: Any, like: Any = None, source: str = "") -> None:  # noqa: ANN401 - as of `train`
     """Checks rows against what a model takes, as far as that is known without reading them.
 
     Args:
         model: one of MODELS.
         rows: to train on, or to measure on.
         like: rows to train on, where a model does not fix how many numbers it reads.
+        source: the name of the default `Source`, where nothing else names rows.
 
     Raises:
         DataError: rows have another width, no labels, or several labels each.
@@ -269,7 +270,12 @@ def check_fit(model: Any, rows: Any, like: Any = None) -> None:  # noqa: ANN401 
         None,
         math.prod(features.shape[1:]),
     ):
-        raise wrong_width(features.shape, expected_width)
+        if not source:
+            raise wrong_width(features.shape, expected_width)
+        wrong = f"no rows were handed over, and those of {source} do not fit the model"
+        do = "hand rows over: train(job, data); or name others in data of the job"
+        got = f"{list(features.shape)} for a model that reads {expected_width} numbers"
+        raise DataError(wrong, got=got, do=do)
     is_compared = width and getattr(model, "output", "classes") == "classes"
     if is_compared and labels is None:
         raise DataError("the rows have no labels", do="name their column, or hand them over")

@@ -18,6 +18,7 @@ from photinus.models.module_model import ModuleModel
 from photinus.run.evaluate import LazyModel
 
 MORE_OUTPUTS = "give the module {} outputs or more"
+MORE_CLASSES = "set classes of the model to {} or more"
 """What to do about a label that is too large."""
 
 

@@ -71,9 +71,9 @@ from photinus.run.evaluate import (
     save_adapter,
     save_trained,
 )
-from photinus.run.job import Job, classes_of
+from photinus.run.job import Job, Source, classes_of
 from photinus.run.ledger_writer import LedgerWriter
-from photinus.run.module_check import MORE_OUTPUTS, classes_tried
+from photinus.run.module_check import MORE_CLASSES, MORE_OUTPUTS, classes_tried
 from photinus.run.remote_resume import (
     folder_name,
     how_it_ended,
@@ -393,11 +393,12 @@ def _checked(
 ) -> tuple[Any, TestRows | None]:
     """Returns the rows, which are the job's source's where none were handed over."""
     job, classes = draft.job, classes_of(draft.job.model)
+    source = job.data.name if data is None and job.data == Source() else ""
     if data is None:
         data = read_train(job)
         test = read_test(job.data) if test is None else test
-    data = limited(to_train_rows(data, job), classes)
-    check_fit(job.model, data)
+    data = limited(to_train_rows(data, job), classes, MORE_CLASSES)
+    check_fit(job.model, data, source=source)
     check_columns(data)
     if (predicted_classes := classes_tried(draft, data)) is not None:
         classes, data = predicted_classes, limited(data, predicted_classes, MORE_OUTPUTS)

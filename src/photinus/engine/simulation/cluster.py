@@ -44,6 +44,8 @@ class SimulatedCluster:
     }
 
     def __post_init__(self) -> None:
+        if isinstance(self.step_seconds, list):
+            object.__setattr__(self, "step_seconds", tuple(self.step_seconds))
         validate(self)
 
     def check_workers(self, workers: int) -> None:
