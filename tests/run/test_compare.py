@@ -10,6 +10,7 @@ import pytest
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.engine.simulation.cluster import SimulatedCluster
+from photinus.report.comparison import comparison_table
 from photinus.run.compare import compare
 from photinus.run.job import Source
 from photinus.strategies.recipes import RECIPES, all_reduce, averaging, diloco, post_local
@@ -68,6 +69,10 @@ def test_two_strategies_of_one_text_are_both_trained_and_kept_apart(job, tmp_pat
     assert rows[0].loss != rows[1].loss
     again = compare(job, both[::-1], folder=tmp_path)
     assert [row.loss for row in again] == [row.loss for row in rows[::-1]]
+    names = [cells[0] for cells in comparison_table(rows)[1:]]
+    assert names == [f"{both[0]}, gradients_until {share}" for share in (0.0, 0.5)]
+    page = (tmp_path / "comparison.html").read_text()
+    assert all(page.count(name) >= 2 for name in names), "in the table, and beside the curve"
 
 
 def test_a_comparison_that_was_stopped_twice_continues(job, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ class Compared:
 
 def comparison_table(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
     """Returns names, then a line of texts for each strategy; numbers' names begin with #."""
-    lines = [_cells(row) for row in rows]
+    lines = [(name, *_cells(row)) for name, row in zip(strategy_names(rows), rows, strict=True)]
     if all(math.isnan(row.wall_seconds) for row in rows):
         return [_COLUMN_NAMES, *((*line[:4], *line[5:]) for line in lines)]
     return [(*_COLUMN_NAMES[:3], "#virtual", "#wall", *_COLUMN_NAMES[4:]), *lines]
@@ -76,18 +77,39 @@ def comparison_table(rows: Sequence[Compared]) -> list[tuple[str, ...]]:
 def comparison_remarks(rows: Sequence[Compared]) -> list[str]:
     """Returns which strategies a training changed, and to what; and the warnings of all."""
     remarks: list[str] = []
-    for row in rows:
+    for name, row in zip(strategy_names(rows), rows, strict=True):
         if row.trained not in ((), (row.strategy,)):
-            remarks.append(f"{row.strategy}: trained as {', then '.join(row.trained)}")
-        remarks += [f"{row.strategy}: warning: {text}" for text in row.warnings]
+            remarks.append(f"{name}: trained as {', then '.join(row.trained)}")
+        remarks += [f"{name}: warning: {text}" for text in row.warnings]
     return remarks
+
+
+def strategy_names(rows: Sequence[Compared]) -> list[str]:
+    """Returns each strategy in words; where two read the same, with the settings that differ.
+
+    Example:
+        >>> start = '{"recipe": "averaging"}', '{"gradients_until": 0.5, "recipe": "averaging"}'
+        >>> strategy_names([Compared(strategy="averaging", seconds=1, settings=s) for s in start])
+        ['averaging', 'averaging, gradients_until 0.5']
+    """
+    settings = [json.loads(row.settings or "{}") for row in rows]
+    names = []
+    for row, own in zip(rows, settings, strict=True):
+        pairs = zip(rows, settings, strict=True)
+        alike = [plain for other, plain in pairs if other.strategy == row.strategy]
+        apart = {k: v for k, v in own.items() if any(plain.get(k) != v for plain in alike)}
+        names.append(", ".join((row.strategy, *(f"{k} {_plain(v)}" for k, v in apart.items()))))
+    return names
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _cells(row: Compared) -> tuple[str, ...]:
     if row.failure:
-        return (row.strategy, row.failure, *[""] * (len(_COLUMN_NAMES) - 1))
+        return (row.failure, *[""] * (len(_COLUMN_NAMES) - 1))
     return (
-        row.strategy,
         _text_or_dash(row.error, f"{row.error:.2%}"),
         _text_or_dash(row.loss, number_text(row.loss)),
         seconds_text(row.seconds),
@@ -116,8 +138,8 @@ def comparison_page(rows: Sequence[Compared], title: str, target: Path) -> Path:
     names, *lines = comparison_table(rows)
     unit, unit_seconds = time_unit(max((row.seconds for row in rows), default=0.0))
     curves = [
-        Series(row.strategy, [(seconds / unit_seconds, loss) for seconds, loss in row.curve])
-        for row in rows
+        Series(name, [(seconds / unit_seconds, loss) for seconds, loss in row.curve])
+        for name, row in zip(strategy_names(rows), rows, strict=True)
         if row.curve
     ]
     picture = chart(Chart(title="Training loss", x_label=unit, series=curves))
