@@ -13,6 +13,7 @@ from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.report.comparison import comparison_table
 from photinus.run.compare import compare
 from photinus.run.job import Source
+from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.recipes import RECIPES, all_reduce, averaging, diloco, post_local
 
 
@@ -60,6 +61,22 @@ def test_a_strategy_that_fails_is_told_and_the_others_go_on(job, tmp_path, monke
     rows = compare(job, [averaging()], folder=tmp_path, on_row=reported.append)
     assert [row.failure for row in rows] == ["this one cannot"]
     assert reported == rows
+
+
+def test_an_own_strategy_that_fails_is_told_and_the_others_go_on(job, tmp_path, monkeypatch):
+    text = """
+from photinus import Averaging, Rounds
+class Worker(Averaging):
+    def accept(self, *_):
+        raise ValueError("not yet written")
+class Unfinished:
+    worker, owner = Worker, Rounds
+"""
+    (tmp_path / "unfinished_strategy.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = CustomStrategy("unfinished_strategy:Unfinished")
+    rows = compare(job, [own, all_reduce()], folder=tmp_path)
+    assert [row.failure for row in rows] == ["ValueError: not yet written", ""]
 
 
 def test_two_strategies_of_one_text_are_both_trained_and_kept_apart(job, tmp_path):

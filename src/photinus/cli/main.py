@@ -103,7 +103,9 @@ def _run(action: Callable[[], object]) -> str:
             f"{name}{reason_of(error)}; PHOTINUS_DEBUG=1 shows where", error, "failed"
         )
     except Exception as error:
-        text = f"{type(error).__name__}: {error}; this is a fault of photinus or of the model"
+        text = (
+            f"{type(error).__name__}: {error}; this is a fault of photinus or of the job's own code"
+        )
         return _report_error(f"{text}; PHOTINUS_DEBUG=1 shows where", error, "failed")
     return "done"
 

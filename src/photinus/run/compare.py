@@ -173,6 +173,11 @@ def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | Non
         )
     except PhotinusError as error:
         return Compared(strategy=name, seconds=0.0, failure=str(error), settings=settings)
+    except Exception as error:  # whatever a strategy of the user's raises: the others go on
+        if not isinstance(strategy, CustomStrategy):
+            raise
+        failure = f"{type(error).__name__}: {error}"
+        return Compared(strategy=name, seconds=0.0, failure=failure, settings=settings)
     is_virtual = isinstance(engine, SimulatedEngine)
     sent_bytes = engine.bytes if isinstance(engine, SimulatedEngine) else tally.bytes
     return Compared(
