@@ -50,6 +50,7 @@ class Means(photinus.Model):
         return np.tile(self.parameters.view("mean"), (len(features), 1))
 """
 ROWS = 50
+STARTS = "starts Spark and scores the rows\n"
 
 
 @pytest.fixture(autouse=True)
@@ -251,6 +252,25 @@ def test_what_cannot_be_scored_gets_one_sentence_and_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_addresses_that_spark_would_refuse_are_told_before_it_starts(
+    call, table, tmp_path, monkeypatch
+):
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.pipe("/predicting/table.parquet", (tmp_path / "table.parquet").read_bytes())
+    memory.pipe("/predicting/out/part.parquet", b"")
+    trained("classes, scaled")
+    monkeypatch.setattr("photinus.engine.spark.session.spark_session", None)
+    rows = "memory://predicting"
+    for data, output, words in (
+        ("none", "new", f"there is no {rows}/none; name a file or a folder of files"),
+        ("table.parquet", "out", f"{rows}/out exists already; name another path"),
+    ):
+        arguments = ("run", f"{rows}/{data}", "--engine", "spark", "-o", f"{rows}/{output}")
+        code, out, err = call("predict", *arguments)
+        assert (code, out) == (EXIT_CODES["usage"], "")
+        assert words in err
+
+
 def test_a_bad_row_is_named_and_half_a_file_is_not_left(call, table, tmp_path, monkeypatch):
     monkeypatch.setattr(score_files, "_READ_ROWS", 16)
     trained("a number, of columns, scaled")
@@ -285,7 +305,7 @@ def test_spark_writes_what_this_process_does(call, table, spark, tmp_path, name)
     data, folder = tmp_path / "table.parquet", tmp_path / "folder"  # Java may be in another folder
     assert call("predict", "run", data, "-o", "local.parquet")[0] == 0
     on_spark = ("predict", "run", data, "--engine", "spark", "-o", folder)
-    assert call(*on_spark) == (0, f"predictions  {folder}\n", "")
+    assert call(*on_spark) == (0, f"{STARTS}predictions  {folder}\n", "")
     code, _, err = call(*on_spark)
     assert (code, err.count("\n")) == (EXIT_CODES["usage"], 1)
     assert "folder exists already; name another path for the predictions" in err
@@ -295,6 +315,35 @@ def test_spark_writes_what_this_process_does(call, table, spark, tmp_path, name)
         np.testing.assert_allclose(
             of_spark[column].to_pylist(), local[column].to_pylist(), rtol=1e-5, atol=1e-7
         )
+
+
+@pytest.mark.spark
+def test_a_folder_that_spark_keeps_elsewhere_is_named_by_its_address(spark):
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    before = settings.get("fs.defaultFS")
+    settings.set("fs.defaultFS", "hdfs://127.0.0.1:1")  # never asked: only its name is read
+    try:
+        assert score_files._found_at(spark, "/out") == "hdfs://127.0.0.1:1/out"
+        assert score_files._found_at(spark, "file:///out") == "file:///out"
+    finally:
+        settings.set("fs.defaultFS", before)
+    assert score_files._found_at(spark, "out") == "out"
+
+
+@pytest.mark.spark
+def test_a_folder_that_spark_may_not_write_is_named_and_not_the_rows(
+    call, table, spark, tmp_path, monkeypatch
+):
+    trained("classes, scaled")
+
+    def refuse(*_):
+        raise RuntimeError("a.AccessControlException: Permission denied: user=ann, access=WRITE")
+
+    monkeypatch.setattr("pyspark.sql.readwriter.DataFrameWriter.parquet", refuse)
+    arguments = ("run", tmp_path / "table.parquet", "--engine", "spark", "-o", tmp_path / "out")
+    code, _, err = call("predict", *arguments)
+    assert (code, err.count("\n")) == (EXIT_CODES["failed"], 1)
+    assert f"{tmp_path / 'out'} cannot be written to; got a.AccessControlException" in err
 
 
 @pytest.mark.spark

@@ -99,6 +99,14 @@ def test_a_job_is_sent_and_started_on_a_node(call, cluster, remote, tmp_path, mo
     assert "takes minutes" not in second_output
 
 
+def test_of_a_user_whose_nodes_have_sparks_jars_no_jars_are_sent(call, cluster, remote):
+    own = ("--conf", "spark.yarn.jars=local:/opt/spark/jars/*")
+    code, out, _ = call("submit", remote, "--deploy-mode", "cluster", *own)
+    assert code == 0
+    assert "photinus-environment" in out
+    assert "photinus-spark" not in out
+
+
 def test_an_application_that_fails_is_a_failure_with_its_last_words(
     call, cluster, remote, monkeypatch
 ):

@@ -186,6 +186,12 @@ def test_the_nodes_python_is_named_to_the_packages_that_travel():
     assert settings["spark.executorEnv.PHOTINUS_NODE_PYTHON"] == "python3.11"
 
 
+def test_a_python_that_a_setting_names_is_that_of_the_workers():
+    settings = {"spark.pyspark.python": "/opt/python"}
+    run = Submission(master="yarn", environment="mine.tar.gz", settings=settings)
+    assert run.worker_python == "/opt/python"
+
+
 def test_a_users_own_way_to_sparks_jars_stays():
     settings = {"spark.yarn.jars": "local:/opt/spark/jars/*"}
     run = Submission(master="yarn", jars="hdfs://host/s.zip", settings=settings)

@@ -1,4 +1,5 @@
 import re
+import socket
 from dataclasses import replace
 
 import numpy as np
@@ -6,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from photinus.core.errors import DataError, UsageError
+from photinus.core.errors import DataError, NotReadyError, UsageError
 from photinus.data import cifar
 from photinus.data.spark import partitioned
 from photinus.engine.base import ArrayData
@@ -14,11 +15,14 @@ from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticConfig
 from photinus.models.module import ModuleConfig
 from photinus.run.data import (
+    ParquetRows,
+    PathError,
     TestRows,
     check_files,
     check_fit,
     check_test,
     limited,
+    parquet_frame,
     read_test,
     read_train,
 )
@@ -88,6 +92,9 @@ def test_no_file_and_no_rows_are_told(write_table, small, tmp_path):
     )
     with pytest.raises(DataError, match="holds no rows"):
         read_train(small.job(data=parquet_source(empty), engine="local"))
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(DataError, match="nothing holds no Parquet files; name a Parquet file"):
+        read_train(small.job(data=parquet_source(str(tmp_path / "nothing")), engine="local"))
     (tmp_path / "junk.parquet").write_bytes(b"no table" * 9)
     with pytest.raises(DataError, match="cannot be read as Parquet; got"):
         read_train(small.job(data=parquet_source(str(tmp_path / "junk.parquet")), engine="local"))
@@ -205,6 +212,67 @@ def test_rows_on_a_cluster_that_this_user_may_not_read_are_told_before_spark_sta
         UsageError, match=r"rows\.parquet cannot be read; got Permission denied: a$"
     ):
         check_files(job)
+
+
+def test_rows_that_a_local_run_may_not_read_are_told_without_javas_trace(small, monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+
+    def refuse(*_, **__):
+        raise RuntimeError(r'RPCError("a.AccessControlException", "Permission denied: a\n\tat b")')
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "info", refuse)
+    with pytest.raises(PathError, match=r"rows cannot be read; got Permission denied: a$"):
+        read_train(small.job(data=parquet_source("memory://secret/rows"), engine="local"))
+
+
+def test_rows_to_score_at_a_host_that_does_not_answer_are_told_at_once():
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # nobody listens there
+        address = f"hdfs://127.0.0.1:{bound.getsockname()[1]}/rows"
+        with pytest.raises(NotReadyError, match=f"nothing answers at {address}"):
+            ParquetRows(parquet_source(address), address)
+
+
+class RefusingSpark:
+    """A session that finds no rows, and says why as Spark does."""
+
+    def __init__(self, says):
+        self.read, self.says = self, says
+
+    def parquet(self, _path):
+        raise RuntimeError(self.says)
+
+
+MISSING = "[PATH_NOT_FOUND] Path does not exist: {}. SQLSTATE: 42K03\n\tat org.a"
+DENIED = (
+    "(org.apache.spark.SparkException) Job aborted.\nCaused by: "
+    "org.apache.hadoop.ipc.RemoteException(org.apache.hadoop.security.AccessControlException): "
+    "Permission denied: user=ann, access=EXECUTE, inode=/secret\n\tat org.a"
+)
+SHORT = "Job aborted.\nCaused by: java.lang.RuntimeException: hdfs://h/rows/a is not a Parquet file"
+
+
+@pytest.mark.parametrize(
+    ("path", "says", "words"),
+    [
+        ("rows", MISSING.format("file:/work/rows"), "there is no rows; name a Parquet file or a"),
+        ("hdfs:///r", MISSING.format("hdfs://h/r"), "there is no hdfs:///r; name a Parquet file"),
+        (
+            "/rows",
+            MISSING.format("hdfs://h/rows"),
+            "there is no hdfs://h/rows, where Spark looks for /rows; "
+            "write file:///rows for that of this machine",
+        ),
+        ("hdfs://h/secret", DENIED, "hdfs://h/secret cannot be read; got Permission denied: user="),
+        ("rows", SHORT, "rows cannot be read as Parquet; got hdfs://h/rows/a is not a Parquet"),
+        ("rows", "[UNABLE_TO_INFER_SCHEMA] a", "rows holds no Parquet files; name a Parquet file"),
+    ],
+)
+def test_what_spark_says_of_rows_becomes_one_true_sentence(path, says, words):
+    with pytest.raises(PathError) as caught:
+        parquet_frame(RefusingSpark(says), path)
+    assert str(caught.value).startswith(words)
+    assert "org.apache" not in str(caught.value)
 
 
 @pytest.mark.parametrize("path", ["memory://days/2026-*/rows.parquet", "nosuch://days/rows"])

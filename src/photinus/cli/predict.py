@@ -49,7 +49,7 @@ def predict(
     and prediction; of a classifier also probability.
     """
     from photinus.estimators.from_run import open_run
-    from photinus.estimators.score_files import exists_already, score_files
+    from photinus.estimators.score_files import check_before_spark, exists_already, score_files
 
     is_local = engine == "local"
     if is_local and workers is not None:
@@ -65,17 +65,19 @@ def predict(
         rows = score_files(saved_run, data, on_disk(output))
         click.echo(f"{rows:,} rows")
     else:
-        _predict_on_spark(saved_run, run, data, output, workers)
+        check_before_spark(data, output)
+        click.echo("starts Spark and scores the rows")
+        output = _predict_on_spark(saved_run, run, data, output, workers)
     click.echo(f"predictions  {output}")
 
 
 def _predict_on_spark(
     saved_run: SavedRun, run: str, data: str, output: str, workers: int | None
-) -> None:
+) -> str:
     from photinus.engine.cpu_share import processors
     from photinus.engine.spark.session import spark_session
     from photinus.estimators.score_files import score_on_spark
 
     with redirect_stderr(Path(os.devnull)):
         spark = spark_session(workers or processors(), name="photinus predict")
-        score_on_spark(saved_run, run, data, output, spark)
+        return score_on_spark(saved_run, run, data, output, spark)

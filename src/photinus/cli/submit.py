@@ -265,11 +265,13 @@ class _SubmittedRun:
     def _send_files(self) -> Submission:
         """Sends what is not there yet, and prints that."""
         from photinus.deploy import packaging
+        from photinus.deploy.spark_submit import JARS_SETTINGS
 
         kind, paths = self.options["environment"], {"environment": "", "jars": ""}
         folder = f"{self._home}/.photinus" if self._is_yarn else ""
         archives = {"environment": packaging.environment} if kind == "ship" else {}
-        archives |= {"jars": packaging.jars} if self._is_yarn else {}
+        sends_jars = self._is_yarn and not JARS_SETTINGS & set(self._settings)
+        archives |= {"jars": packaging.jars} if sends_jars else {}
         if not self.options["master"].startswith("local"):
             for name, make in archives.items():
                 archive = make()

@@ -20,6 +20,8 @@ from photinus.transport.filesystems import check_reachable
 
 _MASTER: Final = re.compile(r"yarn|spark://[^/\s]+:\d+(,[^/\s]+:\d+)*|local(\[[0-9*]+(,\d+)?\])?")
 _SECRET_NAME: Final = re.compile(r"secret|password|token|credential|access\.key|keyPassword", re.I)
+JARS_SETTINGS: Final = {"spark.yarn.jars", "spark.yarn.archive"}
+"""Where the nodes find Spark's jars."""
 _MAX_APP_ATTEMPTS: Final = 4
 """Of a driver that YARN starts again; YARN's own yarn.resourcemanager.am.max-attempts limits it."""
 _MAX_TASK_FAILURES: Final = 20
@@ -64,6 +66,8 @@ class Submission:
     @property
     def worker_python(self) -> str:
         """The program that nodes start."""
+        if own_python := self.settings.get("spark.pyspark.python"):
+            return own_python  # Spark itself reads it only where spark-submit starts the driver
         return f"./environment/{LAUNCHER}" if self.environment else self.python or "python3"
 
     def all_settings(self) -> dict[str, str]:
@@ -129,7 +133,7 @@ class Submission:
             "spark.authenticate": "true",
             "spark.network.crypto.enabled": "true",
         }
-        if self.jars and not {"spark.yarn.jars", "spark.yarn.archive"} & set(self.settings):
+        if self.jars and not JARS_SETTINGS & set(self.settings):
             settings["spark.yarn.archive"] = self.jars
         settings |= self._launcher_settings("spark.yarn.appMasterEnv")
         if self.deploy_mode == "cluster":

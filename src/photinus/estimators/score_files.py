@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from photinus.core.addresses import filesystem, is_address
 from photinus.core.errors import DataError, PhotinusError, RunFailedError, UsageError
 from photinus.core.threads import limit_threads
 from photinus.data.base import Array, Features
@@ -20,7 +21,8 @@ from photinus.estimators.from_run import SavedRun, tried, with_shape
 from photinus.estimators.network import Network, predictor
 from photinus.estimators.scores import arrow_column, scores_in_order
 from photinus.models.heads import LOGS, NUMBERS
-from photinus.run.data import ParquetRows, parquet_frame
+from photinus.run.data import ParquetRows, check_address, parquet_frame
+from photinus.transport.filesystems import check_reachable
 
 _BATCH_ROWS = 512
 """That go through the network at once, as in `transform`."""
@@ -58,7 +60,27 @@ def score_files(run: SavedRun, data: str, output: Path) -> int:
         return _write(scored, output)
 
 
-def score_on_spark(run: SavedRun, folder: str, data: str, output: str, spark: Any) -> None:  # noqa: ANN401
+def check_before_spark(data: str, output: str) -> None:
+    """Refuses addresses that Spark would refuse, before it is started.
+
+    Raises:
+        UsageError: rows are missing, or may not be read; or there is such an output already.
+        NotReadyError: nothing answers at an address.
+    """
+    check_address(data)
+    if not is_address(output):  # Spark's settings say in which file system it is
+        return
+    check_reachable(output)
+    try:
+        files, path = filesystem(output)
+        is_there = files.exists(path)
+    except Exception:  # it is left to Spark, which has clients of its own
+        return
+    if is_there:
+        raise exists_already(output)
+
+
+def score_on_spark(run: SavedRun, folder: str, data: str, output: str, spark: Any) -> str:  # noqa: ANN401
     """Has Spark write the same as a folder of Parquet files.
 
     Args:
@@ -67,6 +89,9 @@ def score_on_spark(run: SavedRun, folder: str, data: str, output: str, spark: An
         data: a Parquet file or a folder of them, wherever Spark reads.
         output: the folder, wherever Spark writes.
         spark: a session.
+
+    Returns:
+        Where the folder is: a path is of HDFS where Spark's settings say so.
 
     Raises:
         UsageError: as `score_files`, or there is such an output already.
@@ -96,7 +121,23 @@ def score_on_spark(run: SavedRun, folder: str, data: str, output: str, spark: An
         _remove_empty_folder(spark, output)
         if isinstance(error, PhotinusError):
             raise
-        raise RunFailedError(f"Spark could not score {data}", got=cause_of(error)) from error
+        reason = cause_of(error)
+        is_unwritable = "Permission denied" in reason and "access=WRITE" in reason
+        wrong = (
+            f"{output} cannot be written to" if is_unwritable else f"Spark could not score {data}"
+        )
+        raise RunFailedError(wrong, got=reason) from error
+    return _found_at(spark, output)
+
+
+def _found_at(spark: Any, output: str) -> str:  # noqa: ANN401 - a SparkSession
+    """Returns an output as the user named it, or its address where that is not on this machine."""
+    if is_connect(spark) or is_address(output):
+        return output
+    path = spark._jvm.org.apache.hadoop.fs.Path(output)
+    files = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    address = str(files.makeQualified(path).toString())
+    return address if is_address(address) else output
 
 
 def _remove_empty_folder(spark: Any, output: str) -> None:  # noqa: ANN401 - a SparkSession

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +32,11 @@ from photinus.models.tensors import wrong_width
 from photinus.run.job import Job, Source, classes_of
 from photinus.transport.filesystems import check_reachable, check_readable
 
+_NAME_FILES = "name a Parquet file or a folder of them"
+_MISSING_PATH = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.+?)\.?(?: SQLSTATE|$)", re.M)
+_DENIED = re.compile(r"Permission denied: .+")
+_JAVA_CLASS = re.compile(r"^Caused by: (?:[\w.$]+[:(] ?)?[\w.$]+\)?: ")
+"""Before what an exception of Java's says."""
 _HAND_OVER_HINT = "hand them over again: photinus.resume(RUN, data), or train(job, data)"
 
 
@@ -383,19 +389,33 @@ def parquet_frame(spark: Any, path: str) -> Any:  # noqa: ANN401 - a SparkSessio
     try:
         return spark.read.parquet(path)
     except Exception as error:
-        lines = str(error).strip().splitlines()
+        text = str(error).strip()
+        if missing := _MISSING_PATH.search(text):
+            raise _no_path(path, missing[1]) from error
+        if denied := _DENIED.search(text):
+            raise PathError(f"{path} cannot be read", got=denied[0]) from error
+        if "[UNABLE_TO_INFER_SCHEMA]" in text:
+            raise _no_files(path) from error
+        lines = text.splitlines()
         causes = [line for line in lines if line.startswith("Caused by:")]
         reason = (causes[-1:] or lines[:1] or [type(error).__name__])[0]
-        is_missing = "[PATH_NOT_FOUND]" in str(error)
-        raise (_no_path(path) if is_missing else _no_parquet(path, reason)) from error
+        raise _no_parquet(path, _JAVA_CLASS.sub("", reason)) from error
 
 
 class PathError(DataError, UsageError):
     """No rows can be read from a path that the user named: it is as wrong as the file is."""
 
 
-def _no_path(path: str) -> PathError:
-    return PathError(f"there is no {path}", do="name a Parquet file or a folder of them")
+def _no_path(path: str, seen: str = "") -> PathError:
+    """Returns the error of a path; `seen` is where Spark looked for it."""
+    if "://" in seen and not is_address(path):  # HADOOP_CONF_DIR makes HDFS the place of paths
+        do = f"write file://{on_disk(path).absolute()} for that of this machine"
+        return PathError(f"there is no {seen}, where Spark looks for {path}", do=do)
+    return PathError(f"there is no {path}", do=_NAME_FILES)
+
+
+def _no_files(path: str) -> PathError:
+    return PathError(f"{path} holds no Parquet files", do=_NAME_FILES)
 
 
 def _no_parquet(path: str, reason: str) -> PathError:
@@ -432,13 +452,24 @@ def check_files(job: Job) -> None:
     if source.name != "parquet":
         return
     for path in filter(None, (source.path, source.test)):
+        if job.engine == "spark":
+            check_address(path)
+        else:
+            _open_parquet(source, path)
+
+
+def check_address(path: str) -> None:
+    """Refuses rows at an address that cannot be read, before a client of HDFS or Spark looks.
+
+    Raises:
+        PathError: they are missing, or this user may not read them.
+        NotReadyError: nothing answers there.
+    """
+    if is_address(path):
         try:
-            if is_address(path):
-                check_readable(path)
-            if job.engine != "spark":
-                _open_parquet(source, path)
+            check_readable(path)
         except DataError as error:
-            raise UsageError(str(error)) from error
+            raise PathError(str(error)) from error
 
 
 def _open_parquet(source: Source, path: str) -> tuple[Any, list[str]]:
@@ -447,6 +478,7 @@ def _open_parquet(source: Source, path: str) -> tuple[Any, list[str]]:
         import pyarrow.dataset as ds
     except ImportError:
         raise NotReadyError("pyarrow is not installed", do="pip install pyarrow") from None
+    check_address(path)
     remote, location = filesystem(path) if is_address(path) else (None, str(on_disk(path)))
     if not (remote.exists(location) if remote else Path(location).exists()):
         raise _no_path(path)
@@ -455,6 +487,8 @@ def _open_parquet(source: Source, path: str) -> tuple[Any, list[str]]:
     except (OSError, ValueError) as error:
         reason = reason_of(error).partition("\n")[0]
         raise _no_parquet(path, reason) from error
+    if not table.files:
+        raise _no_files(path)
     of_inputs = source.inputs.values() if source.inputs else source.features
     labels = source.labels or []
     column_names = [name for names in (*of_inputs, labels) for name in _as_list(names)]
