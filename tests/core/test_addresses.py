@@ -39,6 +39,20 @@ def test_nothing_is_kept_that_a_fork_would_drop():
     assert system is not filesystem("memory://runs")[0]
 
 
+def test_in_a_container_files_belong_to_the_user_who_submitted(monkeypatch, tmp_path):
+    pytest.importorskip("fsspec")
+    monkeypatch.setenv("PWD", str(tmp_path))
+    monkeypatch.setenv("SPARK_USER", "ann")
+    monkeypatch.setenv("HADOOP_USER_NAME", "")
+    monkeypatch.delenv("HADOOP_USER_NAME")
+    filesystem("memory://runs")
+    assert "HADOOP_USER_NAME" not in os.environ
+    (tmp_path / "__spark_conf__" / "__hadoop_conf__").mkdir(parents=True)
+    monkeypatch.setenv("HADOOP_CONF_DIR", "named")
+    filesystem("memory://runs")
+    assert os.environ["HADOOP_USER_NAME"] == "ann"
+
+
 def test_in_a_container_the_clusters_settings_are_those_that_spark_sent(monkeypatch, tmp_path):
     pytest.importorskip("fsspec")
     shipped = tmp_path / "__spark_conf__" / "__hadoop_conf__"

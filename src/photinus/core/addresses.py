@@ -75,8 +75,13 @@ def filesystem(address: str) -> tuple[Any, str]:
 
 
 def _find_hadoop_settings() -> None:
-    """Names the folder into which Spark unpacks Hadoop's settings in a container of YARN."""
+    """Names the folder into which Spark unpacks Hadoop's settings in a container of YARN.
+
+    And the user: without Kerberos a container runs as the node's own user, who would own the files.
+    """
     for root in (os.environ.get("PWD", ""), os.getcwd(), *sys.path[:1]):
         folder = os.path.join(root, "__spark_conf__", "__hadoop_conf__")
         if root and os.path.isdir(folder):
             os.environ.setdefault("HADOOP_CONF_DIR", folder)
+            if user := os.environ.get("SPARK_USER"):
+                os.environ.setdefault("HADOOP_USER_NAME", user)
