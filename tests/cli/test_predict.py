@@ -271,6 +271,17 @@ def test_addresses_that_spark_would_refuse_are_told_before_it_starts(
         assert words in err
 
 
+def test_on_connect_a_failed_output_can_be_written_again(monkeypatch):
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.makedirs("/of_connect/empty")
+    memory.pipe("/of_connect/full/part.parquet", b"")
+    monkeypatch.setattr(score_files, "is_connect", lambda _: True)
+    for name in ("empty", "full", "none"):
+        score_files._remove_empty_folder(None, f"memory://of_connect/{name}")
+    assert not memory.exists("/of_connect/empty")
+    assert memory.exists("/of_connect/full/part.parquet")
+
+
 def test_a_bad_row_is_named_and_half_a_file_is_not_left(call, table, tmp_path, monkeypatch):
     monkeypatch.setattr(score_files, "_READ_ROWS", 16)
     trained("a number, of columns, scaled")
@@ -343,7 +354,7 @@ def test_a_folder_that_spark_may_not_write_is_named_and_not_the_rows(
     arguments = ("run", tmp_path / "table.parquet", "--engine", "spark", "-o", tmp_path / "out")
     code, _, err = call("predict", *arguments)
     assert (code, err.count("\n")) == (EXIT_CODES["failed"], 1)
-    assert f"{tmp_path / 'out'} cannot be written to; got a.AccessControlException" in err
+    assert f"{tmp_path / 'out'} cannot be written to; got Permission denied: user=ann" in err
 
 
 @pytest.mark.spark

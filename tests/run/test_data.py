@@ -243,6 +243,17 @@ class RefusingSpark:
         raise RuntimeError(self.says)
 
 
+class LazySpark(RefusingSpark):
+    """A session of Connect, which says so only where a DataFrame is used."""
+
+    def parquet(self, _path):
+        return self
+
+    @property
+    def schema(self):
+        raise RuntimeError(self.says)
+
+
 MISSING = "[PATH_NOT_FOUND] Path does not exist: {}. SQLSTATE: 42K03\n\tat org.a"
 DENIED = (
     "(org.apache.spark.SparkException) Job aborted.\nCaused by: "
@@ -252,6 +263,7 @@ DENIED = (
 SHORT = "Job aborted.\nCaused by: java.lang.RuntimeException: hdfs://h/rows/a is not a Parquet file"
 
 
+@pytest.mark.parametrize("session", [RefusingSpark, LazySpark])
 @pytest.mark.parametrize(
     ("path", "says", "words"),
     [
@@ -268,9 +280,9 @@ SHORT = "Job aborted.\nCaused by: java.lang.RuntimeException: hdfs://h/rows/a is
         ("rows", "[UNABLE_TO_INFER_SCHEMA] a", "rows holds no Parquet files; name a Parquet file"),
     ],
 )
-def test_what_spark_says_of_rows_becomes_one_true_sentence(path, says, words):
+def test_what_spark_says_of_rows_becomes_one_true_sentence(session, path, says, words):
     with pytest.raises(PathError) as caught:
-        parquet_frame(RefusingSpark(says), path)
+        parquet_frame(session(says), path)
     assert str(caught.value).startswith(words)
     assert "org.apache" not in str(caught.value)
 

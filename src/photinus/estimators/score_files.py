@@ -21,7 +21,7 @@ from photinus.estimators.from_run import SavedRun, tried, with_shape
 from photinus.estimators.network import Network, predictor
 from photinus.estimators.scores import arrow_column, scores_in_order
 from photinus.models.heads import LOGS, NUMBERS
-from photinus.run.data import ParquetRows, check_address, parquet_frame
+from photinus.run.data import DENIED, ParquetRows, check_address, parquet_frame
 from photinus.transport.filesystems import check_reachable
 
 _BATCH_ROWS = 512
@@ -121,12 +121,11 @@ def score_on_spark(run: SavedRun, folder: str, data: str, output: str, spark: An
         _remove_empty_folder(spark, output)
         if isinstance(error, PhotinusError):
             raise
-        reason = cause_of(error)
-        is_unwritable = "Permission denied" in reason and "access=WRITE" in reason
-        wrong = (
-            f"{output} cannot be written to" if is_unwritable else f"Spark could not score {data}"
-        )
-        raise RunFailedError(wrong, got=reason) from error
+        denied = DENIED.search(str(error))
+        if denied and "access=READ" not in denied[0]:
+            raise RunFailedError(f"{output} cannot be written to", got=denied[0]) from error
+        wrong = f"Spark could not score {data}"
+        raise RunFailedError(wrong, got=cause_of(error)) from error
     return _found_at(spark, output)
 
 
@@ -142,10 +141,13 @@ def _found_at(spark: Any, output: str) -> str:  # noqa: ANN401 - a SparkSession
 
 def _remove_empty_folder(spark: Any, output: str) -> None:  # noqa: ANN401 - a SparkSession
     """Removes what Spark leaves of an output that failed, so that it can be written again."""
-    if is_connect(spark):
-        return
-    path = spark._jvm.org.apache.hadoop.fs.Path(output)
     with contextlib.suppress(Exception):  # there is none, or something is in it
+        if is_connect(spark):
+            remote, folder = filesystem(output)  # of a path it is not known where Spark put it
+            if is_address(output) and not remote.ls(folder):
+                remote.rmdir(folder)
+            return
+        path = spark._jvm.org.apache.hadoop.fs.Path(output)
         files = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
         if files.getFileStatus(path).isDirectory():
             files.delete(path, False)  # noqa: FBT003 - Java's argument: not what is in it

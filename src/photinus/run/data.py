@@ -34,7 +34,8 @@ from photinus.transport.filesystems import check_reachable, check_readable
 
 _NAME_FILES = "name a Parquet file or a folder of them"
 _MISSING_PATH = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (.+?)\.?(?: SQLSTATE|$)", re.M)
-_DENIED = re.compile(r"Permission denied: .+")
+DENIED = re.compile(r"Permission denied: .+")
+"""What HDFS says of a user who may not do something."""
 _JAVA_CLASS = re.compile(r"^Caused by: (?:[\w.$]+[:(] ?)?[\w.$]+\)?: ")
 """Before what an exception of Java's says."""
 _HAND_OVER_HINT = "hand them over again: photinus.resume(RUN, data), or train(job, data)"
@@ -387,12 +388,14 @@ def parquet_frame(spark: Any, path: str) -> Any:  # noqa: ANN401 - a SparkSessio
         DataError: they are missing, or are none.
     """
     try:
-        return spark.read.parquet(path)
+        frame = spark.read.parquet(path)
+        frame.schema  # noqa: B018 - Connect looks for the files only now
+        return frame
     except Exception as error:
         text = str(error).strip()
         if missing := _MISSING_PATH.search(text):
             raise _no_path(path, missing[1]) from error
-        if denied := _DENIED.search(text):
+        if denied := DENIED.search(text):
             raise PathError(f"{path} cannot be read", got=denied[0]) from error
         if "[UNABLE_TO_INFER_SCHEMA]" in text:
             raise _no_files(path) from error
