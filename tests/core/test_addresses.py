@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from photinus.core.addresses import filesystem
-from photinus.core.errors import NotReadyError
+from photinus.core.addresses import filesystem, local_folder
+from photinus.core.errors import NotReadyError, UsageError
 
 
 def test_without_fsspec_it_says_what_to_install(monkeypatch):
@@ -37,6 +37,13 @@ def test_nothing_is_kept_that_a_fork_would_drop():
     pytest.importorskip("fsspec")
     system, _ = filesystem("memory://runs")
     assert system is not filesystem("memory://runs")[0]
+
+
+def test_what_is_kept_on_this_machine_only_takes_no_address(tmp_path):
+    assert local_folder(f"file://{tmp_path}", "a page is written") == tmp_path
+    words = "a page is written on this machine only; got hdfs://h/p; name a folder of it"
+    with pytest.raises(UsageError, match=words):
+        local_folder("hdfs://h/p", "a page is written")
 
 
 def test_in_a_container_files_belong_to_the_user_who_submitted(monkeypatch, tmp_path):

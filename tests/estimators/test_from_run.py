@@ -165,11 +165,19 @@ def test_the_columns_of_a_table_that_was_handed_over_are_noted(table, tmp_path, 
     np.testing.assert_array_equal(predicted.to_numpy(), expected.argmax(1).numpy())
 
 
-def test_the_run_of_a_fit_gives_the_model_that_the_fit_returned(table, tmp_path):
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_the_run_of_a_fit_gives_the_model_that_the_fit_returned(
+    table, tmp_path, is_remote, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    folder = "memory://fits" if is_remote else str(tmp_path / "fits")
     module = {"module": "torch.nn:Linear", "moduleArgs": {"in_features": 2, "out_features": 3}}
     columns = {"featuresCol": ["a", "b"], "labelCol": "y", "scale": 0.5}
-    settings = {"numWorkers": 1, "runDir": str(tmp_path), "learningRate": 0.1}
+    settings = {"numWorkers": 1, "runDir": folder, "learningRate": 0.1}
     fitted = TorchClassifier(**module, **columns, **settings).fit(table)
+    assert str(fitted.summary.folder).startswith(f"{folder}/TorchClassifier_")
+    assert (tmp_path / "fits").exists() is not is_remote
+    assert not list(tmp_path.glob("memory*"))
     model = TorchClassificationModel.fromRun(fitted.summary.folder)
     assert model.network.meta() == fitted.network.meta()
     names = ("probability", "prediction")

@@ -13,6 +13,7 @@ import click
 from photinus.cli.result_folder import result_folder
 from photinus.cli.train import ENGINE, job_of, strategy_of
 from photinus.cli.watch import StoppedError
+from photinus.core.addresses import local_folder
 from photinus.core.errors import RunFailedError, UsageError
 from photinus.core.settings import Limit, above, at_least
 
@@ -93,7 +94,7 @@ def compare(
     def show_row(row: Compared) -> None:
         click.echo(f"{row.strategy}: {row.failure or f'{row.seconds:.1f} seconds'}", err=True)
 
-    path = Path(folder) if folder else new_folder(f"compare-{base_job.name}")
+    path = local_folder(folder or new_folder(f"compare-{base_job.name}"), "a comparison is kept")
     with result_folder(path) as output_folder, _stoppable(output_folder):
         rows = run_comparison(
             base_job, compared_strategies, folder=output_folder, cluster=cluster, on_row=show_row

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from photinus.core.errors import UsageError
@@ -16,7 +14,7 @@ from photinus.core.errors import UsageError
 )
 def report(run: str, output: str | None) -> None:
     """Write a run's report again from its journal, finished or not."""
-    from photinus.core.addresses import is_address
+    from photinus.core.addresses import is_address, local_folder
     from photinus.report.page import save
     from photinus.run.remote_resume import fetched
 
@@ -24,4 +22,4 @@ def report(run: str, output: str | None) -> None:
         if not (folder / "events.jsonl").is_file():
             raise UsageError(f"{run} holds no run", do="name the folder of a run")
         page = f"{folder.name}.html" if is_address(run) else folder / "report.html"
-        click.echo(save(folder / "events.jsonl", Path(output or page)))
+        click.echo(save(folder / "events.jsonl", local_folder(output or page, "a page is written")))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from photinus.cli.result_folder import result_folder
+from photinus.core.addresses import local_folder
 from photinus.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ def train_words(path: str, folder: str, params: Mapping[str, Any]) -> None:
 
     trainer = Word2Vec(**params)
     # one that cannot be made is reported before training
-    with result_folder(Path(folder or new_folder("word2vec"))) as output_folder:
+    kept_in = local_folder(folder or new_folder("word2vec"), "word vectors are kept")
+    with result_folder(kept_in) as output_folder:
         model = trainer.fit(path)
     names = ("words.bin", "words.safetensors")
     name, other = names if model.vectors.subwords is None else reversed(names)

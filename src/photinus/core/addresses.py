@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from photinus.core.errors import NotReadyError, reason_of
+from photinus.core.errors import NotReadyError, UsageError, reason_of
 
 _INSTALL_HDFS: Final = "pip install 'photinus[hdfs]'"
 
@@ -38,6 +38,17 @@ def on_disk(text: object) -> Path:
         '/data/cifar10'
     """
     return Path(str(text).removeprefix("file://")).expanduser()
+
+
+def local_folder(text: object, keeps: str) -> Path:
+    """Returns a folder of this machine, for what cannot be kept at an address.
+
+    Raises:
+        UsageError: it is an address.
+    """
+    if is_address(text):  # as a path it would be a folder called "hdfs:" below the present one
+        raise UsageError(f"{keeps} on this machine only", got=text, do="name a folder of it")
+    return on_disk(text)
 
 
 def filesystem(address: str) -> tuple[Any, str]:

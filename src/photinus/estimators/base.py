@@ -12,6 +12,7 @@ from pyspark.ml.classification import Classifier
 from pyspark.ml.param.shared import HasProbabilityCol
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
+from photinus.checkpoint.mirror import Mirror
 from photinus.core.errors import DataError, UsageError
 from photinus.core.settings import NUMBER_THE_CLASSES, to_dict
 from photinus.data.checks import RowChecks
@@ -140,7 +141,7 @@ class NetworkEstimator(TrainingEstimator):
         """Refuses Params that do not fit what the network returns."""
 
     def _train_network(
-        self, folder: Path, plan: Plan, data: FrameData
+        self, folder: Path | Mirror, plan: Plan, data: FrameData
     ) -> tuple[Network, TrainingSummary]:
         """Trains on the session's tasks."""
         job = plan.draft.job

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from photinus.coordinator.callbacks import Callbacks, emit_to
 from photinus.coordinator.task_server import TaskServer, UnitWork, WorkUnits
+from photinus.core.addresses import local_folder
 from photinus.core.errors import UsageError
 from photinus.core.events import Event
 from photinus.core.parameters import Vector
@@ -136,7 +137,7 @@ class DeepDist:
             raise UsageError("security must be tls or none", got=security)
         self.model = model
         self._security, self._emit = security, emit_to(callbacks)
-        self._folder = None if folder is None else Path(folder)
+        self._folder = None if folder is None else local_folder(folder, "a ledger is kept")
         self._run_id, self._term = secrets.token_bytes(16), 0
         self._ledger: LedgerWriter | None = None
         self._is_open = False

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from photinus.coordinator.callbacks import Callbacks, emit_to
 from photinus.coordinator.task_server import TaskServer, UnitWork, WorkUnits
+from photinus.core.addresses import local_folder
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.events import Event
 from photinus.core.parameters import Vector
@@ -126,8 +127,9 @@ def iterate(
         stack.callback(broadcast.destroy)
         server_callbacks = Callbacks(run=run_id, emit=emit_to(callbacks))
         if folder is not None:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            ledger = LedgerWriter(Path(folder) / "ledger.jsonl", run_id)
+            kept_in = local_folder(folder, "a ledger is kept")
+            kept_in.mkdir(parents=True, exist_ok=True)
+            ledger = LedgerWriter(kept_in / "ledger.jsonl", run_id)
             stack.callback(ledger.close)
             server_callbacks = replace(server_callbacks, enter=ledger.enter)
         units = WorkUnits(

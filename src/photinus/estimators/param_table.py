@@ -273,8 +273,8 @@ _JOB_ROWS = (
     ),
     ParamRow(
         name="runDir",
-        meaning="a folder in which every fit keeps its run: journal, checkpoints, report; "
-        "'' keeps none",
+        meaning="a folder or an address in which every fit keeps its run: journal, checkpoints, "
+        "report; '' keeps none",
         convert=_to_string,
         default="",
     ),

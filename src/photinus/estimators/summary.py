@@ -109,11 +109,13 @@ class TrainingSummary:
     lostWorkers: list[dict[str, Any]] = field(default_factory=list)  # noqa: N815 - Spark ML's way
     """One row a lost lease: seconds, slot, reason."""
     warnings: list[str] = field(default_factory=list)
-    folder: Path | None = None
-    """Where the run is kept, if it is."""
+    folder: Path | str | None = None
+    """Where the run is kept, if it is: a folder of this machine, or an address."""
 
     @classmethod
-    def of(cls, stamped: Iterable[StampedEvent], folder: Path | None = None) -> TrainingSummary:
+    def of(
+        cls, stamped: Iterable[StampedEvent], folder: Path | str | None = None
+    ) -> TrainingSummary:
         """Folds a journal."""
         stamped = list(stamped)
         state = summarise(stamped)

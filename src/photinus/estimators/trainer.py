@@ -15,6 +15,8 @@ from pyspark.ml import Estimator
 from pyspark.ml.param.shared import HasSeed
 from pyspark.ml.util import MLReadable, MLWritable
 
+from photinus.checkpoint.mirror import Mirror
+from photinus.core.addresses import is_address, on_disk
 from photinus.core.errors import UsageError
 from photinus.data.spark import refuse_stream
 from photinus.engine.spark.engine import FrameData, SparkEngine, claim_seats
@@ -24,6 +26,7 @@ from photinus.estimators.persistence import ParamsReader, ParamsWriter
 from photinus.estimators.summary import TrainingSummary
 from photinus.report.journal import read
 from photinus.run.job import Job
+from photinus.run.remote_resume import mirrored
 from photinus.run.train import train_lazy
 
 if TYPE_CHECKING:
@@ -110,7 +113,7 @@ class TrainingEstimator(KeywordParams, Estimator[Any], HasSeed, MLWritable, MLRe
             raise UsageError(text if is_about_setting else f"{row.name}: {error}") from error
 
     def _run(
-        self, draft: LazyModel, data: FrameData, folder: Path
+        self, draft: LazyModel, data: FrameData, folder: Path | Mirror
     ) -> tuple[Outcome, TrainingSummary]:
         """Trains on the session's tasks, in a run folder that `_run_folder` gave."""
         is_kept = bool(self.getOrDefault("runDir"))
@@ -123,7 +126,7 @@ class TrainingEstimator(KeywordParams, Estimator[Any], HasSeed, MLWritable, MLRe
             engine=SparkEngine(data.frame.sparkSession),
             is_kept=is_kept,
         )
-        kept_folder = outcome.folder if is_kept else None
+        kept_folder = (outcome.address or outcome.folder) if is_kept else None
         return outcome, TrainingSummary.of(read(outcome.folder / "events.jsonl"), kept_folder)
 
     def _fitted(self, model: M, summary: TrainingSummary) -> M:
@@ -143,11 +146,14 @@ class TrainingEstimator(KeywordParams, Estimator[Any], HasSeed, MLWritable, MLRe
         return claim_seats(spark, workers, self.getOrDefault("priority"), weight)
 
     @contextmanager
-    def _run_folder(self) -> Iterator[Path]:
-        """A run folder of its own for every fit."""
+    def _run_folder(self) -> Iterator[Path | Mirror]:
+        """A run folder of its own for every fit, on this machine or at an address."""
         if runs_folder := self.getOrDefault("runDir"):
-            stamp = time.strftime("%Y%m%d-%H%M%S")
-            yield Path(runs_folder) / f"{self.uid}-{stamp}-{secrets.token_hex(2)}"
+            name = f"{self.uid}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+            if is_address(runs_folder):
+                yield mirrored(f"{runs_folder.rstrip('/')}/{name}")
+            else:
+                yield on_disk(runs_folder) / name
             return
         with tempfile.TemporaryDirectory(prefix="photinus-") as folder:
             yield Path(folder) / "run"
