@@ -3,7 +3,7 @@
 import pytest
 
 from photinus.core import errors
-from photinus.core.errors import PhotinusError, message, reason_of
+from photinus.core.errors import PhotinusError, reason_of, user_message
 
 
 @pytest.mark.parametrize("name", [n for n in vars(errors) if errors.class_of(n)])
@@ -18,9 +18,9 @@ def test_a_name_of_no_error_of_ours_has_no_class(name):
 
 
 def test_what_is_wrong_what_was_got_what_to_do():
-    assert message("a is wrong", got=0, do="do b") == "a is wrong; got 0; do b"
-    assert message("a is wrong", do="do b") == "a is wrong; do b"
-    assert message("a is wrong") == "a is wrong"
+    assert user_message("a is wrong", got=0, do="do b") == "a is wrong; got 0; do b"
+    assert user_message("a is wrong", do="do b") == "a is wrong; do b"
+    assert user_message("a is wrong") == "a is wrong"
     assert str(errors.UsageError("a", got="")) == "a; got "
 
 

@@ -17,7 +17,7 @@ import click
 
 from photinus.cli.main import main
 from photinus.cli.train import begin, continue_run, job_of
-from photinus.core.errors import RunFailedError, message
+from photinus.core.errors import RunFailedError, user_message
 from photinus.core.factories import code_names
 
 _POLL_SECONDS = 0.05
@@ -82,7 +82,7 @@ def launch(address: str, *arguments: str) -> None:
         wrong = f"attempt {attempt - 1} of {application} ended by itself; it is not tried again"
         raise RunFailedError(wrong, got=reason)
     lost = f"attempt {attempt} of {application}: the driver before it was lost"
-    note = message(lost, then="the run continues")
+    note = user_message(lost, then="the run continues")
     # another node signed what is there
     names = code_names(job_of(job).to_dict()) if job else arguments
     continue_run(mirror, note if attempt > 1 else "", _COMMAND, trust_code=frozenset(names))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from photinus.core.errors import message
+from photinus.core.errors import user_message
 from photinus.protocol.messages import message_of
 from photinus.strategies.codecs import decode, encode, numbers_in, size_bytes
 from photinus.transport.frames import Frame
@@ -60,7 +60,7 @@ class CodecAdvice:
         saved_seconds = sent_fraction * (4 * count - size_bytes(codec, count)) / bytes_per_second
         if cost_seconds <= saved_seconds:
             return ""
-        return message(
+        return user_message(
             f"codec {codec} cannot pay on this link",
             got=f"encoding and decoding takes {1e3 * cost_seconds:.3g} ms, it saves"
             f" {1e3 * saved_seconds:.3g} ms at {bytes_per_second / 1e6:.3g} MB/s",
@@ -87,7 +87,7 @@ class CodecAdvice:
             return ""
         self._advised_phase, steps = push.phase, max(1, push.header.get("steps", 0))
         enough_steps = math.ceil(steps * sending_seconds / compute_seconds * _WORK_PER_SENDING)
-        return message(
+        return user_message(
             f"worker {push.slot} sends for"
             f" {sending_seconds / (sending_seconds + compute_seconds):.0%} of its time",
             got=f"{vector.nbytes / 1e6:.3g} MB at {bytes_per_second / 1e6:.3g} MB/s after every"

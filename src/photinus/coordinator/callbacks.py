@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from photinus.checkpoint.mapped import ScratchFolder
-from photinus.core.errors import UsageError, message
+from photinus.core.errors import UsageError, user_message
 from photinus.core.events import Event, Warned
 from photinus.core.settings import Limit, above, at_least, validate, whole
 from photinus.training.snapshots import RunSnapshot
@@ -78,4 +78,4 @@ class Callbacks:
 
     def warn(self, wrong: str, *, got: object = None, then: str = "", do: str = "") -> None:
         """Warns the user; the arguments are those of `message`."""
-        self.emit(Warned(text=message(wrong, got=got, then=then, do=do)))
+        self.emit(Warned(text=user_message(wrong, got=got, then=then, do=do)))

@@ -11,7 +11,7 @@ import numpy as np
 
 from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.coordinator import Coordinator
-from photinus.core.errors import RunFailedError, UsageError, message
+from photinus.core.errors import RunFailedError, UsageError, user_message
 from photinus.core.parameters import Entry, Layout, Parameters
 from photinus.protocol.messages import Seat
 from photinus.strategies.base import StrategyPair
@@ -145,7 +145,7 @@ class LoopCoordinator(Coordinator):
         for name, description in _SAME_FIELDS.items():
             if (got := hello.header.get(name)) != self._header[name]:
                 wrong = f"worker {hello.slot} and worker 0 differ in {description}"
-                return message(wrong, got=f"{got} and {self._header[name]}", do=_SAME_HINT)
+                return user_message(wrong, got=f"{got} and {self._header[name]}", do=_SAME_HINT)
         return ""
 
     # -- the end ---------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import NamedTuple
 
-from photinus.core.errors import message
+from photinus.core.errors import user_message
 from photinus.core.seeds import reordered
 
 LATE_SECONDS = 5.0
@@ -126,12 +126,12 @@ _DO = "open the workers' ports to each other, or take a recipe with one owner"
 def _unreached_text(first: int, second: int, seconds: float) -> str:
     wrong = f"workers {first} and {second} could not reach each other for {seconds:.0f} s"
     then = f"worker {second} is left out of this round, and is brought up to date"
-    return message(wrong, then=then, do=_DO)
+    return user_message(wrong, then=then, do=_DO)
 
 
 def _all_left_out_text(slots: tuple[int, ...]) -> str:
     wrong = f"no two of the workers {_slot_list(slots)} can reach each other any more"
-    return message(
+    return user_message(
         wrong, then=f"all but worker {slots[0]} are left out, and are brought up to date", do=_DO
     )
 
@@ -142,4 +142,4 @@ def _slot_list(slots: tuple[int, ...]) -> str:
 
 def _split_text(slots: tuple[int, ...]) -> str:
     wrong = f"no two of the workers {_slot_list(slots)} can reach each other, so none agree"
-    return message(wrong, do=_DO)
+    return user_message(wrong, do=_DO)

@@ -14,7 +14,7 @@ from photinus.coordinator.early_stopping import EarlyStopping
 from photinus.coordinator.leases import Leases
 from photinus.coordinator.parameter_server import ParameterServer
 from photinus.coordinator.sharded_table import NO_MORE_WANTED, Shard, ShardFiles, Table, page_in
-from photinus.core.errors import UsageError, message
+from photinus.core.errors import UsageError, user_message
 from photinus.core.events import CheckpointFailed
 from photinus.core.parameters import Vector
 from photinus.models.base import Model, ModelConfig
@@ -383,7 +383,7 @@ class SnapshotCollector:
         if owner.has_shards and self._returns == _MAX_RETURNS:
             wrong = f"the workers agreed on nothing after version {lost_version}"
             got = f"{_MAX_RETURNS} times one was lost, or could not reach another"
-            owner.failure = message(wrong, got=got, do="repair the network; resume the run")
+            owner.failure = user_message(wrong, got=got, do="repair the network; resume the run")
 
 
 def _at_worker_point(

@@ -16,7 +16,7 @@ from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.lease_server import LeaseServer, admit
 from photinus.coordinator.leases import Leases, SeatState
 from photinus.core import errors
-from photinus.core.errors import FencedError, FrameError, PhotinusError, message
+from photinus.core.errors import FencedError, FrameError, PhotinusError, user_message
 from photinus.core.parameters import Vector
 from photinus.protocol.messages import grant_to, message_to
 from photinus.protocol.serialization import is_sound, unpacked
@@ -111,7 +111,7 @@ class TaskServer(LeaseServer):
     def _answer_unknown_slot(self, frame: Frame) -> list[Frame]:
         got = f"{self._units.unit} {frame.slot} came, and there were {self._units.count}"
         wrong = f"the data changed its {self._units.unit}s"
-        frames = self.stop(message(wrong, got=got, do="repartition(n) it, or cache() it"))
+        frames = self.stop(user_message(wrong, got=got, do="repartition(n) it, or cache() it"))
         return [*frames, self._reply_to(frame, "stop")]
 
     def tick(self, now: float) -> list[Frame]:
@@ -181,7 +181,7 @@ class TaskServer(LeaseServer):
             return [self._reply_to(frame, "fenced")]
         times = "twice in the same way" if is_same else f"{FAILURES} times"
         wrong = f"{self._units.work} failed {times} on {self._units.unit} {seat.slot}"
-        frames = self.stop(f"{message(wrong, got=cause)}\n{text}")
+        frames = self.stop(f"{user_message(wrong, got=cause)}\n{text}")
         return [*frames, self._reply_to(frame, "stop")]
 
     # -- pushes ----------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class TaskServer(LeaseServer):
             return self.stop(str(error), type(error).__name__)
         where = "" if self._units.together else f" on {self._units.unit} {slots[0]}"
         wrong = f"{self._units.taking} failed{where}, update {self.version + 1}"
-        return self.stop(message(wrong, got=f"{type(error).__name__}: {error}"))
+        return self.stop(user_message(wrong, got=f"{type(error).__name__}: {error}"))
 
     def _count_applied(self, seat: SeatState, *, is_done: bool) -> Frame:
         push, seat.pending_push = seat.pending_push, None

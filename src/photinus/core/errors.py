@@ -20,7 +20,7 @@ _HDFS_ANSWER: Final = re.compile(r'RPCError\("[\w.$]+", "(.+?)(?:\\n|"\)$)')
 """What hdfs-native makes of a NameNode's answer; behind its first line is a trace of Java's."""
 
 
-def message(wrong: str, *, got: object = None, then: str = "", do: str = "") -> str:
+def user_message(wrong: str, *, got: object = None, then: str = "", do: str = "") -> str:
     """Returns the one form of every message.
 
     Args:
@@ -30,9 +30,9 @@ def message(wrong: str, *, got: object = None, then: str = "", do: str = "") -> 
         do: what the reader can do about it.
 
     Example:
-        >>> message("workers must be at least 1", got=0, do="name how many tasks shall train")
+        >>> user_message("workers must be at least 1", got=0, do="name how many tasks shall train")
         'workers must be at least 1; got 0; name how many tasks shall train'
-        >>> message("worker 2 ended", got="exit code 1", then="its slot is started again")
+        >>> user_message("worker 2 ended", got="exit code 1", then="its slot is started again")
         'worker 2 ended; got exit code 1; its slot is started again'
     """
     got_text = "" if got is None else f"got {got}"
@@ -66,7 +66,7 @@ class PhotinusError(Exception):
     """
 
     def __init__(self, wrong: str, *, got: object = None, do: str = "") -> None:
-        super().__init__(message(wrong, got=got, do=do))
+        super().__init__(user_message(wrong, got=got, do=do))
 
 
 class UsageError(PhotinusError):

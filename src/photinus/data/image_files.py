@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from photinus.core.addresses import filesystem, is_address, on_disk
-from photinus.core.errors import DataError, UsageError, message, reason_of
+from photinus.core.errors import DataError, UsageError, reason_of, user_message
 from photinus.core.seeds import generator
 from photinus.data.base import Array
 from photinus.data.images import center_square
@@ -132,7 +132,7 @@ class ImageFiles:
         if bad > most_corrupt * images:
             too_many = f"{wrong}, more than the share most_corrupt={most_corrupt:g}"
             raise DataError(too_many, got=first, do=_MEND)
-        return message(f"{wrong}, and are left out", got=first) if bad else ""
+        return user_message(f"{wrong}, and are left out", got=first) if bad else ""
 
 
 def _tar_members(shard: tarfile.TarFile) -> Iterator[tuple[str, str, bytes]]:

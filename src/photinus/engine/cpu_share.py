@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic, process_time
 
-from photinus.core.errors import FencedError, NotReadyError, UsageError, message
+from photinus.core.errors import FencedError, NotReadyError, UsageError, user_message
 from photinus.training.requests import Request, StepDone, WorkerGenerator
 
 BURST_SECONDS = 1.0
@@ -142,5 +142,5 @@ def share_report_lines(share: float, workers: int, *, is_here: bool) -> list[str
     if is_here and share * workers > processors():
         wrong = "the workers' shares are more than the processors here"
         got = f"{workers} · {share:g}, and {processors()}"
-        lines.append(message(wrong, got=got, then="each gets less than its share"))
+        lines.append(user_message(wrong, got=got, then="each gets less than its share"))
     return lines

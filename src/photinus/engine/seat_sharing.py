@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from photinus.core.errors import message
+from photinus.core.errors import user_message
 from photinus.core.events import Event, Warned
 from photinus.core.settings import Limit, above
 from photinus.engine.seat_table import (
@@ -291,7 +291,7 @@ class SeatSharing:
         slots = sorted(sorted(held_slots, key=lambda slot: slot not in idle)[:count])
         seats.yield_seats(slots)
         text = f"workers {slots} give their seats up at the end of their round"
-        self._emit(Warned(text=message(text, then=reason)))
+        self._emit(Warned(text=user_message(text, then=reason)))
 
     def _take_back(self, seats: Seats, count: int, others: Sequence[SeatClaim]) -> frozenset[int]:
         """Takes seats back, first those whose workers have not left; other places must be free.
@@ -327,7 +327,7 @@ def waiting_warning(claim: SeatClaim, taken_seats: int, subject: str) -> str:
     """Returns the warning of a run, or of a fit, that waits for the slots that others hold."""
     wrong = f"{claim.workers} workers need {claim.workers} slots at the same time"
     got = f"{claim.slots} slots, of which other runs of this application hold {taken_seats}"
-    return message(wrong, got=got, then=f"this {subject} waits for them")
+    return user_message(wrong, got=got, then=f"this {subject} waits for them")
 
 
 def _total_slots(claims: Sequence[SeatClaim]) -> int:

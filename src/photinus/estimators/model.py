@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from photinus.core.addresses import is_address, on_disk
-from photinus.core.errors import UsageError, message
+from photinus.core.errors import UsageError, user_message
 from photinus.core.settings import from_dict, unknown_name
 from photinus.core.threads import use_threads
 from photinus.data.base import Array
@@ -191,7 +191,7 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
             self.network.settings.get("metrics", ()),
         )
         if left_out := [name for name in requested if ":" in name and name not in trained_with]:
-            warning = message(
+            warning = user_message(
                 "evaluate leaves metrics of your own out that fit was not given",
                 got=", ".join(left_out),
             )

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 from pyspark.sql.pandas.functions import pandas_udf
 
-from photinus.core.errors import message
+from photinus.core.errors import user_message
 from photinus.core.parameters import Vector
 from photinus.embeddings.neighbours import NeighbourIndex, exact
 from photinus.embeddings.words import row_finder
@@ -55,7 +55,7 @@ def _checked(vectors: Column, name: str, dims: int) -> Column:
     wrong = f"column {name} must hold vectors of {dims} finite numbers, or nulls"
     infinity = F.lit(float("inf"))
     is_finite = F.forall(vectors, lambda x: x.isNotNull() & ~F.isnan(x) & (F.abs(x) < infinity))
-    error = F.raise_error(message(wrong, do="ask with vectors of this model"))
+    error = F.raise_error(user_message(wrong, do="ask with vectors of this model"))
     is_right = vectors.isNull() | ((F.size(vectors) == dims) & is_finite)
     return F.when(is_right, vectors).otherwise(error)
 

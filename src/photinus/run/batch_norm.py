@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from photinus.core.errors import message
+from photinus.core.errors import user_message
 from photinus.models.module import ModuleConfig
 from photinus.models.module_model import ModuleModel
 from photinus.models.schedules import follow_batch
@@ -49,7 +49,7 @@ def with_rows_to_normalize(draft: LazyModel) -> tuple[LazyModel, str]:
     if model.lr is None and "lr" not in model.settings and model.lr_scale == "none":
         larger = replace(larger, lr=follow_batch(model.rate(), "linear", min_batch, given_batch))
         then += f", and the learning rate {min_batch / given_batch:g} times the usual one"
-    text = message(
+    text = user_message(
         f"{name} needs {rows} rows of a step on each worker",
         got=f"batch_size {given_batch} for {job.workers} workers",
         then=then,

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from photinus.core.errors import PhotinusError, UsageError, message
+from photinus.core.errors import PhotinusError, UsageError, user_message
 from photinus.core.events import Event, PhaseEnded, PhaseStarted, RoundClosed, Warned
 from photinus.engine.base import Engine
 from photinus.engine.simulation.cluster import SimulatedCluster
@@ -208,7 +208,7 @@ def _warnings(tally: _Tally, strategy: StrategySpec | CustomStrategy) -> tuple[s
     # a run warns of it where its recipe is not the default one
     if is_own or not starts_by_itself or any(wrong in text for text in warnings):
         return warnings
-    return (*warnings, message(wrong, do=f"set gradients_until=0 to begin with {recipe}"))
+    return (*warnings, user_message(wrong, do=f"set gradients_until=0 to begin with {recipe}"))
 
 
 def _clock(engine: Engine) -> Callable[[], float]:

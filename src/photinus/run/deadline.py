@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from photinus.checkpoint.folder import RunFolder
-from photinus.core.errors import UsageError, message
+from photinus.core.errors import UsageError, user_message
 from photinus.core.events import Event, PhaseEnded, PhaseStarted, RoundClosed
 from photinus.engine.base import Engine, RunSpec
 
@@ -127,7 +127,9 @@ def choose_workers(
                 f" {workers_tried}"
             )
             workers = next(enough)
-            reason = message(f"{reason} of {job.workers} workers", then=f"{workers} of them train")
+            reason = user_message(
+                f"{reason} of {job.workers} workers", then=f"{workers} of them train"
+            )
             return WorkerChoice(workers, reason, began_at + job.deadline_seconds)
         if left <= 0:
             break

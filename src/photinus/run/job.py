@@ -13,7 +13,7 @@ from torch import nn
 
 from photinus.checkpoint.files import is_plain
 from photinus.core.clock import Steps
-from photinus.core.errors import UsageError, message, reason_of
+from photinus.core.errors import UsageError, reason_of, user_message
 from photinus.core.parameters import Layout
 from photinus.core.settings import (
     Limit,
@@ -594,10 +594,12 @@ class Job:
         if self.engine == "simulate" and not self.urgency.is_plain:
             wrong = "a simulated run stands among the runs of its SimulatedCluster alone"
             do = "name them there: SimulatedCluster(urgent=...)"
-            texts.append(message(wrong, then="priority, weight and jobs_folder are ignored", do=do))
+            texts.append(
+                user_message(wrong, then="priority, weight and jobs_folder are ignored", do=do)
+            )
         if self.memory is not None and self.engine == "simulate":
             wrong = "the simulator's workers are one process: their memory is not measured"
-            texts.append(message(wrong, do='set engine="local", or leave memory out'))
+            texts.append(user_message(wrong, do='set engine="local", or leave memory out'))
         if self.cpu_share is not None and self.engine != "simulate":
             is_here = self.engine == "local"
             texts += share_report_lines(self.cpu_share, self.workers, is_here=is_here)
@@ -606,7 +608,9 @@ class Job:
             wrong = "share='fastest' has no effect where the steps of each round are set in advance"
             then = "all rows are used equally often"
             texts.append(
-                message(wrong, then=then, do="use downpour, or every=Seconds(2), or leave it out")
+                user_message(
+                    wrong, then=then, do="use downpour, or every=Seconds(2), or leave it out"
+                )
             )
         return texts
 
@@ -618,7 +622,7 @@ class Job:
             wrong = (
                 f"transport {self.transport} sums whole vectors: all rows of sparse tables travel"
             )
-            texts.append(message(wrong, do='use transport="sockets"'))
+            texts.append(user_message(wrong, do='use transport="sockets"'))
         return texts
 
     def _folder_warnings(self) -> list[str]:
@@ -631,7 +635,7 @@ class Job:
             return []
         wrong = "a folder is too slow for a start by gradients"
         then = f"{recipes[0]} has none, and in a short run the error is higher than one process's"
-        return [message(wrong, then=then, do="use sockets, or train longer")]
+        return [user_message(wrong, then=then, do="use sockets, or train longer")]
 
 
 def _check_nothing_measured(model: Any) -> None:  # noqa: ANN401 - one of MODELS

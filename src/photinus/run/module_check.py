@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from photinus.core.errors import UsageError, message
+from photinus.core.errors import UsageError, user_message
 from photinus.data.base import Array, Batch
 from photinus.data.inputs import Inputs
 from photinus.data.rows import scaled
@@ -72,11 +72,11 @@ def output_advice(draft: LazyModel, rows: Any) -> list[str]:  # noqa: ANN401 - a
         if np.allclose(sums, 1, rtol=0, atol=1e-5):
             wrong = f"{config.module} returns probabilities, and cross_entropy takes the softmax"
             then, do = "the classes are learnt more slowly", "leave the softmax out of the module"
-            return [message(f"{wrong} itself", then=then, do=do)]
+            return [user_message(f"{wrong} itself", then=then, do=do)]
     if config.loss in SIGMOIDS and ends_with_sigmoid(model.module, lambda: model.outputs(rows)):
         wrong = f"{config.module} ends with a sigmoid, and {config.loss} takes one itself"
         then, do = "no result is below sigmoid(0) = 0.5", "leave the sigmoid out of the module"
-        return [message(wrong, then=then, do=do)]
+        return [user_message(wrong, then=then, do=do)]
     return []
 
 

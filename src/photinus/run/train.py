@@ -23,7 +23,7 @@ from photinus.checkpoint.mirror import Mirror
 from photinus.checkpoint.signatures import Trust
 from photinus.coordinator.checkpoints import Checkpoints
 from photinus.coordinator.phases import RunResult
-from photinus.core.errors import PhotinusError, RunFailedError, UsageError, message
+from photinus.core.errors import PhotinusError, RunFailedError, UsageError, user_message
 from photinus.core.events import (
     CheckpointFailed,
     CheckpointSaved,
@@ -492,7 +492,7 @@ class _Run:
             try:
                 self.mirror.push()
             except PhotinusError as error:
-                self.emit(Warned(text=message(str(error), then="training continues")))
+                self.emit(Warned(text=user_message(str(error), then="training continues")))
 
     def emit(self, event: Event) -> None:
         """Writes an event to the journal and calls all callbacks."""
@@ -539,7 +539,7 @@ class _Run:
             wrong = (
                 f"training ended {late_seconds:.1f} s after its deadline: slower than it was tried"
             )
-            self.emit(Warned(text=message(wrong, do="leave more time, or raise its priority")))
+            self.emit(Warned(text=user_message(wrong, do="leave more time, or raise its priority")))
         save_trained(self.draft, result, self.run_folder.model, data)
         save_adapter(self.draft, result, self.run_folder.path / "adapter")
         metrics, interval = self._measure(result, test)

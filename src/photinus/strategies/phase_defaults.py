@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from photinus.core.clock import Trigger
-from photinus.core.errors import message
+from photinus.core.errors import user_message
 from photinus.strategies.outer import OuterOptimizer
 
 AUTO = "auto"
@@ -77,7 +77,7 @@ def shorten(every: Trigger, phase: PhaseFacts, min_steps: int = 1) -> tuple[Trig
         return shorter, ""
     wrong = f"{phase.steps} steps leave no room for {_FEW_ROUNDS} rounds of {every}"
     do = f"train longer, or set every={every.steps} steps to keep it"
-    return shorter, message(wrong, then=f"a round has {shorter}", do=do)
+    return shorter, user_message(wrong, then=f"a round has {shorter}", do=do)
 
 
 def gain_limit(every: Trigger, phase: PhaseFacts, *, is_immediate: bool) -> float:
@@ -123,7 +123,7 @@ def clamp(
     clamped = dataclasses.replace(outer, **changes)  # type: ignore[type-var]
     unit = "/K for each push" if is_immediate else ""
     new_values = ", ".join(f"{name} {value:.3g}" for name, value in changes.items())
-    warning = message(
+    warning = user_message(
         f"the outer gain lr/(1-momentum) is above {max_gain:g}{unit}, "
         "where training was seen to diverge",
         got=f"{outer.gain:.3g}",

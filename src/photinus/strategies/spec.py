@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from photinus.core.clock import Steps, Trigger
-from photinus.core.errors import UsageError, message
+from photinus.core.errors import UsageError, user_message
 from photinus.core.parameters import Layout
 from photinus.core.settings import (
     Limit,
@@ -330,7 +330,7 @@ class StrategySpec:
             do = f"set rows={width}, with deltas, and sgd or adagrad outside"
         elif self.delay and self.alpha not in (0, 0.5, 1):
             reason, do = f"to mix by alpha={self.alpha:g} rounds every row", "use alpha=0.5"
-        return message(_ALL_ROWS_WARNING, got=reason, do=do) if reason else ""
+        return user_message(_ALL_ROWS_WARNING, got=reason, do=do) if reason else ""
 
     def worker(self) -> Strategy:
         """Returns the worker's half."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from time import monotonic
 
-from photinus.core.errors import message
+from photinus.core.errors import user_message
 
 OnRefused = Callable[[Mapping[str, int]], None]
 
@@ -30,7 +30,7 @@ def refused(counts: Mapping[str, int]) -> str:
     """
     got = ", ".join(f"{count} {_REASON_TEXTS[reason]}" for reason, count in counts.items())
     do = "look who else can reach the port, or write into the folder, of this run"
-    return message("strangers were turned away", got=got, do=do)
+    return user_message("strangers were turned away", got=got, do=do)
 
 
 class Refusals:

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from photinus.coordinator.phases import RunResult
-from photinus.core.errors import NotReadyError, RunFailedError, UsageError, message
+from photinus.core.errors import NotReadyError, RunFailedError, UsageError, user_message
 from photinus.core.events import Warned
 from photinus.core.signals import stopped_by
 from photinus.core.threads import environment, limit_threads
@@ -200,7 +200,7 @@ class _Processes:
         if self._starts >= max_starts or self._early_ends[slot] >= 3:
             do = _OUT_OF_MEMORY if code == -signal.SIGKILL else "look at what it printed"
             raise RunFailedError(f"worker {slot} ended too often", got=_exit_text(code), do=do)
-        text = message(
+        text = user_message(
             f"worker {slot} ended", got=_exit_text(code), then="its slot is started again"
         )
         self._run_spec.emit(Warned(text=text))

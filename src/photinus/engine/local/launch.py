@@ -11,7 +11,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from photinus.coordinator.loop_coordinator import LoopCoordinator
-from photinus.core.errors import DataError, RunFailedError, UsageError, message
+from photinus.core.errors import DataError, RunFailedError, UsageError, user_message
 from photinus.core.events import Warned
 from photinus.core.signals import interruptible
 from photinus.engine.agree import Loop
@@ -93,7 +93,7 @@ def _watch(
             if restarts > _RESTARTS or early_ends[slot] >= _EARLY_ENDS:
                 do = "look at what it printed; it must be able to import the function's module"
                 raise RunFailedError(f"worker {slot} ended too often", got=got, do=do)
-            warning = message(f"worker {slot} ended", got=got, then="it is started again")
+            warning = user_message(f"worker {slot} ended", got=got, then="it is started again")
             coordinator.callbacks.emit(Warned(text=warning))
             start(slot, restarts)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from photinus.core.errors import message
+from photinus.core.errors import user_message
 from photinus.core.events import Event, Warned
 from photinus.data.spark import ONE_PROCESS
 
@@ -134,4 +134,4 @@ class TaskMover:
             self.seats.retire(task.slot, str(task.task))
             wrong = f"executor {task.executor} is decommissioned"
             then = f"worker {task.slot} leaves it after its next push"
-            self.emit(Warned(text=message(wrong, then=then)))
+            self.emit(Warned(text=user_message(wrong, then=then)))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from photinus.coordinator.phases import RunResult
-from photinus.core.errors import LinkLostError, NotReadyError, UsageError, message
+from photinus.core.errors import LinkLostError, NotReadyError, UsageError, user_message
 from photinus.core.events import Warned
 from photinus.core.factories import functions_by_value, take_by_value
 from photinus.core.settings import to_dict
@@ -556,7 +556,7 @@ def _check_passes(streams: Mapping[int, int], run_spec: RunSpec) -> None:
         if getattr(phase.strategy.worker(), "whole_part", False):
             raise NotReadyError(f"{wrong}, and {phase.name} takes them in one step", do=do)
     then = "each pass over them is a Spark job of its own, in their order of arrival"
-    run_spec.emit(Warned(text=message(wrong, then=then, do=do)))
+    run_spec.emit(Warned(text=user_message(wrong, then=then, do=do)))
 
 
 def sharing_of(
@@ -567,7 +567,7 @@ def sharing_of(
     if is_on_connect and not run_spec.urgency.is_plain:
         wrong = "a run on Spark Connect shares no seats"
         run_spec.emit(
-            Warned(text=message(wrong, then="priority, weight and jobs_folder are ignored"))
+            Warned(text=user_message(wrong, then="priority, weight and jobs_folder are ignored"))
         )
     claim = SeatClaim(
         run=run_spec.run.hex(),

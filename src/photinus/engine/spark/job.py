@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from photinus.core.errors import DataError, NotReadyError, RunFailedError, UsageError, message
+from photinus.core.errors import DataError, NotReadyError, RunFailedError, UsageError, user_message
 from photinus.core.events import Event, Warned
 from photinus.core.signals import deferred, stopped_by
 from photinus.engine.base import MEMORY_RAN_OUT
@@ -442,7 +442,7 @@ def resubmitted(job: SparkJob, tries: int, emit: Callable[[Event], None]) -> Spa
         raise RunFailedError(wrong, got=reason, do=do)
     if tries > _MAX_RESUBMITS:
         raise RunFailedError("Spark gave the job up", got=reason, do=job.cure(job.error))
-    warning = message("Spark gave the job up", got=reason, then="it is submitted again")
+    warning = user_message("Spark gave the job up", got=reason, then="it is submitted again")
     emit(Warned(text=warning))
     return job.fresh_copy()
 

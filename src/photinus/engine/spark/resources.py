@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from photinus.core.errors import NotReadyError, UsageError, message
+from photinus.core.errors import NotReadyError, UsageError, user_message
 from photinus.core.events import Event, Warned
 from photinus.data.spark import ONE_PROCESS
 from photinus.devices.resources import TaskResources
@@ -67,7 +67,7 @@ def profile_of(
     if re.match(ONE_PROCESS, str(spark.conf.get("spark.master", "local"))):
         wrong = "a local Spark hands out no resources"
         then = "each worker sees every device of this machine"
-        emit(Warned(text=message(wrong, got=_amounts_text(wanted), then=then)))
+        emit(Warned(text=user_message(wrong, got=_amounts_text(wanted), then=then)))
         return None
     from pyspark.sql import DataFrame
 

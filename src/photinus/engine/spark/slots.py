@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from photinus.coordinator.callbacks import wait_for_them
-from photinus.core.errors import message
+from photinus.core.errors import user_message
 from photinus.core.events import Event, Warned
 from photinus.engine.seat_sharing import SeatSharing, Urgency
 from photinus.engine.seat_table import SeatClaim, claims_here
@@ -177,5 +177,5 @@ class StarvationWatch:
         self._since = None
         wrong = f"workers {sorted(slots)} have no task, as copies of others' tasks hold the slots"
         then = f"after {_STARVED_SECONDS:g} s the job is ended, and submitted again"
-        self._emit(Warned(text=message(wrong, then=then)))
+        self._emit(Warned(text=user_message(wrong, then=then)))
         job.cancel()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from photinus.core import events as e
-from photinus.core.errors import NotReadyError, message, reason_of
+from photinus.core.errors import NotReadyError, reason_of, user_message
 from photinus.report.event_thinning import ThinnedEvents
 from photinus.report.journal import read
 
@@ -133,7 +133,7 @@ class Tracker:
             self._thread.join(_CLOSE_SECONDS[self._state])
             if self._thread.is_alive():
                 wrong = f"{self.name} has not taken all of the run yet"
-                _log.warning(message(wrong, then="photinus does not wait for it any longer"))
+                _log.warning(user_message(wrong, then="photinus does not wait for it any longer"))
 
     # -- what a tracker does ---------------------------------------------------------------------
 
@@ -170,7 +170,9 @@ class Tracker:
             self._finish()
         except Exception as error:  # of any tracker, network or disk
             wrong = f"the tracker {self.name} has failed"
-            _log.warning(message(wrong, got=reason_of(error), then="training continues without it"))
+            _log.warning(
+                user_message(wrong, got=reason_of(error), then="training continues without it")
+            )
 
     def _batches(self) -> Iterator[list[tuple[float, e.Event]]]:
         """Yields all events that have come, and when they came, until the run is over.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from photinus.coordinator.checkpoints import Checkpoints
-from photinus.core.errors import LinkLostError, PhotinusError, message
+from photinus.core.errors import LinkLostError, PhotinusError, user_message
 from photinus.core.events import Event, Warned, event_to_dict
 from photinus.core.threads import limit_threads
 from photinus.devices.resources import TaskResources
@@ -186,7 +186,7 @@ class _Task:
         )
         if term > sent_spec.term:
             then = f"it is back as term {term}, from {checkpoints.found or 'the beginning'}"
-            event_log.emit(Warned(text=message("the coordinator was lost", then=then)))
+            event_log.emit(Warned(text=user_message("the coordinator was lost", then=then)))
         threads = limit_threads(run_spec.plan.limits.threads)
         with threads, DriverSession(run_spec, local_host(self.spec.towards), key) as session:
             if not run_directory.announce(term, session.address):
