@@ -445,9 +445,8 @@ def _stacked(df: DataFrame, features: list[str], shape: tuple[int, ...]) -> Colu
     for name in features:
         _check_is_number(df, name)
     # as texts: objects of Java for each of hundreds of columns take seconds to make
-    array = F.expr(
-        f"array({', '.join(f'CAST({_backquoted(name)} AS FLOAT)' for name in features)})"
-    )
+    casts = ", ".join(f"CAST({_backquoted(name)} AS FLOAT)" for name in features)
+    array = F.expr(f"array({casts})")
     names = F.split(F.lit("\x1f".join(features)), "\x1f")
     nulls = F.filter(names, lambda _, i: F.get(array, i).isNull())
     message = F.concat(F.lit("column "), F.concat_ws(", ", nulls), F.lit(": a row holds null"))
@@ -598,8 +597,7 @@ def _quoted(name: str) -> Column:
 
 
 def _backquoted(name: str) -> str:
-    escaped = name.replace("`", "``")
-    return f"`{escaped}`"
+    return f"`{name.replace('`', '``')}`"
 
 
 def _safe_name(name: str) -> str:
