@@ -70,12 +70,23 @@ def test_where_labels_begin_at_1_it_is_said_to_subtract_1(first, advised):
     assert str(caught.value).endswith(f"label 2 outside 0..1; {advice}")
 
 
+@pytest.mark.parametrize("shape", [(2,), (2, 1)])
+def test_a_label_that_is_no_count_is_named_where_counts_are_expected(shape):
+    labels = np.array([7.0, -0.5]).reshape(shape)
+    message = "row 1 column label: -0.5.*, expected at least 0, as poisson counts"
+    with pytest.raises(DataError, match=message):
+        checked(np.ones((2, 1)), labels, counts=True)
+    assert len(checked(np.ones((1, 1)), labels[:1], counts=True)[1]) == 1
+
+
 @pytest.mark.parametrize(("wrong", "said"), [(2, "2"), (-1, "-1"), (np.nan, "nan")])
 def test_one_of_several_labels_that_is_no_share_is_named(wrong, said):
     labels = np.array([[1.0, 0.25], [0, wrong]])
     with pytest.raises(DataError, match=rf"row 1 column label: {said} at 1, expected"):
         checked(np.ones((2, 1)), labels, shares=True)
     assert checked(np.ones((1, 1)), labels[:1], shares=True)[1].tolist() == [[1.0, 0.25]]
+    with pytest.raises(DataError, match=rf"row 1 column label: {said}, expected"):
+        checked(np.ones((2, 1)), labels[:, 1] * [0, 1], shares=True)
     targets = np.array([[2.0, -1.0]])  # several targets of a regression, say
     assert checked(np.ones((1, 1)), targets)[1].tolist() == [[2.0, -1.0]]
 

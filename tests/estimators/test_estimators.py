@@ -168,6 +168,16 @@ def test_each_label_of_several_is_counted_whatever_the_loss(table, loss):
         _ = evaluation.error
 
 
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [("poisson", "at least 0, as poisson counts"), ("binary_cross_entropy", "0..1")],
+)
+def test_a_number_that_the_loss_of_a_regression_does_not_take_is_refused(table, loss, said):
+    regressor = TorchRegressor(**linear(1), labelCol="wrong", loss=loss)
+    with pytest.raises(DataError, match=f"row 0 column wrong: -2, expected {said}"):
+        regressor.fit(table.withColumn("wrong", F.lit(-2.0)))
+
+
 def test_a_label_of_several_beside_0_and_1_is_refused_by_its_row(table):
     clf = TorchClassifier(**linear(2), labelCol="wrong", loss="binary_cross_entropy")
     wrong = table.withColumn("wrong", F.array(F.lit(0), F.lit(2)))

@@ -256,6 +256,7 @@ def test_a_module_of_two_heads_is_trained_by_a_loss_of_both(session):
     expected = torch.cat([outputs["price"], outputs["kind"]], 1)[0].tolist()
     np.testing.assert_allclose(row.prediction, expected, rtol=1e-5)
     message = "several outputs are for a loss of your own alone, .* got loss mse, dict"
+    message += "; return one tensor, or set a loss that reads them"
     with pytest.raises(UsageError, match=message):
         TorchEstimator(module=f"{NETS}:Heads", **settings).fit(frame)
     kinds = frame.withColumn("y", F.col("y")[1])
@@ -319,6 +320,15 @@ THREE = {"in_features": 3, "out_features": 2}
         (
             {"inputs": {"tokens": "floats"}},
             "does not take its inputs; .* cast columns of whole numbers to integers",
+        ),
+        (
+            {
+                "inputs": {"input": ["whole", "number"]},
+                "module": "torch.nn:Embedding",
+                "moduleArgs": {"num_embeddings": 99, "embedding_dim": 2},
+            },
+            r"; several columns of one input, as of input, are float32 whatever they hold; name "
+            r"each alone, or use input.long\(\) in forward",
         ),
         (
             {"inputs": {"tokens": "tokens"}, "moduleArgs": {"tokens": 1}},

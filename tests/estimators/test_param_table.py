@@ -56,6 +56,11 @@ def importable():
             "learningRate is a number or a Schedule; got abs; e.g. photinus.Schedule.cosine(0.1)",
         ),
         (
+            lambda: TorchClassifier(learningRate=-1),
+            UsageError,
+            "learningRate must be a finite number of at least 0; got -1",
+        ),
+        (
             lambda: TorchClassifier(loss=nn.CrossEntropyLoss()),
             UsageError,
             "a loss is a function, or its name; got CrossEntropyLoss(); give one by name",

@@ -22,6 +22,7 @@ ColumnNames = tuple[str, str]
 """The names of the feature and the label column."""
 
 _DEFAULT_ADVICE = "mend the row, or leave it out"
+_LABEL_ADVICE = f"{_DEFAULT_ADVICE}; another loss may take such labels"
 
 
 def _default_advice(_: int) -> str:
@@ -60,7 +61,9 @@ mend the row, or leave it out
     more_classes: str = ""
     """What to do where a label is too large for `classes`; {} stands for how many it needs."""
     shares: bool = False
-    """Where a row has several labels, each of them must lie in 0..1."""
+    """Labels must lie in 0..1: one of a row, or each of several."""
+    counts: bool = False
+    """Labels must be at least 0, as under the loss `poisson`."""
     LIMITS = {"classes": Limit.optional(whole(1))}  # noqa: RUF012
 
     def __post_init__(self) -> None:
@@ -95,19 +98,31 @@ mend the row, or leave it out
                 return f"{NUMBER_THE_CLASSES}, or mend the row"
 
             yield InvalidValues(columns[1], bad, describe, cure)
-        if self.shares and labels is not None and labels.ndim > 1:
-            yield _no_shares(columns[1], labels)
+        if labels is not None:
+            yield from self._outside(columns[1], labels)
+
+    def _outside(self, column: str, labels: Array) -> Iterator[InvalidValues]:
+        """Looks for labels that the loss does not take."""
+        if self.shares:
+            expected = (
+                "1 where the row has the label and 0 elsewhere" if labels.ndim > 1 else "0..1"
+            )
+            yield _not_between(column, labels, 1, expected)
+        if self.counts:
+            yield _not_between(column, labels, np.inf, "at least 0, as poisson counts")
 
 
-def _no_shares(column: str, labels: Array) -> InvalidValues:
-    """Finds rows [n, L] with a label below 0 or above 1."""
-    wrong = np.logical_not((labels >= 0) & (labels <= 1))
+def _not_between(column: str, labels: Array, highest: float, expected: str) -> InvalidValues:
+    """Finds rows [n, ...] with a label below 0 or above the highest."""
+    values = labels.reshape(len(labels), -1)  # [n, L]
+    wrong = np.logical_not((values >= 0) & (values <= highest))
 
     def describe(row: int) -> str:
         i = int(np.argmax(wrong[row]))
-        return f"{labels[row, i]:g} at {i}, expected 1 where the row has the label and 0 elsewhere"
+        where = f" at {i}" if labels.ndim > 1 else ""
+        return f"{values[row, i]:g}{where}, expected {expected}"
 
-    return InvalidValues(column, np.asarray(wrong.any(axis=1)), describe)
+    return InvalidValues(column, np.asarray(wrong.any(axis=1)), describe, lambda _: _LABEL_ADVICE)
 
 
 def not_finite(column: str, values: Array) -> Iterator[InvalidValues]:

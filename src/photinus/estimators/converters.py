@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import inspect
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -110,6 +111,8 @@ def to_rate(value: Any) -> Any:  # noqa: ANN401 - what a user may give
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
         wrong, do = "learningRate is a number or a Schedule", "e.g. photinus.Schedule.cosine(0.1)"
         raise UsageError(wrong, got=getattr(value, "__name__", repr(value)), do=do)
+    if not 0 <= value < math.inf:
+        raise UsageError("learningRate must be a finite number of at least 0", got=value)
     return float(value)
 
 

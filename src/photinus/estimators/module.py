@@ -139,7 +139,7 @@ class _ModuleEstimator(NetworkEstimator):
             do = "numbers of featuresCol are float32: set inputs={'parameter of forward': "
             do += f"{spec.features[0]!r}}}, where whole numbers stay whole"
         elif has_named_inputs and "scalar types" in str(error):
-            do = "cast columns of whole numbers to integers, as with SQLTransformer in a Pipeline"
+            do = _scalar_types_advice(spec.inputs.columns if spec.inputs else {})
         else:
             do = advice_for_input(rows.example, error) or do
         wrong = f"the module {module} does not take {description}"
@@ -156,6 +156,19 @@ class _ModuleEstimator(NetworkEstimator):
         except Exception as error:  # whatever the user's loss raises
             wrong = f"the loss {draft.job.model.loss} does not take two rows with labels of zeros"
             raise UsageError(wrong, got=_error_text(error)) from error
+
+
+def _scalar_types_advice(columns: Mapping[str, str | tuple[str, ...]]) -> str:
+    """Returns what to do where a layer wants whole numbers, and an input holds others."""
+    stacked = [name for name, column in columns.items() if not isinstance(column, str)]
+    advice = ["cast columns of whole numbers to integers, as with SQLTransformer in a Pipeline"]
+    if stacked:  # a cast changes nothing there
+        names = " or ".join(stacked)
+        advice.append(
+            f"several columns of one input, as of {names}, are float32 whatever they hold"
+        )
+        advice.append(f"name each alone, or use {stacked[0]}.long() in forward")
+    return "; ".join(advice[len(stacked) == len(columns) :])
 
 
 def _error_text(error: Exception) -> str:
@@ -260,8 +273,10 @@ class TorchEstimator(_ModuleEstimator):
         draft, shape = self._draft_and_shape(rows, workers)
         self._try_loss(draft, rows, _zero_labels(rows))
         draft.advice = output_advice(draft, rows.example)
-        head = LOGS if draft.job.model.loss == "poisson" else NUMBERS
-        return Plan(draft=draft, outputs=_width(shape), head=head)
+        loss = draft.job.model.loss
+        checks = RowChecks(counts=loss == "poisson", shares=loss == "binary_cross_entropy")
+        head = LOGS if loss == "poisson" else NUMBERS
+        return Plan(draft=draft, outputs=_width(shape), head=head, checks=checks)
 
 
 class TorchRegressor(TorchEstimator, Regressor[Any]):

@@ -553,8 +553,8 @@ class ModuleModel(PlacedModel):
         outputs, features = self._outputs(batch, draws)
         if not isinstance(outputs, Tensor) and (":" not in self._name or self._learning.metrics):
             wrong = "several outputs are for a loss of your own alone, and for no metric"
-            got, do = f"loss {self._name}, {type(outputs).__name__}", "return one tensor"
-            raise UsageError(wrong, got=got, do=do)
+            got = f"loss {self._name}, {type(outputs).__name__}"
+            raise UsageError(wrong, got=got, do="return one tensor, or set a loss that reads them")
         is_two_dimensional = isinstance(outputs, Tensor) and outputs.ndim == 2
         self._class_count = outputs.shape[1] if is_two_dimensional else 0
         batch_labels = None if batch.labels is None else tensor_of(batch.labels)
