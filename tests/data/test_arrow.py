@@ -84,6 +84,13 @@ def test_columns_of_numbers_are_stacked():
     assert features.tolist() == [[1, 1, 0.5], [2, 0, 1.5]]
 
 
+def test_of_columns_that_are_stacked_the_one_that_is_not_finite_is_named():
+    record_batch = pa.RecordBatch.from_pydict({"a": [1.0, 2.0], "b": [0.5, float("nan")]})
+    spec = ColumnSpec(features=("a", "b"), kind="numeric", shape=(2,))
+    with pytest.raises(DataError, match="row 1 column b: nan, expected finite numbers; mend"):
+        arrays(record_batch, spec, RowChecker(RowChecks()))
+
+
 def test_images_become_their_bytes():
     pixels = np.arange(36, dtype=np.uint8).reshape(3, 2, 2, 3)
     record_batch = batch(pa.array([image(p) for p in pixels], IMAGE)).slice(1, 2)

@@ -80,6 +80,13 @@ def test_a_row_that_is_not_finite_is_refused_with_its_column(wrong, said):
         list(score(iter(columns)))
 
 
+def test_of_several_columns_that_are_scored_the_one_that_is_not_finite_is_named():
+    rows = pa.array([[1.0, 2.0], [np.nan, 4.0]], pa.list_(pa.float32()))
+    score = scorer(lambda: double, FIELDS, 2, 2, ("size", "rooms")).func
+    with pytest.raises(DataError, match="row 1 column size: nan, expected finite numbers; mend"):
+        list(score(iter([rows])))
+
+
 def test_a_row_of_another_size_is_one_sentence():
     column = pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(pa.float32()))
     with pytest.raises(DataError, match="a row must hold 3 numbers; got 2 numbers a row, 0 nulls"):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from photinus.core.errors import DataError
 from photinus.core.settings import Limit, above, one_of, validate
 from photinus.data.base import Array, Block, Features
-from photinus.data.checks import InvalidValues, RowChecker
+from photinus.data.checks import InvalidValues, RowChecker, not_finite
 from photinus.data.columns import InputSpec, inputs_of, numpy_values
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ def arrays(batch: pa.RecordBatch, spec: ColumnSpec, checker: RowChecker) -> Bloc
         checker.refuse(_findings(batch, spec))
         with np.errstate(over="ignore"):  # a number that becomes infinite is found below
             features = _features(batch, spec)
+        if len(spec.features) > 1:
+            checker.refuse(not_finite(spec.features, features))
     if spec.label is not None:
         checker.refuse(_unequal_labels(batch.column(spec.label), spec.label, checker))
     labels = None if spec.label is None else _labels(batch.column(spec.label), spec.label)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -125,9 +125,14 @@ def _not_between(column: str, labels: Array, highest: float, expected: str) -> I
     return InvalidValues(column, np.asarray(wrong.any(axis=1)), describe, lambda _: _LABEL_ADVICE)
 
 
-def not_finite(column: str, values: Array) -> Iterator[InvalidValues]:
-    """Finds rows [n, ...] with NaN or infinity."""
+def not_finite(column: str | Sequence[str], values: Array) -> Iterator[InvalidValues]:
+    """Finds rows [n, ...] with NaN or infinity; of several columns it names the one that has it."""
     if is_finite(values.reshape(-1)):
+        return
+    if not isinstance(column, str):
+        by_column = values.reshape(len(values), -1).T  # [columns, n]
+        for name, numbers in zip(column, by_column, strict=True):
+            yield from not_finite(name, numbers)
         return
     good = np.isfinite(values.reshape(len(values), -1))  # [n, width]
 

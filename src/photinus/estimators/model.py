@@ -264,7 +264,7 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
             self.getOrDefault("predictBatchSize"),
             self.getOrDefault("featuresCol"),
         )
-        column_name = features if isinstance(features, str) else ", ".join(features)
+        column_name = features if isinstance(features, str) else tuple(features)
         key = (
             *(application_of(spark), batch_size, is_bytes, column_name, layer),
             *(tuple(thresholds or ()), *outputs),

@@ -49,7 +49,7 @@ def scorer(
     fields: T.StructType,
     batch_size: int,
     width: int | InputSpec | None,
-    name: str = "features",
+    name: str | Sequence[str] = "features",
 ) -> Callable[..., Any]:
     """Returns the function from a column of features to a column of `fields`.
 
@@ -60,7 +60,7 @@ def scorer(
         fields: arrays or numbers of float64.
         batch_size: rows that are scored at once.
         width: numbers of a row that is an array; None for bytes; an InputSpec for inputs.
-        name: of the column, for messages; inputs have their own names.
+        name: of the column, or of several, for messages; inputs have their own names.
     """
     if isinstance(width, InputSpec):
         return _inputs_scorer(make_predictor, fields, batch_size, width)
@@ -91,7 +91,7 @@ def scorer(
 
 
 def _refuse_not_finite(
-    make_predictor: Callable[[], Callable[[Array], dict[str, Array]]], name: str
+    make_predictor: Callable[[], Callable[[Array], dict[str, Array]]], name: str | Sequence[str]
 ) -> Callable[[], Callable[[Array], dict[str, Array]]]:
     """Returns what makes a predictor that refuses rows with NaN or infinity.
 
@@ -104,7 +104,9 @@ def _refuse_not_finite(
         def checked_predict(features: Array) -> dict[str, Array]:
             for finding in not_finite(name, features):
                 row = int(np.argmax(finding.bad))
-                raise DataError(f"column {name}: {finding.describe(row)}", do=finding.cure(row))
+                raise DataError(
+                    f"column {finding.column}: {finding.describe(row)}", do=finding.cure(row)
+                )
             return predict(features)
 
         return checked_predict
