@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
-from photinus.core.errors import DataError, UsageError
+from photinus.core.errors import DataError, RunFailedError, UsageError
 from photinus.core.events import PhaseStarted, Warned
 from photinus.data.base import Batch
 from photinus.data.checks import RowChecks
@@ -244,3 +244,34 @@ def test_a_module_whose_end_its_loss_computes_itself_is_warned_of(
     data, folder = (np.ones((64, 4), np.float32), labels), tmp_path / "run"
     train(Job(model=model, engine="simulate"), data, folder=folder, callbacks=(listen,))
     assert [text[: len(warning)] for text in warned] == [warning] * bool(warning)
+
+
+@pytest.mark.parametrize(
+    ("loss", "label", "expected"),
+    [("poisson", -1.0, "at least 0, as poisson"), ("binary_cross_entropy", 2.0, "expected 0..1")],
+)
+def test_a_label_that_a_loss_does_not_take_is_refused_with_its_row(tmp_path, loss, label, expected):
+    model = ModuleConfig(
+        module="torch.nn:Linear", arguments={"in_features": 4, "out_features": 1}, loss=loss
+    )
+    labels = np.zeros(64, np.float32)
+    labels[5] = label
+    job, rows = Job(model=model, engine="simulate"), (np.ones((64, 4), np.float32), labels)
+    with pytest.raises(DataError, match=rf"row \d+ column label: {label:g}.*{expected}"):
+        train(job, rows, folder=tmp_path / "run")
+
+
+def test_where_no_workers_values_are_finite_the_return_is_not_laid_on_lost_workers(tmp_path):
+    warned, rng = [], np.random.default_rng(0)
+    model = config(loss="mse", optimizer="sgd", lr=1e30, batch_size=32, epochs=5.0)
+    rows = rng.normal(size=(600, 6)).astype("f4"), rng.normal(size=(600, 3)).astype("f4")
+    job = Job(model=model, workers=3, engine="simulate")
+
+    def listen(event):
+        if isinstance(event, Warned):
+            warned.append(event.text)
+
+    with pytest.raises(RunFailedError, match="every worker's values are not finite"):
+        train(job, rows, folder=tmp_path / "run", callbacks=(listen,))
+    assert any(text.startswith("no worker's values were finite; the run went") for text in warned)
+    assert not any("lost" in text for text in warned)

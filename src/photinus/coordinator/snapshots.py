@@ -375,6 +375,9 @@ class SnapshotCollector:
             wrong = "a worker was lost, and with it the rows that it owned"
         elif any(seat.is_yielding for seat in leases):
             wrong, do = "all seats were given up, and with them what the workers had agreed on", ""
+        elif all(seat.strikes for seat in leases):
+            wrong = "no worker's values were finite"
+            do = "lower the learning rate, or look at the rows"
         else:
             wrong = "all workers were lost, and with them what they had agreed on"
         to = f"{snapshot.version} of phase {snapshot.phase}"

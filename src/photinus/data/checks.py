@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -68,6 +68,10 @@ mend the row, or leave it out
 
     def __post_init__(self) -> None:
         validate(self)
+
+    def under(self, loss: str) -> RowChecks:
+        """Returns these checks, and what a loss by its name asks of labels."""
+        return replace(self, counts=loss == "poisson", shares=loss == "binary_cross_entropy")
 
     def findings(
         self, features: Array, labels: Array | None, columns: ColumnNames

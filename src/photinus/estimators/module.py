@@ -274,7 +274,7 @@ class TorchEstimator(_ModuleEstimator):
         self._try_loss(draft, rows, _zero_labels(rows))
         draft.advice = output_advice(draft, rows.example)
         loss = draft.job.model.loss
-        checks = RowChecks(counts=loss == "poisson", shares=loss == "binary_cross_entropy")
+        checks = RowChecks().under(loss)
         head = LOGS if loss == "poisson" else NUMBERS
         return Plan(draft=draft, outputs=_width(shape), head=head, checks=checks)
 
@@ -404,7 +404,7 @@ class TorchClassifier(_ModuleEstimator, NetworkClassifier):
             self._try_loss(draft, rows, labels)
             draft.advice = output_advice(draft, rows.example)
             # a loss of the user's own may mean something else by them
-            checks = RowChecks(shares=loss == "binary_cross_entropy")
+            checks = RowChecks().under(loss)
             model_class = TorchMultiLabelModel
             return Plan(
                 draft=draft, outputs=outputs, head=LABELS, checks=checks, model_class=model_class

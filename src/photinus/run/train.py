@@ -400,6 +400,8 @@ def _checked(
     data = limited(to_train_rows(data, job), classes, MORE_CLASSES)
     check_fit(job.model, data, source=source)
     check_columns(data)
+    if isinstance(job.model, ModuleConfig):
+        data = replace(data, checks=data.checks.under(job.model.loss))
     if (predicted_classes := classes_tried(draft, data)) is not None:
         classes, data = predicted_classes, limited(data, predicted_classes, MORE_OUTPUTS)
     test_rows: TestRows | None = to_test_rows(test, job.data)
