@@ -2,6 +2,7 @@
 
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -136,6 +137,18 @@ def agrees_twice(rows):
     agree(make_model())
 
 
+def tells_of_no_step(rows):
+    def agreed_by(model):
+        agree(model)
+        return SimpleNamespace(step=lambda loss: None)
+
+    loop(rows, agreed_by)
+
+
+def agrees_on_no_module(rows):
+    agree({"weight": rows})
+
+
 def has_another_model(rows):
     agree(nn.Linear(len(rows), 1))
 
@@ -147,6 +160,8 @@ def has_another_model(rows):
         (fails, 2, RunFailedError, "the disk of this worker is full"),
         (agrees_with_nobody, 1, UsageError, "call photinus.agree(model) in it"),
         (agrees_twice, 1, UsageError, "put the models into one torch.nn.ModuleList"),
+        (tells_of_no_step, 1, UsageError, "never told of a step; call agreed.step() after each"),
+        (agrees_on_no_module, 1, UsageError, "agree takes a torch.nn.Module; got dict"),
         (has_another_model, 2, UsageError, "worker 1 and worker 0 differ in the model"),
     ],
 )
@@ -174,7 +189,7 @@ def test_what_fails_on_a_worker_ends_the_launch_in_its_words(function, workers, 
         ({"engine": "spark"}, "data must be a DataFrame"),
         ({"function": 7}, "launch runs a function"),
         ({"function": lambda rows: None}, "define it in a module"),
-        ({"data": ROWS[:1], "workers": 2}, "a worker has no rows"),
+        ({"data": ROWS[:1], "workers": 2}, "a worker has no rows; got 1 rows for 2 workers; hand"),
     ],
 )
 def test_bad_input_is_refused_before_any_work(arguments, says):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from photinus.coordinator.loop_coordinator import start_frame
 from photinus.core.errors import NotReadyError, RunFailedError, UsageError
+from photinus.core.parameters import fingerprint
 from photinus.core.settings import Limit, whole
 from photinus.engine.hooks import Hooks
 from photinus.engine.worker_bootstrap import OpenWorker, Rendezvous
@@ -181,6 +182,7 @@ class Agreed:
         if not self._is_open:
             raise RunFailedError("all workers are done")
         self._loop.scatter()
+        self._first = fingerprint(self._loop.parameters.trained)
         self.begin: int = self._loop.steps
         """The steps of earlier attempts in this worker's place that are agreed on; else 0."""
 
@@ -202,10 +204,18 @@ class Agreed:
         self._loop.scatter()
 
     def _close(self) -> None:
-        """Agrees on what is not yet agreed on, and waits until all workers are done."""
+        """Agrees on what is not yet agreed on, and waits until all workers are done.
+
+        Raises:
+            UsageError: the model has changed without a step.
+        """
         if self._is_open:
             self._is_open = False
             self._loop.gather()
+            if not self._loop.steps and fingerprint(self._loop.parameters.trained) != self._first:
+                wrong = "the function has trained its model, and never told of a step"
+                do = "call agreed.step() after each step of the optimizer, or use its callback"
+                raise UsageError(wrong, do=do)
             self._worker.finish()
             self._loop.scatter()
 

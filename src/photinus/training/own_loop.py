@@ -41,10 +41,14 @@ class OwnLoop(Model):
         module: what is trained: its parameters with `requires_grad`.
 
     Raises:
-        UsageError: no parameter requires a gradient, types are mixed, or tables are sharded.
+        UsageError: it is no module, no parameter requires a gradient, types are mixed, or tables
+            are sharded.
     """
 
     def __init__(self, module: nn.Module) -> None:
+        if not isinstance(module, nn.Module):
+            wrong, do = "agree takes a torch.nn.Module", "agree(model)"
+            raise UsageError(wrong, got=type(module).__name__, do=do)
         if any(isinstance(layer, ShardedEmbedding) for layer in module.modules()):
             wrong, do = "a loop of one's own holds whole tables", "use nn.Embedding(sparse=True)"
             raise UsageError(wrong, got="ShardedEmbedding", do=do)
