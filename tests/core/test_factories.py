@@ -42,7 +42,10 @@ def test_what_is_no_name_of_a_callable_is_one_clear_sentence(path, said):
 
 
 def test_of_a_module_that_is_not_there_it_is_said_how_it_is_sent():
-    with pytest.raises(UsageError, match=r"or send its file, by addPyFile or --py-files$"):
+    with pytest.raises(
+        UsageError,
+        match=r"or send its file, by addPyFile \(on Spark Connect addArtifacts\) or --py-files$",
+    ):
         import_named("nowhere_at_all:f", "module")
 
 

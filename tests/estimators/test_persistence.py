@@ -11,6 +11,7 @@ from photinus.core.settings import to_dict
 from photinus.embeddings.vectors import WordVectors
 from photinus.estimators.module import TorchClassificationModel, TorchClassifier
 from photinus.estimators.network import Network
+from photinus.estimators.persistence import explain_read
 from photinus.estimators.vector_models import Word2VecModel
 from photinus.models.module import ModuleConfig
 
@@ -60,6 +61,15 @@ def test_what_is_saved_already_is_not_written_over_unasked(spark, make, tmp_path
     with pytest.raises(UsageError, match=message):
         saved.save(path)
     saved.write().overwrite().save(path)
+
+
+@pytest.mark.parametrize("reason", ["Permission denied: user=ann", "Connection refused"])
+def test_what_may_not_be_read_is_not_to_be_saved_anew(reason):
+    message = (
+        f"^hdfs://h/saved cannot be read; got {reason}; check the address, and this user's rights$"
+    )
+    with pytest.raises(CheckpointError, match=message), explain_read("hdfs://h/saved"):
+        raise RuntimeError(reason)
 
 
 @pytest.mark.parametrize("make", MAKERS[:2], ids=IDS[:2])

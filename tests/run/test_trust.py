@@ -135,6 +135,19 @@ def test_a_model_folder_runs_no_command(tmp_path, small, way, trust_code):
 
 
 @pytest.mark.parametrize("command", ["evaluate", "predict"])
+def test_a_model_from_elsewhere_is_named_by_its_address(tmp_path, capsys, command):
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    folder = model_folder(tmp_path / "net", **COMMANDS["module"](tmp_path / "was_run"))
+    for file in folder.iterdir():
+        memory.pipe(f"/of_others/{command}/{file.name}", file.read_bytes())
+    more = ["rows.parquet", "-o", str(tmp_path / "scored")] if command == "predict" else []
+    with pytest.raises(SystemExit):
+        main([command, f"memory://of_others/{command}", *more])
+    said = f"the model in memory://of_others/{command} names code, and no run of yours"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict"])
 def test_a_command_that_loads_a_model_runs_none_that_it_names(tmp_path, capsys, command):
     file, rows, scored = tmp_path / "was_run", tmp_path / "rows.parquet", tmp_path / "scored"
     folder = model_folder(tmp_path / "net", **COMMANDS["module"](file))

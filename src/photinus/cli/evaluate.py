@@ -19,12 +19,15 @@ if TYPE_CHECKING:
 @TRUST
 def evaluate(run: str, data: str | None, *, trust_code: bool) -> None:
     """Measure a saved model on rows that it was not trained on."""
+    from photinus.checkpoint.export import load_model
     from photinus.cli.watch import error_text
     from photinus.core.threads import limit_threads
     from photinus.report.event_text import confusion_table
     from photinus.run.evaluate import load_trained, measure, model_folder
 
     with model_folder(run) as folder:
+        # by the name that the user knows: of an address, `folder` is a copy
+        load_model(folder, is_mapped=True).check_code(f"the model in {run}", trust_code)
         trained, meta = load_trained(folder, trust_code=trust_code)
     rows = rows_to_measure_on(meta.get("data", {}), data)
     with limit_threads(meta.get("threads", 1)):

@@ -119,7 +119,7 @@ def import_named(path: str, kind: str) -> Callable[..., Any]:
             f"the {kind} {path!r} cannot be imported",
             got=f"{type(error).__name__}: {error}",
             do="put its file on PYTHONPATH; on a cluster install its package on every worker, "
-            "or send its file, by addPyFile or --py-files",
+            "or send its file, by addPyFile (on Spark Connect addArtifacts) or --py-files",
         ) from error
     factory = getattr(imported_module, name, None)
     if factory is None:

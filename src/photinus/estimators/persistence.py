@@ -6,6 +6,7 @@ All files are read and written through Spark, so that a model can be wherever Sp
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -145,6 +146,10 @@ def _signed_content(meta: dict[str, Any], weights: bytes) -> dict[str, Any]:
     return {"meta": meta, "tensors": hashlib.sha256(weights).hexdigest()}
 
 
+_NOT_SEEN = re.compile("Permission denied|Connection refused")
+"""In a reason: what is saved may well be whole."""
+
+
 @contextmanager
 def explain_write(path: str) -> Iterator[None]:
     """Says in one sentence why Spark cannot write below `path`.
@@ -181,6 +186,7 @@ def explain_read(path: str) -> Iterator[None]:
             do = "name the path that it was saved to"
             raise CheckpointError("nothing is saved at that path", got=path, do=do) from error
         do = "save it anew, or load a copy of it"
+        do = "check the address, and this user's rights" if _NOT_SEEN.search(reason) else do
         raise CheckpointError(f"{path} cannot be read", got=reason, do=do) from error
 
 
