@@ -1,4 +1,5 @@
 import os
+import socket
 import subprocess
 import sys
 import types
@@ -226,3 +227,15 @@ def test_a_real_session_starts_quietly_and_retries_a_killed_worker(tmp_path):
     assert completed.stdout.splitlines() == ["10", "[]", "AnalysisException"], completed.stderr
     lines = [line for line in completed.stderr.splitlines() if "incubator" not in line]
     assert lines == []
+
+
+def test_a_connect_server_that_does_not_answer_is_told_at_once_and_its_token_is_not(
+    pyspark, monkeypatch
+):
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # nobody listens there
+        server = f"sc://127.0.0.1:{bound.getsockname()[1]}"
+        monkeypatch.setenv("SPARK_REMOTE", f"{server}/;token=hidden")
+        with pytest.raises(NotReadyError, match=f"nothing answers at {server}; got") as told:
+            session.spark_session(1)
+    assert "hidden" not in str(told.value)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.deploy.class_archive import reading_options
 from photinus.deploy.java import ensure_java
+from photinus.transport.filesystems import check_reachable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +61,9 @@ def spark_session(
     if active is not None:
         return active
     has_context = SparkContext._active_spark_context is not None
+    if remote := os.environ.get("SPARK_REMOTE"):
+        # its client tries a dead server again for many minutes; what follows may be a token
+        check_reachable(remote.partition("/;")[0])
     if has_context or any(os.environ.get(key) for key in _SPARK_VARIABLES):
         return _start(SparkSession.builder, _CLUSTER_ADVICE)
     os.environ["JAVA_HOME"] = ensure_java()
