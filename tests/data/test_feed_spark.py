@@ -164,6 +164,17 @@ def test_hundreds_of_columns_are_scored_and_are_labels(spark):
     assert list(with_labels.first()[-1]) == list(range(1, 600))
 
 
+def test_columns_whose_names_spark_or_a_separator_could_take_apart_are_those_that_are_read(spark):
+    names = ["x\x1fy", "${missing}", "a`b", "d.o.t", 'q"q', "back\\slash", ""]
+    row = spark.range(1).select(*(lit(float(i)).alias(name) for i, name in enumerate(names)))
+    stacked, _ = one_column(row, names, (7,))
+    assert row.select(stacked.alias("x")).first().x == list(range(7))
+    bad = row.withColumn("${missing}", lit(None).cast("float"))
+    stacked, _ = one_column(bad, names, (7,))
+    with pytest.raises(Exception, match=r"column \$\{missing\}: a row holds null"):
+        bad.select(stacked).collect()
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_there_are_exactly_as_many_partitions_as_workers(table, workers):
     split = partitioned(table, workers)

@@ -36,7 +36,7 @@ def test_fragments_cover_the_vector_and_differ_by_one_number_at_most(size, count
     assert {stop - start for start, stop in cut} <= {size // count, size // count + 1}
 
 
-def test_each_fragment_continuesce_in_each_period_and_is_taken_after_the_delay():
+def test_each_fragment_goes_once_in_each_period_and_is_taken_after_the_delay():
     """H = 12, P = 3, d = 2: pushes at 4, 8, 12, …, takes two steps later."""
     strategy = fragments(Averaging(every=Steps(12)), 3, delay=2)
     vector, happened = np.zeros(6), []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import math
 import re
 from dataclasses import replace
@@ -447,7 +448,9 @@ def _stacked(df: DataFrame, features: list[str], shape: tuple[int, ...]) -> Colu
     # as texts: objects of Java for each of hundreds of columns take seconds to make
     casts = ", ".join(f"CAST({_backquoted(name)} AS FLOAT)" for name in features)
     array = F.expr(f"array({casts})")
-    names = F.split(F.lit("\x1f".join(features)), "\x1f")
+    if "${" in casts:  # in a text Spark puts a setting there
+        array = F.array(*(_number(df, name, several=True) for name in features))
+    names = F.from_json(F.lit(json.dumps(features)), "array<string>")
     nulls = F.filter(names, lambda _, i: F.get(array, i).isNull())
     message = F.concat(F.lit("column "), F.concat_ws(", ", nulls), F.lit(": a row holds null"))
     return F.when(_has_no_null(array), array).otherwise(F.raise_error(message))
@@ -649,11 +652,8 @@ def _label(df: DataFrame, name: str) -> Column:
         wrong = f"column {name}: a label must be a number, or an array of numbers"
         raise DataError(wrong, got=data_type.simpleString())
     cast = "long" if isinstance(element_type, (T.IntegralType, T.BooleanType)) else "double"
-    return (
-        _quoted(name)
-        .cast(cast if element_type is data_type else f"array<{cast}>")
-        .alias(_safe_name(name))
-    )
+    cast = cast if element_type is data_type else f"array<{cast}>"
+    return _quoted(name).cast(cast).alias(_safe_name(name))
 
 
 def _feature(df: DataFrame, name: str) -> tuple[Column, str, list[Column]]:
