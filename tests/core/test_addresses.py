@@ -41,7 +41,7 @@ def test_nothing_is_kept_that_a_fork_would_drop():
 
 def test_what_is_kept_on_this_machine_only_takes_no_address(tmp_path):
     assert local_folder(f"file://{tmp_path}", "a page is written") == tmp_path
-    words = "a page is written on this machine only; got hdfs://h/p; name a folder of it"
+    words = "a page is written on this machine only; got hdfs://h/p; name a path on it"
     with pytest.raises(UsageError, match=words):
         local_folder("hdfs://h/p", "a page is written")
 

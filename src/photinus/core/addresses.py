@@ -41,13 +41,13 @@ def on_disk(text: object) -> Path:
 
 
 def local_folder(text: object, keeps: str) -> Path:
-    """Returns a folder of this machine, for what cannot be kept at an address.
+    """Returns a path on this machine, for what cannot be kept at an address.
 
     Raises:
         UsageError: it is an address.
     """
     if is_address(text):  # as a path it would be a folder called "hdfs:" below the present one
-        raise UsageError(f"{keeps} on this machine only", got=text, do="name a folder of it")
+        raise UsageError(f"{keeps} on this machine only", got=text, do="name a path on it")
     return on_disk(text)
 
 
