@@ -16,12 +16,22 @@ from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
 from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
-from photinus.run.module_check import classes_tried
+from photinus.run.module_check import classes_tried, output_advice
 from photinus.run.train import resume, train
 from photinus.strategies.recipes import averaging
 
 OWN = """
 from torch import nn
+
+from photinus.nn import ShardedEmbedding
+
+class LookedUp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = ShardedEmbedding(5, 3)
+
+    def forward(self, x):
+        return self.table(x.long()).sum(1).softmax(1)
 
 class Late(nn.Module):
     def __init__(self):
@@ -275,3 +285,9 @@ def test_where_no_workers_values_are_finite_the_return_is_not_laid_on_lost_worke
         train(job, rows, folder=tmp_path / "run", callbacks=(listen,))
     assert any(text.startswith("no worker's values were finite; the run went") for text in warned)
     assert not any("lost" in text for text in warned)
+
+
+def test_so_is_one_whose_tables_are_sharded():
+    draft = LazyModel(Job(model=ModuleConfig(module="tried_losses:LookedUp"), engine="simulate"))
+    [text] = output_advice(draft, np.ones((2, 4), np.float32))
+    assert text.startswith("tried_losses:LookedUp returns probabilities, and cross_entropy takes")

@@ -15,6 +15,7 @@ from photinus.models.last_operator import ends_with_sigmoid
 from photinus.models.losses import CLASSES, SIGMOIDS
 from photinus.models.module import ModuleConfig
 from photinus.models.module_model import ModuleModel
+from photinus.models.sharded import ShardedModel
 from photinus.run.evaluate import LazyModel
 
 MORE_OUTPUTS = "give the module {} outputs or more"
@@ -64,7 +65,7 @@ def output_advice(draft: LazyModel, rows: Any) -> list[str]:  # noqa: ANN401 - a
         rows: a few that the module takes [B, ...].
     """
     config, model = draft.job.model, draft.model()
-    if not isinstance(model, ModuleModel):
+    if not isinstance(model, (ModuleModel, ShardedModel)):
         return []
     if config.loss == "cross_entropy":
         outputs = np.asarray(model.outputs(rows))  # [B, classes]
