@@ -287,7 +287,7 @@ def test_where_no_workers_values_are_finite_the_return_is_not_laid_on_lost_worke
     assert not any("lost" in text for text in warned)
 
 
-def test_so_is_one_whose_tables_are_sharded():
+def test_a_module_of_sharded_tables_that_ends_with_a_softmax_is_warned_of():
     draft = LazyModel(Job(model=ModuleConfig(module="tried_losses:LookedUp"), engine="simulate"))
     [text] = output_advice(draft, np.ones((2, 4), np.float32))
     assert text.startswith("tried_losses:LookedUp returns probabilities, and cross_entropy takes")
