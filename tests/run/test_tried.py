@@ -16,9 +16,9 @@ from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
 from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
-from photinus.run.module_check import classes_tried, output_advice
+from photinus.run.module_check import classes_tried
 from photinus.run.train import resume, train
-from photinus.strategies.recipes import averaging
+from photinus.strategies.recipes import all_reduce, averaging
 
 OWN = """
 from torch import nn
@@ -31,7 +31,7 @@ class LookedUp(nn.Module):
         self.table = ShardedEmbedding(5, 3)
 
     def forward(self, x):
-        return self.table(x.long()).sum(1).softmax(1)
+        return self.table(x).sum(1).softmax(1)
 
 class Late(nn.Module):
     def __init__(self):
@@ -287,7 +287,17 @@ def test_where_no_workers_values_are_finite_the_return_is_not_laid_on_lost_worke
     assert not any("lost" in text for text in warned)
 
 
-def test_a_module_of_sharded_tables_that_ends_with_a_softmax_is_warned_of():
-    draft = LazyModel(Job(model=ModuleConfig(module="tried_losses:LookedUp"), engine="simulate"))
-    [text] = output_advice(draft, np.ones((2, 4), np.float32))
+@pytest.mark.parametrize("strategy", [averaging(every=Steps(4)), all_reduce()])
+def test_a_module_of_sharded_tables_that_ends_with_a_softmax_is_warned_of(tmp_path, strategy):
+    warned = []
+    model = ModuleConfig(module="tried_losses:LookedUp", epochs=1.0)
+    job = Job(model=model, workers=2, strategy=strategy, engine="simulate")
+
+    def listen(event):
+        if isinstance(event, Warned) and "itself" in event.text:
+            warned.append(event.text)
+
+    data = np.ones((64, 4), np.int64), np.arange(64) % 3
+    train(job, data, folder=tmp_path / "run", callbacks=(listen,))
+    [text] = warned
     assert text.startswith("tried_losses:LookedUp returns probabilities, and cross_entropy takes")

@@ -38,11 +38,16 @@ def classes_tried(draft: LazyModel, data: Any) -> int | None:  # noqa: ANN401 - 
         UsageError: the loss returns no number, or the module no tensor.
     """
     config = draft.job.model
-    if not isinstance(config, ModuleConfig) or not isinstance(model := draft.model(), ModuleModel):
+    model = draft.model() if isinstance(config, ModuleConfig) else None
+    if not isinstance(model, (ModuleModel, ShardedModel)):
         return None
     predicts_classes = config.loss in CLASSES
     batch = _two_rows(data, are_zeros=predicts_classes)
     if batch is None:
+        return None
+    if draft.advice is None:
+        draft.advice = output_advice(draft, batch.features)
+    if isinstance(model, ShardedModel):
         return None
     try:
         shape = np.shape(model.outputs(batch.features))
@@ -51,8 +56,6 @@ def classes_tried(draft: LazyModel, data: Any) -> int | None:  # noqa: ANN401 - 
         raise
     except Exception:  # whatever the user's code raises: on its own rows the error says more
         return None
-    if draft.advice is None:
-        draft.advice = output_advice(draft, batch.features)
     is_one_label = batch.labels is not None and batch.labels.ndim == 1
     return int(shape[1]) if predicts_classes and is_one_label and len(shape) == 2 else None
 
@@ -67,8 +70,11 @@ def output_advice(draft: LazyModel, rows: Any) -> list[str]:  # noqa: ANN401 - a
     config, model = draft.job.model, draft.model()
     if not isinstance(model, (ModuleModel, ShardedModel)):
         return []
-    if config.loss == "cross_entropy":
+    try:
         outputs = np.asarray(model.outputs(rows))  # [B, classes]
+    except Exception:  # of the user's code: on its own rows the error says more
+        return []
+    if config.loss == "cross_entropy":
         sums = outputs.sum(1) if outputs.ndim == 2 and bool((outputs >= 0).all()) else np.zeros(1)
         if np.allclose(sums, 1, rtol=0, atol=1e-5):
             wrong = f"{config.module} returns probabilities, and cross_entropy takes the softmax"
