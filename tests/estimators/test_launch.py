@@ -160,7 +160,7 @@ def has_another_model(rows):
         (fails, 2, RunFailedError, "the disk of this worker is full"),
         (agrees_with_nobody, 1, UsageError, "call photinus.agree(model) in it"),
         (agrees_twice, 1, UsageError, "put the models into one torch.nn.ModuleList"),
-        (tells_of_no_step, 1, UsageError, "never told of a step; call agreed.step() after each"),
+        (tells_of_no_step, 1, UsageError, "never called agreed.step(); call it after each"),
         (agrees_on_no_module, 1, UsageError, "agree takes a torch.nn.Module; got dict"),
         (has_another_model, 2, UsageError, "worker 1 and worker 0 differ in the model"),
     ],

@@ -267,7 +267,7 @@ SHORT = "Job aborted.\nCaused by: java.lang.RuntimeException: hdfs://h/rows/a is
 @pytest.mark.parametrize(
     ("path", "says", "words"),
     [
-        ("rows", MISSING.format("file:/work/rows"), "there is no rows; name a Parquet file or a"),
+        ("rows", MISSING.format("file:/here/rows"), "there is no rows; name a Parquet file or a"),
         ("hdfs:///r", MISSING.format("hdfs://h/r"), "there is no hdfs:///r; name a Parquet file"),
         (
             "/rows",

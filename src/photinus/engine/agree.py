@@ -213,8 +213,8 @@ class Agreed:
             self._is_open = False
             self._loop.gather()
             if not self._loop.steps and fingerprint(self._loop.parameters.trained) != self._first:
-                wrong = "the function has trained its model, and never told of a step"
-                do = "call agreed.step() after each step of the optimizer, or use its callback"
+                wrong = "the function has trained its model, and never called agreed.step()"
+                do = "call it after each step of the optimizer, or use its callback"
                 raise UsageError(wrong, do=do)
             self._worker.finish()
             self._loop.scatter()
