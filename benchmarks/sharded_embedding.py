@@ -1,14 +1,15 @@
 """Tables of a module among the workers beside whole sparse ones: memory, seconds and error.
 
     python benchmarks/sharded_embedding.py [--megabytes 800] [--dims 64] [--events 400000]
-        [--workers 4] [--every 60] [--ways whole sharded killed stepwise one]
+        [--workers 4] [--every 60] [--ways whole sharded killed momentum diloco stepwise one]
 
 Made-up events of a user and an item, by Zipf's law, and whether they are of one kind. Processes of
 this machine; all but the tables is left at its default. Memory is anonymous, as
 `sharded_table.py` has it: of the driver before the run and at its peak, and of the largest worker
 at its peak. "whole" has `nn.Embedding(sparse=True)` in every worker, which SparseAdam steps. In a
-third run a worker is killed after half of its steps. "stepwise" is `all_reduce`, and "one" a single
-worker, one process's training. Linux only.
+third run a worker is killed after half of its steps. "momentum" and "diloco" have an outer momentum
+of the layers beside the tables. "stepwise" is `all_reduce`, and "one" a single worker, which trains
+as one process does. Linux only.
 """
 
 from __future__ import annotations
@@ -33,10 +34,17 @@ from photinus.report.ledger import audit
 from photinus.run.data import TestRows
 from photinus.run.job import Job
 from photinus.run.train import train
-from photinus.strategies.recipes import all_reduce
+from photinus.strategies.outer import Nesterov
+from photinus.strategies.recipes import all_reduce, averaging, diloco
 from photinus.testing import Faults
 
 ITEMS, KINDS, BATCH, TESTED = 1_000, 2, 256, 20_000
+STRATEGIES = {
+    "momentum": averaging(outer=Nesterov()),
+    "diloco": diloco(),
+    "stepwise": all_reduce(),
+}
+"""Way -> its strategy, where it is not the default."""
 
 
 class Scores(nn.Module):
@@ -80,7 +88,7 @@ def run(options: argparse.Namespace) -> None:
         workers=1 if options.way == "one" else options.workers,
         engine="local",
         checkpoint_seconds=options.every,
-        **({"strategy": all_reduce()} if options.way == "stepwise" else {}),
+        **({"strategy": STRATEGIES[options.way]} if options.way in STRATEGIES else {}),
     )
     late = int(options.passes * options.events / BATCH / 2)
     faults = Faults().kill(slot=1, step=late) if options.way == "killed" else Faults()
@@ -130,7 +138,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--every", type=float, default=60.0, help="seconds between checkpoints")
     parser.add_argument("--folder", default="", help="where the runs are kept")
-    ways = ["whole", "sharded", "killed", "stepwise", "one"]
+    ways = ["whole", "sharded", "killed", *STRATEGIES, "one"]
     parser.add_argument("--ways", nargs="+", choices=ways, default=ways)
     parser.add_argument("--way", choices=ways)
     options = parser.parse_args()

@@ -158,7 +158,7 @@ def test_an_error_names_the_recipe_and_the_part_that_the_user_wrote():
         ({"owners": 4, "codec": "int8"}, "got codec='int8'; change it"),
         ({"owners": 2, "codec_down": "int8"}, "got codec_down='int8'; change it"),
         ({"owners": 2, "release": "immediate"}, "got release='immediate'"),
-        ({"rows": 4, "merge": "uniform"}, "got gradients_until='auto', outer=Nesterov"),
+        ({"rows": 4, "merge": "uniform"}, "got gradients_until='auto'; change it"),
     ],
 )
 def test_arguments_that_do_not_go_together_are_named_as_they_were_written(parts, said):

@@ -111,8 +111,8 @@ def test_rows_are_a_part_like_the_others():
     strategy = downpour(rows=300)
     assert ", rows of 300, bf16 up" in str(strategy)
     assert from_plain(to_plain(strategy)) == strategy
-    with pytest.raises(UsageError, match="unknown argument of diloco; got 'rows'"):
-        from_plain({"recipe": "diloco", "rows": 3})
+    with pytest.raises(UsageError, match="unknown argument of streaming; got 'rows'"):
+        from_plain({"recipe": "streaming", "rows": 3})
 
 
 def test_in_rounds_they_are_a_table_among_the_workers():

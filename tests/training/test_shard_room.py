@@ -28,7 +28,7 @@ def begun(arrays):
     config = SimpleNamespace(row_size=WIDTH)
     plan = SimpleNamespace(workers=2, seed=0, phases=[SimpleNamespace(config=config)])
     table = SimpleNamespace(trained=np.zeros(ROWS * WIDTH, np.float32))
-    model = SimpleNamespace(parameters=table, first_rows=first_rows)
+    model = SimpleNamespace(parameters=table, first_rows=first_rows, dense_rows=0)
     grant = SimpleNamespace(phase=0, shard={}, is_behind=False, heal=Message("heal"))
     context = SimpleNamespace(model=model, strategy=SimpleNamespace(outer=Sgd()))
     work = _with_shard(plan, 1, SimpleNamespace(room=room), grant, context)

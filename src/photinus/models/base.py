@@ -138,6 +138,11 @@ class Model(ABC):
         name = type(self).__name__
         raise UsageError(f"{name} does not say which rows a batch reads", do="use rows=0")
 
+    @property
+    def dense_rows(self) -> int:
+        """How many rows, the first of its parameters, are no table's: every step reads them."""
+        return 0
+
     def forget(self) -> None:  # noqa: B027 - to keep them is no fault
         """Gives back the memory of its trained parameters: those that are needed come anew."""
 

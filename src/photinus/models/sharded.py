@@ -275,6 +275,11 @@ class ShardedModel(Model):
         return padding.offset + padding.size
 
     @property
+    def dense_rows(self) -> int:
+        """How many rows the other layers and their running statistics have."""
+        return self._dense_rows.size
+
+    @property
     def optimizer_state_width(self) -> int:
         """How many numbers at the end of a row are its optimizer's, which takes roots of them."""
         return self.row_size - max(table.embedding_dim for table in self.embeddings.values())

@@ -328,7 +328,10 @@ class RowMeeting:
         """Returns what the next worker keeps: what this round moves, and some of the backlog."""
         assert self._moved is not None
         owned, (at, complete_below) = self._owned, self._backlog
-        move = self._moved if self._moved.inner else self._moved._replace(inner=owned.inner)
+        move = self._moved._replace(
+            inner=self._moved.inner or owned.inner,
+            dense_outer=self._moved.dense_outer or owned.dense_outer,
+        )
         lacking = np.setdiff1d(at, move.at, assume_unique=True)
         if lacking.size:
             outer = zip(move.outer, owned.outer, strict=True)

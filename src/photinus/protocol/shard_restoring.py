@@ -96,7 +96,8 @@ class ShardRestore:
         if move is None or slot != self.backup_slot or int(piece["start"][0]) != self._start:
             return False
         write(move, self._owned.rows, self._owned.outer, self._owned.moved, self.version)
-        self._start, self._move = int(piece["after"][0]), self._move._replace(inner=move.inner)
+        self._start = int(piece["after"][0])
+        self._move = self._move._replace(inner=move.inner, dense_outer=move.dense_outer)
         return self._start < len(self._owned.rows)
 
     def result(self) -> Message:

@@ -426,6 +426,9 @@ class Job:
                 f"rows={strategy.rows}, and rows of {sorted(sizes)} in {type(self.model).__name__}"
             )
             raise UsageError(wrong, got=got, do="use rows=0, or the model's own number")
+        if not (strategy.outer.is_by_row or isinstance(self.model, ModuleConfig)):
+            wrong = f"{strategy.outer.name} steps layers beside sharded tables, and here are none"
+            raise UsageError(wrong, got=str(strategy), do="use outer=Sgd()")
         has_validation = self.validation or self.data.validation
         if has_validation and not isinstance(self.model, ModuleConfig):
             wrong = "no worker holds the whole table, to measure on rows set aside"

@@ -15,28 +15,35 @@ from photinus.models.sharded import ShardedModel
 from photinus.run.evaluate import LazyModel
 from photinus.strategies.codecs import codec
 from photinus.strategies.custom import CustomStrategy
-from photinus.strategies.outer import Adagrad, OuterOptimizer, RowAdagrad, RowAdam, Sgd
+from photinus.strategies.outer import OuterOptimizer, Sgd
 from photinus.strategies.shards import READS
-from photinus.strategies.spec import StrategySpec
+from photinus.strategies.spec import OF_DENSE_LAYERS, StrategySpec
 
-_USUAL = {"every": Steps(16), "outer": Sgd(), "merge": READS, "gradients_until": 0.0}
-"""Of averaging."""
-_OUTER = (Sgd, Adagrad, RowAdagrad, RowAdam)
 _MAX_STEPS = Steps(64)
-"""Where rounds are counted in seconds, the most that a worker takes: it asks for their rows."""
-_SINGLE_WORKER = {"codec": "fp32"}
-"""With a single worker nothing travels."""
+"""The most steps of a round that nobody set, or that is counted in seconds: a worker asks for the
+rows of as many."""
+_OF_ROUNDS = {"merge": READS, "gradients_until": 0.0}
+_USUAL: Mapping[str, Mapping[str, Any]] = {
+    "averaging": {**_OF_ROUNDS, "every": Steps(16), "outer": Sgd()},
+    "diloco": {**_OF_ROUNDS, "every": _MAX_STEPS},  # shorter where there are few steps
+}
+"""Recipe -> what it has where nothing is set."""
+_SINGLE_WORKER = {"codec": "fp32", "outer": Sgd()}
+"""A single worker trains as plain PyTorch does."""
 _Requirements = Mapping[str, tuple[Callable[[Any], bool], str]]
 """Part of a strategy -> whether it works with such tables, and which value does."""
 _OF_ALL: _Requirements = {
     "codec_down": (lambda v: v is None, "codec alone"),
     "quorum": (lambda v: v == 1, "quorum=1.0"),
 }
-_OF_AVERAGING: _Requirements = {
+_OF_DELTAS: _Requirements = {
     **_OF_ALL,
     "release": (lambda v: v == "rounds", 'release="rounds"'),
     "every": (lambda v: not v.counts_rows, "every=Steps(16) or Seconds(2)"),
-    "outer": (lambda v: isinstance(v, _OUTER), "Sgd(), Adagrad(), RowAdagrad() or RowAdam()"),
+    "outer": (
+        lambda v: v.is_by_row or isinstance(v, OF_DENSE_LAYERS),
+        "Nesterov(), SlowMo() or Adam() for the layers beside them, or one by row, such as Sgd()",
+    ),
     "merge": (lambda v: v in ("uniform", READS), 'merge="uniform", or leave it out'),
     "gradients_until": (lambda v: v == 0, "gradients_until=0.0"),
     "fragments": (lambda v: v == 0, "fragments=0"),
@@ -45,7 +52,7 @@ _OF_ALL_REDUCE: _Requirements = {
     **_OF_ALL,
     "error_feedback": (lambda v: v is None, "no error_feedback: int8 and int4 always have it"),
 }
-_REQUIREMENTS = {"averaging": _OF_AVERAGING, "all_reduce": _OF_ALL_REDUCE}
+_REQUIREMENTS = {"averaging": _OF_DELTAS, "diloco": _OF_DELTAS, "all_reduce": _OF_ALL_REDUCE}
 """Recipe -> what it requires of its parts."""
 
 
@@ -86,11 +93,10 @@ def _sharded_strategy(
 ) -> StrategySpec:
     """Returns a strategy with a shard of the rows at each worker."""
     if not isinstance(strategy, StrategySpec) or strategy.recipe not in _REQUIREMENTS:
-        wrong = "workers agree on sharded tables by averaging or all_reduce"
+        wrong = "workers agree on sharded tables by averaging, diloco or all_reduce"
         do = "name one of these, or use nn.Embedding(sparse=True), which every worker holds whole"
         raise UsageError(wrong, got=str(strategy), do=do)
-    is_averaging = strategy.recipe == "averaging"
-    settings: dict[str, Any] = dict(_USUAL) if is_averaging else {}
+    settings: dict[str, Any] = dict(_USUAL.get(strategy.recipe, {}))
     settings |= _SINGLE_WORKER if workers == 1 else {}
     settings = {name: value for name, value in settings.items() if name in strategy.usual}
     for name, (is_accepted, do) in _REQUIREMENTS[strategy.recipe].items():
@@ -98,16 +104,21 @@ def _sharded_strategy(
         if not is_accepted(value):
             wrong = f"{name} of {strategy.recipe} does not go with sharded tables"
             raise UsageError(wrong, got=str(value), do=f"use {do}")
+    outer = settings.get("outer", strategy.outer)
     if model.has_statistics:
-        outer = settings.get("outer", strategy.outer)
         _check_statistics(outer, settings.get("codec", strategy.codec))
     settings |= {"owners": workers, "rows": model.row_size}
-    if is_averaging:
+    if strategy.payload == "delta":
+        if not (outer.is_by_row or model.dense.size):
+            wrong = f"{outer.name} steps layers beside sharded tables, and here are none"
+            raise UsageError(wrong, got=str(strategy), do="leave outer out, or use averaging()")
         every = settings.get("every", strategy.every)
         settings["every"] = every if every.steps else every | _MAX_STEPS
         if codec(settings.get("codec", strategy.codec)).has_feedback:
             settings["exact"] = model.optimizer_state_width
-    return replace(strategy, **settings, usual=strategy.usual - {*settings})
+    is_shortened = strategy.recipe == "diloco"
+    decided = settings.keys() - ({"every"} if is_shortened else set())
+    return replace(strategy, **settings, usual=strategy.usual - decided)
 
 
 def _check_steps(strategy: StrategySpec | CustomStrategy, model: ModuleConfig) -> None:

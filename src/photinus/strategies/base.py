@@ -99,6 +99,8 @@ class OwnedShard(NamedTuple):
     """The state of the worker's inner optimizer."""
     exact: int = 0
     """How many numbers at the end of a row travel as float32, whatever the codec."""
+    dense_outer: tuple[Vector, ...] = ()
+    """The outer optimizer's state of the dense layers in it, where it steps no other rows."""
 
 
 class ShardMove(NamedTuple):
@@ -112,6 +114,8 @@ class ShardMove(NamedTuple):
     """Their outer state, each [r, ...]."""
     inner: Mapping[str, Vector] = MappingProxyType({})
     """The state of its worker's inner optimizer, where another worker keeps it or returns it."""
+    dense_outer: tuple[Vector, ...] = ()
+    """The outer optimizer's whole new state of the dense layers; empty where it stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,10 @@ class RowExchange:
     """With the answer: what the round does to the shard whose backup is here."""
     backup: Any = None
     """Of `heal`: that backup, without a row in it."""
+    dense_rows: int = 0
+    """Of `heal`: how many rows the dense layers have; they are the first of the parameters."""
+    dense_outer: tuple[Vector, ...] = ()
+    """Of `heal`: the outer optimizer's state of those in the shard."""
     is_behind: bool = False
     """Of `heal`: the others' shards are newer; the next worker has the rows of it that moved."""
 

@@ -34,6 +34,9 @@ class OuterOptimizer(ABC):
     """init(vector) -> state · update(vector, delta, state) -> (vector, state)."""
 
     name: str
+    is_by_row = False
+    """True where a row of a table may be stepped alone, and not at all in a round that leaves it
+    as it is."""
 
     @property
     def gain(self) -> float | None:
@@ -61,6 +64,7 @@ class Sgd(OuterOptimizer):
     lr: float = 1.0
     """The rate: the share of the merged delta that is applied."""
     name = "sgd"
+    is_by_row = True
     LIMITS = {"lr": above(0)}  # noqa: RUF012
 
     def __post_init__(self) -> None:
@@ -144,6 +148,7 @@ class Adagrad(OuterOptimizer):
     initial: float = 0.0
     """What every sum s begins at."""
     name = "adagrad"
+    is_by_row = True
     LIMITS = {"lr": above(0), "eps": above(0), "initial": at_least(0)}  # noqa: RUF012
 
     def __post_init__(self) -> None:
@@ -181,6 +186,7 @@ class RowAdagrad(OuterOptimizer):
     initial: float = 0.0
     """What every sum s begins at."""
     name = "row_adagrad"
+    is_by_row = True
     LIMITS = {"lr": above(0), "eps": above(0), "initial": at_least(0)}  # noqa: RUF012
 
     def __post_init__(self) -> None:
@@ -264,6 +270,7 @@ class RowAdam(OuterOptimizer):
     eps: float = 1e-6
     """ε, which keeps the quotient finite."""
     name = "row_adam"
+    is_by_row = True
     LIMITS = Adam.LIMITS
 
     def __post_init__(self) -> None:

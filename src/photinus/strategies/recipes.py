@@ -111,6 +111,7 @@ def averaging(
             "inverse": 1/(1+s); a number n: dropped where s > n.
         rows: numbers in a row of a sharded table: each worker owns a shard;
             needs owners, and a model that says which rows a batch reads; 0: every worker holds all.
+            Nesterov, SlowMo and Adam then step the layers beside the table alone.
         exact: with rows, so many numbers at the end of each travel as float32 in int8 and int4.
 
     Raises:
@@ -197,6 +198,8 @@ def diloco(
     release: str = "rounds",
     fetch: Trigger | None = None,
     staleness: str | int = "none",
+    rows: int = 0,
+    exact: int = 0,
 ) -> StrategySpec:
     """Trains hundreds of steps (of AdamW) between rounds, with Nesterov momentum outside.
 
@@ -220,6 +223,9 @@ def diloco(
         fetch: with "immediate", when a worker takes the owner's parameters; None: after a push.
         staleness: with "immediate", the weight of a push that is s versions late: "none": 1;
             "inverse": 1/(1+s); a number n: dropped where s > n.
+        rows: numbers in a row of a sharded table, as of `averaging`; the momentum is that of the
+            layers beside it; 0: every worker holds all.
+        exact: with rows, so many numbers at the end of each travel as float32 in int8 and int4.
 
     Raises:
         UsageError: a part is unknown, is out of its limits, or conflicts with the others.

@@ -23,7 +23,7 @@ BACKLOG_NUMBERS = 1 << 23
 """How many numbers are sent with each round to a backup that begins anew."""
 _BLOCK_NUMBERS = 1 << 24
 """How many numbers of rows that moved a backup has room for at once."""
-_PREFIX, _OUTER, _INNER = "backup.", "outer.", "inner."
+_PREFIX, _OUTER, _INNER, DENSE = "backup.", "outer.", "inner.", "dense."
 
 
 class ShardBackup:
@@ -43,7 +43,10 @@ class ShardBackup:
         outer: OuterOptimizer,
         allocate: Callable[..., Vector | None],
     ) -> None:
-        self._like, self._allocate = (like, *outer.init(like)), allocate
+        self._like, self._allocate = (
+            (like, *(outer.init(like) if outer.is_by_row else ())),
+            allocate,
+        )
         self._places = np.full(count, -1, np.int32)
         """Row of the shard -> which of the rows here it is [m]; -1: it has not moved."""
         self._row_count = 0
@@ -53,6 +56,8 @@ class ShardBackup:
         """Of each the rows [b, width], and of the outer optimizer, each [b, numbers]."""
         self._inner: dict[str, Vector] = {}
         """The state of the lost worker's inner optimizer."""
+        self._dense_outer: tuple[Vector, ...] = ()
+        """The outer optimizer's state of the dense layers in the shard."""
 
     def take(self, move: ShardMove) -> bool:
         """Takes in what a round did to the shard; False where there was no room for it."""
@@ -64,13 +69,14 @@ class ShardBackup:
         for block, at, selected in self._split(move.at):
             for array, moved in zip(block, (move.rows, *move.outer), strict=True):
                 array[at] = moved[selected]
-        self._inner = dict(move.inner)
+        self._inner, self._dense_outer = dict(move.inner), move.dense_outer
         return True
 
     def page(self, start: int) -> tuple[ShardMove, int]:
         """Returns the next rows that moved, from row `start` on, and where the page after begins.
 
-        The optimizer's state is in the last page, after which the next one begins at row m.
+        The states that are not by row are in the last page, after which the next one begins at
+        row m.
         """
         most = PAGE_NUMBERS // max(1, self._like[0].shape[1])
         rows, after = next_moved(self._places >= 0, start, most)
@@ -79,7 +85,10 @@ class ShardBackup:
             for array, target in zip(block, arrays, strict=True):
                 target[selected] = array[at]
         is_last = after == len(self._places)
-        return ShardMove(rows, arrays[0], tuple(arrays[1:]), self._inner if is_last else {}), after
+        move = ShardMove(rows, arrays[0], tuple(arrays[1:]))
+        if is_last:
+            move = move._replace(inner=self._inner, dense_outer=self._dense_outer)
+        return move, after
 
     def _has_room(self, rows: int) -> bool:
         """Returns whether so many rows fit, in further blocks too."""
@@ -148,6 +157,7 @@ def to_arrays(move: ShardMove) -> dict[str, Vector]:
     arrays = {"at": move.at, "rows": move.rows.ravel()}
     arrays |= {f"{_OUTER}{n}": array.ravel() for n, array in enumerate(move.outer)}
     arrays |= {f"{_INNER}{name}": array for name, array in move.inner.items()}
+    arrays |= {f"{DENSE}{n}": array for n, array in enumerate(move.dense_outer)}
     return {f"{_PREFIX}{name}": array for name, array in arrays.items()}
 
 
@@ -162,4 +172,5 @@ def from_arrays(arrays: Mapping[str, Vector]) -> ShardMove | None:
     by_row = [
         array.reshape(count, array.size // max(1, count)) for array in (named["rows"], *outer)
     ]
-    return ShardMove(named["at"], by_row[0], tuple(by_row[1:]), inner)
+    dense_outer = tuple(named[name] for name in sorted(named) if name.startswith(DENSE))
+    return ShardMove(named["at"], by_row[0], tuple(by_row[1:]), inner, dense_outer)

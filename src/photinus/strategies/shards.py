@@ -68,6 +68,11 @@ class ShardState(NamedTuple):
     """The rows [l] of whose agreed deltas the codec left something out."""
     left: Vector = np.zeros(0)
     """What that is [l · width]."""
+    dense_rows: int = 0
+    """How many rows the dense layers have: the first of all parameters, which every step reads."""
+    dense_outer: tuple[Vector, ...] = ()
+    """The outer optimizer's state of those in the shard, each [d · width] or [1], where it steps
+    them alone."""
     pending: RowErrorFeedback | None = None
     """Both, should the push that is under way be agreed on."""
 
@@ -84,12 +89,15 @@ class Sharded(Strategy):
 
     What int8 and int4 leave out of a row's delta is added to its next one: eᵣ ← eᵣ + Δᵣ; send
     Q(eᵣ); eᵣ ← eᵣ − Q(eᵣ) (1-bit SGD: Seide et al., 2014; here for each row).
+
+    An outer optimizer with momentum steps the dense layers alone. A table's row, which may be in
+    few rounds, moves by the merged delta itself: row ← row − Σ cᵢΔᵢ.
     """
 
     every: Trigger = field(default_factory=lambda: Steps(50))
     """After so many steps a round is due, at the latest; so far ahead the feed is read."""
     outer: OuterOptimizer = field(default_factory=Sgd)
-    """The optimizer that an owner applies the merged delta by."""
+    """The optimizer that an owner applies the merged delta by; of all rows if it is by row."""
     codec: str = "fp32"
     """The numbers that deltas travel in; rows, too, except that int8 and int4 become bf16."""
     rows: int = 1
@@ -141,11 +149,12 @@ class Sharded(Strategy):
         shard = OwnedShard(
             state.own,
             outer,
-            moves_by(self.outer, state.own, outer),
+            self._moves(state, outer),
             by_reads=self.merge == READS,
             moved=state.moved,
             backup=state.backup,
             exact=self.exact,
+            dense_outer=state.dense_outer,
         )
         table = RowExchange(owned=shard)
         by_row, name = RowCodec(self.codec, self.rows, self.exact), self.codec
@@ -158,6 +167,8 @@ class Sharded(Strategy):
         feedback.add_to(delta, state.rows)
         if self.every.is_deterministic:  # by time, some of the rows that came were not read
             changed = delta.any(axis=1) | self._sends_unmoved
+        if not self.outer.is_by_row and clock.steps > state.sent.steps:
+            changed = changed | (state.rows < state.dense_rows)  # momentum moves all of them
         rows = state.rows
         if not changed.all():
             rows, delta = rows[changed], delta[changed]
@@ -175,6 +186,14 @@ class Sharded(Strategy):
             table=table,
         )
         return message, state._replace(sent=clock, is_closing=clock.closing, pending=pending)
+
+    def _moves(
+        self, state: ShardState, outer: tuple[Vector, ...]
+    ) -> Callable[[Vector, Vector], ShardMove]:
+        """Returns what moves rows of the shard."""
+        if self.outer.is_by_row:
+            return moves_by(self.outer, state.own, outer)
+        return dense_moves_by(self.outer, state.own, state.dense_outer)
 
     def _offered(self, vector: Vector, state: ShardState) -> Vector:
         """Returns the deltas of the rows that were received [r, width]."""
@@ -194,7 +213,9 @@ class Sharded(Strategy):
         if incoming.kind == "heal":
             own = incoming.vector.reshape(-1, self.rows)
             state = self.init(vector)
-            outer = incoming.outer or tuple(array.ravel() for array in self.outer.init(own))
+            outer = incoming.outer
+            if self.outer.is_by_row and not outer:
+                outer = tuple(array.ravel() for array in self.outer.init(own))
             moved = np.zeros(len(own), np.int32)
             if table.moved is not None:
                 moved[table.moved.at] = incoming.version
@@ -206,6 +227,8 @@ class Sharded(Strategy):
                 backup=table.backup,
                 version=incoming.version,
                 is_behind=table.is_behind,
+                dense_rows=table.dense_rows,
+                dense_outer=table.dense_outer,
             )
         assert incoming.rows is not None
         assert table.moved is not None
@@ -227,6 +250,7 @@ class Sharded(Strategy):
             left_rows=feedback.rows,
             left=feedback.numbers.ravel(),
             pending=None,
+            dense_outer=table.moved.dense_outer or state.dense_outer,
             rows=incoming.rows,
             received=received,
             version=incoming.version,
@@ -274,6 +298,29 @@ def moves_by(
     def move(at: Vector, delta: Vector) -> ShardMove:
         rows, state = optimizer.update(own[at], delta, tuple(array[at] for array in outer))
         return ShardMove(at, rows, state)
+
+    return move
+
+
+def dense_moves_by(
+    optimizer: OuterOptimizer, own: Vector, dense_outer: tuple[Vector, ...]
+) -> Callable[[Vector, Vector], ShardMove]:
+    """Returns what moves rows of a shard: dense layers by an outer optimizer, tables by the delta.
+
+    Args:
+        optimizer: applies the merged delta of the dense layers.
+        own: the shard [m, width], in which these are the first rows.
+        dense_outer: the optimizer's state of them; first an array of as many numbers as they have.
+    """
+    count = dense_outer[0].size // max(1, own.shape[1])
+
+    def move(at: Vector, delta: Vector) -> ShardMove:
+        rows = own[at] - delta
+        if not at.size or at[0] >= count:  # all dense layers are in a round, or none
+            return ShardMove(at, rows, ())
+        dense, state = optimizer.update(own[:count].ravel(), delta[:count].ravel(), dense_outer)
+        rows[:count] = dense.reshape(count, -1)
+        return ShardMove(at, rows, (), dense_outer=state)
 
     return move
 

@@ -28,12 +28,13 @@ from photinus.strategies.merge import MERGES
 from photinus.strategies.outer import (
     OUTERS,
     Adagrad,
+    Adam,
     DelayedNesterov,
     Descent,
+    Nesterov,
     OuterOptimizer,
-    RowAdagrad,
-    RowAdam,
     Sgd,
+    SlowMo,
 )
 from photinus.strategies.peers import GRAPHS, Gossip, Meetings, Publish
 from photinus.strategies.phase_defaults import AUTO, PhaseFacts, clamp, shorten
@@ -44,6 +45,8 @@ from photinus.strategies.shards import READS, Sharded, ShardedGradients
 
 _SPARSE_SAFE = (Sgd, Adagrad)
 """Optimizers that do not change a number whose delta is 0."""
+OF_DENSE_LAYERS = (Nesterov, SlowMo, Adam)
+"""Optimizers that step the layers beside sharded tables, and no table."""
 _ALL_ROWS_WARNING = "all rows of sparse tables travel, not only those that changed"
 
 
@@ -209,7 +212,7 @@ class StrategySpec:
             "fragments": not self.fragments,
             "gradients_until": not self.gradients_until,
             "merge": self.merge in (MERGES if is_gradient else ("uniform", READS)),
-            "outer": isinstance(self.outer, (*_SPARSE_SAFE, RowAdagrad, RowAdam)),
+            "outer": self.outer.is_by_row or isinstance(self.outer, OF_DENSE_LAYERS),
             "codec_down": self.codec_down in (None, self.codec),
             "quorum": self.quorum == 1,
             "error_feedback": self.error_feedback in (None, codec(self.codec).has_feedback),
@@ -217,8 +220,8 @@ class StrategySpec:
         }
         if conflict := self._conflicts(fits_by_name):
             wrong = (
-                "rows in rounds are for deltas, merge uniform or reads, sgd, adagrad, "
-                "row_adagrad or row_adam outside, no codec_down, and gradients_until 0"
+                "rows in rounds are for deltas, merge uniform or reads, another outer optimizer, "
+                "no codec_down, and gradients_until 0"
             )
             if is_gradient:
                 wrong = (

@@ -11,6 +11,7 @@ from photinus.core.errors import NotReadyError, UsageError
 from photinus.core.parameters import Vector
 from photinus.data.rows import Allocator, memory
 from photinus.strategies.base import ShardMove
+from photinus.strategies.shard_backups import DENSE
 from photinus.strategies.shards import ShardState
 from photinus.training.requests import Page
 
@@ -43,13 +44,15 @@ class ShardCopy:
         shard: dict[str, Vector] = {_VECTOR: state.own}
         for n, outer in enumerate(state.outer):
             shard[f"outer.{n}"] = outer.reshape(count, outer.size // max(1, count))
-        self._arrays, self._sizes = shard, dict.fromkeys(shard, count)
+        dense = {f"{DENSE}{n}": array[:, None] for n, array in enumerate(state.dense_outer)}
+        self._arrays, self._sizes = {**shard, **dense}, dict.fromkeys(shard, count)
         """Array -> how many of its rows are sent."""
         self._at: Vector | None = None
         if state.first is not None:
             self._at = at = np.flatnonzero(state.moved)
-            self._arrays = {AT: at[:, None], FIRST: state.first, **shard}
+            self._arrays = {AT: at[:, None], FIRST: state.first, **self._arrays}
             self._sizes = {AT: at.size, FIRST: len(state.first), **dict.fromkeys(shard, at.size)}
+        self._sizes |= {name: len(array) for name, array in dense.items()}
         self._kinds = {
             name: (str(array.dtype), (self._sizes[name], array.shape[1]))
             for name, array in self._arrays.items()

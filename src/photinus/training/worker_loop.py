@@ -30,7 +30,7 @@ from photinus.strategies.base import (
     Strategy,
     is_held_by_workers,
 )
-from photinus.strategies.shard_backups import ShardBackup
+from photinus.strategies.shard_backups import DENSE, ShardBackup
 from photinus.training.ahead import AheadFeed, LookaheadFeed
 from photinus.training.loop import work
 from photinus.training.phase_context import PhaseContext, PhaseProgress
@@ -277,7 +277,7 @@ def _with_shard(
     optimizer = context.strategy.outer  # type: ignore[attr-defined]
     if grant.shard and AT not in grant.shard:
         arrays = yield from fetched(grant.shard, heal.version, data.room)
-        outer = tuple(arrays[name] for name in arrays if name.startswith("outer."))
+        outer, dense_outer = _named(arrays, "outer."), _named(arrays, DENSE)
         heal = heal._replace(vector=arrays["vector"], outer=outer)
     else:
         rows = len(range(slot, trained.size // width, plan.workers))
@@ -285,18 +285,33 @@ def _with_shard(
         context.model.first_rows(shard, slot, plan.seed, plan.workers)
         read_at_random(shard)
         moved = ShardMove(np.zeros(0, np.int64), sample_of(shard), ())
-        outer = optimizer.init(shard)
+        dense_count = len(range(slot, context.model.dense_rows, plan.workers))
+        dense = shard[:dense_count].ravel()
+        outer = optimizer.init(shard) if optimizer.is_by_row else ()
+        dense_outer = () if optimizer.is_by_row else optimizer.init(dense)
         if grant.shard:
             named = {"vector": shard, **{f"outer.{n}": array for n, array in enumerate(outer)}}
             moved = yield from fetched_moved(grant.shard, heal.version, named)
+            kinds = {name: kind for name, kind in grant.shard.items() if name.startswith(DENSE)}
+            dense_outer = tuple((yield from fetched(kinds, heal.version, memory)).values())
         outer = tuple(array.ravel() for array in outer)
         heal = heal._replace(vector=shard.ravel(), outer=outer)
     backup = None
     if plan.workers > 1:
         count = len(range((slot - 1) % plan.workers, trained.size // width, plan.workers))
         backup = ShardBackup(count, np.empty((0, width), dtype), optimizer, data.room)
-    table = RowExchange(moved=moved, backup=backup, is_behind=grant.is_behind)
+    table = RowExchange(
+        moved=moved,
+        backup=backup,
+        is_behind=grant.is_behind,
+        dense_rows=context.model.dense_rows,
+        dense_outer=dense_outer,
+    )
     return heal._replace(table=table)
+
+
+def _named(arrays: Mapping[str, Vector], prefix: str) -> tuple[Vector, ...]:
+    return tuple(array for name, array in arrays.items() if name.startswith(prefix))
 
 
 def _is_sharded(strategy: Strategy) -> bool:

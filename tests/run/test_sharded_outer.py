@@ -1,0 +1,148 @@
+"""Dense layers beside sharded tables by an outer optimizer with momentum, which no table has."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from torch import nn
+
+from photinus.core.clock import Steps
+from photinus.core.errors import UsageError
+from photinus.core.events import RoundClosed
+from photinus.embeddings.word2vec import Word2VecConfig
+from photinus.engine.base import ArrayData
+from photinus.nn import ShardedEmbedding
+from photinus.report.ledger import audit
+from photinus.run.job import Job
+from photinus.run.train import resume, train
+from photinus.strategies import recipes
+from photinus.strategies.outer import Adam, Nesterov, Sgd, SlowMo
+from photinus.testing import Faults
+from tests.run.scores import DIM, ITEMS, MEAN, SHORT, USERS, events, run, went_back
+
+MOMENTUM = recipes.averaging(every=Steps(4), outer=Nesterov(0.7, 0.5))
+
+
+class Beside(nn.Module):
+    """A layer that learns by itself, beside a table that learns nothing."""
+
+    def __init__(self, kind=ShardedEmbedding):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)  # drawn first: tables draw otherwise
+        self.table = kind(USERS, DIM)
+
+    def forward(self, x):
+        return self.layer(x / 30 - 1) + 0 * self.table(x[:, 0].long())[:, :2]
+
+
+class Whole(Beside):
+    """The same with a table that every worker holds."""
+
+    def __init__(self):
+        super().__init__(nn.Embedding)
+
+
+class Tables(nn.Module):
+    """Nothing but tables."""
+
+    def __init__(self):
+        super().__init__()
+        self.users, self.items = ShardedEmbedding(USERS, 2), ShardedEmbedding(ITEMS, 2)
+
+    def forward(self, x):
+        user, item = x.long().T
+        return self.users(user) * self.items(item)
+
+
+def vector(outcome):
+    return outcome.trained.model().parameters.trained
+
+
+@pytest.mark.parametrize("outer", [Nesterov(0.7, 0.5), SlowMo(1.0, 0.4), Adam(0.05)], ids=str)
+@pytest.mark.parametrize("workers", [2, 3, 7])
+def test_dense_layers_learn_as_by_averaging_of_whole_vectors(outer, workers, tmp_path):
+    layers = []
+    for module in ("Beside", "Whole"):
+        model = replace(SHORT, module=f"{__name__}:{module}", epochs=1.0, optimizer="sgd")
+        strategy = recipes.averaging(**MEAN | {"outer": outer}, every=Steps(4))
+        outcome = run(tmp_path / module, workers, model=model, strategy=strategy)
+        tensors = outcome.trained.model().tensors() if module == "Beside" else None
+        tensors = tensors or outcome.trained.model().parameters.tensors()
+        layers.append(tensors["layer.weight"])
+    assert abs(layers[1]).max() > 0.05
+    np.testing.assert_allclose(*layers, atol=1e-6)
+
+
+def test_tables_and_layers_move_by_the_mean_where_there_is_no_momentum(tmp_path):
+    vectors = []
+    for outer in (Sgd(), SlowMo(lr=1.0, momentum=0.0)):
+        strategy = recipes.averaging(every=Steps(8), outer=outer, codec="fp32")
+        vectors.append(vector(run(tmp_path / outer.name, model=SHORT, strategy=strategy)))
+    np.testing.assert_array_equal(*vectors)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """All parameters of a run with momentum."""
+    return vector(run(tmp_path_factory.mktemp("whole"), model=SHORT, strategy=MOMENTUM))
+
+
+@pytest.mark.parametrize("seconds", [1e6, 0.4], ids=["from the start", "from a checkpoint"])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults().kill(slot=0, step=40),
+        Faults().kill(slot=1, step=25).kill(slot=2, step=45).kill(slot=0, step=80),
+        Faults().kill(slot=1, step=40).kill(slot=2, step=40),
+    ],
+    ids=["one", "one after the other", "two at once"],
+)
+def test_with_lost_workers_the_momentum_is_the_same(faults, seconds, undisturbed, tmp_path):
+    outcome = run(
+        tmp_path / "run",
+        model=SHORT,
+        strategy=MOMENTUM,
+        faults=faults,
+        checkpoint_seconds=seconds,
+    )
+    np.testing.assert_array_equal(vector(outcome), undisturbed)
+    report = audit(outcome.folder / "ledger.jsonl")
+    assert report.is_exact, report.offences
+
+
+def test_a_run_with_momentum_that_was_stopped_continues_with_the_same_bits(undisturbed, tmp_path):
+    def stop(event):
+        if isinstance(event, RoundClosed) and event.version == 40:
+            raise InterruptedError
+
+    job = Job(model=SHORT, workers=3, engine="simulate", strategy=MOMENTUM, checkpoint_seconds=0.2)
+    data = ArrayData(*events())
+    with pytest.raises(InterruptedError):
+        train(job, data, folder=tmp_path / "run", callbacks=[stop], verbose=False)
+    resumed = resume(tmp_path / "run", data, verbose=False)
+    np.testing.assert_array_equal(vector(resumed), undisturbed)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_diloco_with_nothing_set_learns(workers, tmp_path):
+    outcome = run(tmp_path / "run", workers, strategy=recipes.diloco())
+    assert outcome.metrics["error"] < 0.05
+    assert went_back(outcome) == 0
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"model": replace(SHORT, module=f"{__name__}:Tables")},
+        {
+            "model": Word2VecConfig(words=20, dims=8),
+            "strategy": recipes.averaging(
+                **MEAN | {"outer": Nesterov()}, every=Steps(4), owners=3, rows=8
+            ),
+        },
+    ],
+    ids=["module", "word vectors"],
+)
+def test_momentum_without_dense_layers_is_refused(job, tmp_path):
+    with pytest.raises(UsageError, match="nesterov steps layers beside sharded tables, and here"):
+        run(tmp_path / "run", **{"strategy": MOMENTUM, **job})
