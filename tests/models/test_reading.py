@@ -33,6 +33,16 @@ def test_bytes_of_a_wrong_shape_are_not_told_with_scale():
         ModuleModel(module, "cross_entropy").learn(batch, 0)
 
 
+@pytest.mark.parametrize(
+    "layer", [nn.Conv2d(1, 2, 3), nn.Conv1d(1, 2, 3), nn.BatchNorm2d(1), nn.BatchNorm3d(1)], ids=str
+)
+def test_a_flat_row_before_a_convolution_is_told_to_be_given_a_shape(layer):
+    batch = SimpleNamespace(features=np.zeros((4, 49), np.float32), labels=np.zeros(4, np.int64))
+    advice = r"a row is a list of 49 numbers: begin forward with x = x.unflatten\(1, \(channels"
+    with pytest.raises(DataError, match=advice):
+        ModuleModel(nn.Sequential(layer, nn.Flatten()), "cross_entropy").learn(batch, 0)
+
+
 class Cities(nn.Embedding):
     def forward(self, city, size):
         return super().forward(city) * size[:, None]

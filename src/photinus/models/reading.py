@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
@@ -28,10 +29,16 @@ Features = Any
 """[B, ...], or a dict of such arrays by the names of `forward`'s parameters."""
 ModuleInput = Tensor | dict[str, Tensor]
 CHUNK_ROWS = 1000
+_WANTS_A_SHAPE = re.compile(
+    r"[45]D \(batched\) input to conv|expected [345]D input \(got 2D|expected input\[1, "
+)
+"""torch on a flat row before a convolution or a normalization of channels; of one dimension, the
+rows are taken for channels."""
+_SHAPED = "begin forward with x = x.unflatten(1, (channels, height, width))"
 
 
 def advice_for_input(features: Any, error: Exception) -> str:  # noqa: ANN401 - a tensor or a dict
-    """Returns what to do where a module does not take bytes or indices, or nothing.
+    """Returns what to do where a module does not take bytes, indices or flat rows, or nothing.
 
     Args:
         features: what the module was called with: an array or a tensor, or a dict of them.
@@ -44,6 +51,8 @@ def advice_for_input(features: Any, error: Exception) -> str:  # noqa: ANN401 - 
     """
     if "index out of range in self" in str(error):  # says neither which index nor which table
         return "give nn.Embedding as many rows as the largest index + 1" + _index_ranges(features)
+    if _WANTS_A_SHAPE.search(str(error)) and len(np.shape(features)) == 2:
+        return f"a row is a list of {np.shape(features)[1]} numbers: {_SHAPED}"
     is_bytes = str(getattr(features, "dtype", "")).removeprefix("torch.") == "uint8"
     text = str(error)
     if not is_bytes or "scalar types" in text or not ("Byte" in text or "unsigned char" in text):
