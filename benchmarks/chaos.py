@@ -4,6 +4,7 @@
 
 Workers are killed, frozen for 8 s and cut off for 3 s in turn, one after the other. A step is a
 timed wait, so that the others cannot use the victim's core: each process is a machine of its own.
+The ways are averaging, the same with leases of 2 s ("short"), quorum, downpour and publish.
 With a share, as 0.2, steps are real ones of the network 784-500-500-2000-10 on MNIST, and each
 worker is held to so much of a core instead (as by `scaling.py`: root; cgroup v1). The engine is
 `local`, or `spark`: tasks of the Spark that PYSPARK_SUBMIT_ARGS names, on whose executors `chaos`
@@ -60,10 +61,13 @@ AWAY = {"kill": 4.0, "freeze": 8.2, "cut": 3.2}
 """About so long until the next lease begins: faults are timed from there."""
 WAYS: dict[str, StrategySpec] = {
     "averaging": averaging(every=Steps(10), gradients_until=0),
+    "short": averaging(every=Steps(10), gradients_until=0),
     "quorum": averaging(every=Steps(10), quorum=0.75, gradients_until=0),
     "downpour": downpour(every=Steps(10), gradients_until=0),
     "publish": publish(every=Steps(10), gradients_until=0),
 }
+LEASE_SECONDS = {"short": 2.0}
+"""Way -> how long a lease lasts, where it is not the default."""
 ENGINES = {"local": LocalEngine, "spark": SparkEngine, "executors": SparkEngine}
 
 
@@ -207,6 +211,7 @@ def trained(
 ) -> Watch:
     """Trains for so long, and then stops as after Ctrl-C."""
     plan, data = work(way, is_real=share > 0)
+    plan = replace(plan, lease_seconds=LEASE_SECONDS.get(way, plan.lease_seconds))
     run = secrets.token_bytes(16)
     book = LedgerWriter(folder / "ledger.jsonl", run)
     hunter = None

@@ -67,6 +67,7 @@ NON_DEFAULTS = {
     "security": "none",
     "runDir": "kept",
     "checkpointSeconds": 7.0,
+    "leaseSeconds": 3.0,
     "hiddenSizes": [30, 20],
     "preTrainEpochs": 2.0,
     "preTrainBatchSize": 11,

@@ -81,6 +81,7 @@ class DBNClassifier(NetworkClassifier):
         security: str = "tls",
         runDir: str = "",
         checkpointSeconds: float = 60.0,
+        leaseSeconds: float | None = None,
         validation: float = 0.0,
         validationIndicatorCol: str = "",
         patience: int = 0,

@@ -97,6 +97,7 @@ class Item2Vec(VectorEstimator):
         security: str = "tls",
         runDir: str = "",
         checkpointSeconds: float = 60.0,
+        leaseSeconds: float | None = None,
     ) -> None:
         super().__init__()
 

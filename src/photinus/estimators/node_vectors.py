@@ -159,6 +159,7 @@ class NodeVectors(VectorEstimator):
         security: str = "tls",
         runDir: str = "",
         checkpointSeconds: float = 60.0,
+        leaseSeconds: float | None = None,
     ) -> None:
         super().__init__()
 

@@ -285,6 +285,12 @@ _JOB_ROWS = (
         job_path="checkpoint_seconds",
     ),
     ParamRow(
+        name="leaseSeconds",
+        meaning="a worker is lost after so many seconds without a sign of life; default: 5",
+        convert=_to_float,
+        job_path="lease_seconds",
+    ),
+    ParamRow(
         name="validation",
         meaning="the share of the rows that are set aside and measured on once an epoch",
         convert=_to_float,
@@ -660,6 +666,7 @@ _RUN_PARAMS = (
     "security",
     "runDir",
     "checkpointSeconds",
+    "leaseSeconds",
 )
 RUN_ROWS = tuple(row for row in _JOB_ROWS if row.name in _RUN_PARAMS)
 """What estimators of another kind share with those of networks."""

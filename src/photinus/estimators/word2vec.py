@@ -448,6 +448,7 @@ class Word2Vec(VectorEstimator):
         security: str = "tls",
         runDir: str = "",
         checkpointSeconds: float = 60.0,
+        leaseSeconds: float | None = None,
     ) -> None:
         super().__init__()
 

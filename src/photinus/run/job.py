@@ -252,6 +252,8 @@ class Job:
     """So many measurements without a better one end a phase, at its best point; 0 for never."""
     checkpoint_seconds: float = 60.0
     """How often a checkpoint is saved."""
+    lease_seconds: float | None = None
+    """After so long without a sign of life a worker is lost; None: 5, by a folder 60."""
     security: str = "tls"
     """tls, or none: frames in clear, for a network that is trusted as a whole."""
     transport: str = SOCKETS
@@ -302,6 +304,7 @@ class Job:
         "validation": between(0, 0.9),
         "patience": whole(0),
         "checkpoint_seconds": at_least(0),
+        "lease_seconds": Limit.optional(at_least(2)),  # a worker gives a sign of life every second
         "security": one_of("tls", "none"),
         "shuffle": Limit("'auto' or False", lambda v: v is False or v == AUTO),
         "share": one_of(ROWS, FASTEST),
@@ -566,7 +569,8 @@ class Job:
                 cpu_share=self.cpu_share,
                 memory=self.memory,
             ),
-            lease_seconds=_FOLDER_LEASE_SECONDS if self._is_folder else LEASE_SECONDS,
+            lease_seconds=self.lease_seconds
+            or (_FOLDER_LEASE_SECONDS if self._is_folder else LEASE_SECONDS),
             validation=self.validation,
             has_held=bool(self.data.validation),
             patience=self.patience,

@@ -663,7 +663,15 @@ def _fingerprint(job: Job) -> str:
         "resources",
     ):
         plain.pop(name)
-    for name in ("cpu_share", "memory", "priority", "weight", "jobs_folder", "deadline_seconds"):
+    for name in (
+        "cpu_share",
+        "memory",
+        "priority",
+        "weight",
+        "jobs_folder",
+        "deadline_seconds",
+        "lease_seconds",
+    ):
         plain.pop(name, None)
     for part, defaults in _LATER_SETTINGS.items():
         plain[part] = {
