@@ -278,7 +278,7 @@ E8 = Experiment(
                 within(0.5),
                 is_short=False,
             )
-            for name in ("gossip, every 5", "publish, every 10")
+            for name in ("gossip, every 5", "gossip, every 10", "publish, every 10")
         ),
         Claim(
             "gossip at 10 steps is near averaging",

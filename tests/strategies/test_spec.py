@@ -138,6 +138,21 @@ def test_a_usual_trigger_leaves_room_for_ten_rounds(recipe, steps, every):
     assert PhaseFacts(workers=4, steps=steps).rounds(settled.every) >= min(10, steps)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "workers", "exact_every"),
+    [
+        (recipes.gossip(), 8, 10),
+        (recipes.gossip(), 9, 5),
+        (recipes.gossip(exact_every=10), 16, 10),
+        (recipes.publish(), 16, 10),
+    ],
+    ids=["few", "many", "many, as set", "publish"],
+)
+def test_many_workers_that_gossip_average_more_often(strategy, workers, exact_every):
+    settled, warnings = strategy.settled(PhaseFacts(workers=workers, steps=1000))
+    assert (settled.exact_every, warnings) == (exact_every, [])
+
+
 def test_rounds_of_less_than_half_their_usual_length_are_told():
     _, warnings = diloco().settled(PhaseFacts(workers=4, steps=600))
     assert warnings[0] == (

@@ -34,7 +34,7 @@ FULL_BATCH = "one worker = full-batch descent"
 ELASTIC_HALF = "one worker: elastic(alpha .5) = averaging with sgd(.5)"
 
 
-_RUN_DEPENDENT = {"every", "outer", "codec"}
+_RUN_DEPENDENT = {"every", "outer", "codec", "exact_every"}
 _SPEC_DEFAULTS = {f.name: f.default for f in dataclasses.fields(StrategySpec)}
 P = ParamSpec("P")
 
@@ -557,7 +557,8 @@ def gossip(
     Args:
         every: when a worker pushes: so many steps, seconds, examples or epochs after its last push.
         codec: the numbers that publications travel in: "fp32", "bf16", "int8" or "int4".
-        exact_every: publications of each worker, on average, between two exact averages.
+        exact_every: publications of each worker, on average, between two exact averages; left out,
+            5 with more than 8 workers.
         graph: who a worker sends to: "exponential", "ring" or "random".
         gradients_until: the share of a stage, 0 to 1, that takes every step by the mean gradient of
             all workers; "auto" follows the number of steps.

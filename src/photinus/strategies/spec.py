@@ -37,7 +37,7 @@ from photinus.strategies.outer import (
     SlowMo,
 )
 from photinus.strategies.peers import GRAPHS, Gossip, Meetings, Publish
-from photinus.strategies.phase_defaults import AUTO, PhaseFacts, clamp, shorten
+from photinus.strategies.phase_defaults import AUTO, PhaseFacts, clamp, gossip_exact_every, shorten
 from photinus.strategies.recipe_settings import outer_text
 from photinus.strategies.rounds import QUORUM, AllReduce, Averaging, Rounds
 from photinus.strategies.row_codec import answer_codec
@@ -452,8 +452,8 @@ class StrategySpec:
     def settled(self, setting: PhaseFacts) -> tuple[StrategySpec, list[str]]:
         """Returns the same for a phase whose length is known, and warnings.
 
-        Where a recipe's usual trigger would leave too few rounds it fires earlier, and an outer
-        gain that was seen to diverge is lowered.
+        Where a recipe's usual trigger would leave too few rounds it fires earlier, an outer gain
+        that was seen to diverge is lowered, and many workers that gossip average more often.
         """
         if self.payload == "gradient" and not self.is_immediate:
             return self, []
@@ -471,4 +471,10 @@ class StrategySpec:
         if self.payload == "delta" and self.gain != "unsafe" and setting.workers > 1:
             outer, warning = clamp(outer, every, setting, is_immediate=self.is_immediate)
             warnings += [warning] if warning else []
-        return dataclasses.replace(self, every=every, outer=outer, codec=codec), warnings
+        exact_every = self.exact_every
+        if self.payload == "parameters" and "exact_every" in self.usual:
+            exact_every = gossip_exact_every(exact_every, setting.workers)
+        settled = dataclasses.replace(
+            self, every=every, outer=outer, codec=codec, exact_every=exact_every
+        )
+        return settled, warnings
