@@ -2,7 +2,7 @@
 
 import pytest
 
-from photinus.data.spark import ReplicatedRows, run_plan_once
+from photinus.data.kept_rows import ReplicatedRows, run_plan_once
 
 
 class Node:

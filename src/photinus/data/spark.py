@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
-import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -27,12 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
-    from pyspark import StorageLevel
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-ONE_PROCESS = r"local(\[|$)"
-"""A master that is this very process; local-cluster has executors."""
 _VECTOR_TYPES = ("VectorUDT",)
 _TIME_TYPES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 _IMAGE_PARTS = ("height", "width", "nChannels", "data")
@@ -350,55 +345,6 @@ def classes_in(df: DataFrame, label: str | list[str]) -> int | None:
     return None if count is None else int(count)
 
 
-@contextlib.contextmanager
-def run_plan_once(frame: DataFrame, *, always: bool = False) -> Iterator[DataFrame]:
-    """Has the plan behind some rows run once, however often they are read meanwhile.
-
-    Where it moves rows between tasks, even to ask how many partitions there are runs a part of it.
-    Its rows are then kept on the executors' disks when they first come by; on a cluster on those of
-    two executors.
-
-    Args:
-        frame: what the workers need, and no more.
-        always: keeps the rows of a plan that moves none, too: they will be read several times.
-    """
-    if not always and not _moves_rows(frame):
-        yield frame
-        return
-    from pyspark import StorageLevel
-
-    is_local = re.match(ONE_PROCESS, str(frame.sparkSession.conf.get("spark.master", "local")))
-    with _persisted(
-        frame, StorageLevel.DISK_ONLY if is_local else StorageLevel.DISK_ONLY_2
-    ) as rows:
-        yield rows
-
-
-@contextlib.contextmanager
-def _persisted(frame: DataFrame, level: StorageLevel) -> Iterator[DataFrame]:
-    frame.persist(level)
-    try:
-        yield frame.select("*")  # the frame itself may remember its plan as it was before
-    finally:
-        with contextlib.suppress(Exception):  # an application that has ended keeps none
-            frame.unpersist()
-
-
-def _moves_rows(frame: DataFrame) -> bool:
-    """Returns whether a plan has an exchange that runs anew with it; False for Connect: unknown."""
-    plan = getattr(frame, "_jdf", None)
-    return plan is not None and _has_exchange(plan.queryExecution().executedPlan())
-
-
-def _has_exchange(plan: Any) -> bool:  # noqa: ANN401 - one of Java's
-    name = str(plan.nodeName())
-    if name.startswith("AdaptiveSparkPlan"):  # what it will be is known when it runs
-        return _has_exchange(plan.initialPlan())
-    children = plan.children()  # rows that are kept already have none
-    child_plans = (children.apply(number) for number in range(children.size()))
-    return "Exchange" in name or any(map(_has_exchange, child_plans))
-
-
 def one_column(
     df: DataFrame, features: str | list[str], shape: tuple[int, ...]
 ) -> tuple[Column, bool]:
@@ -488,39 +434,6 @@ def shuffled(df: DataFrame, workers: int) -> DataFrame:
     if workers < 1:
         raise UsageError("workers must be at least 1", got=workers)
     return df.repartition(workers, F.xxhash64(*(_quoted(name) for name in df.columns)))
-
-
-class ReplicatedRows:
-    """Keeps rows that had to be redistributed on the disks of two executors, for a while.
-
-    Where one executor is lost, a task in its place finds its rows on the other. Else Spark would
-    redistribute all rows, and start a second task for every worker that still runs: these would
-    take the place of the one that is missing. On one machine there is nothing to lose; of
-    Connect the plan is not known.
-    """
-
-    frame: DataFrame
-
-    def __enter__(self) -> Self:
-        self._persisted: list[DataFrame] = []
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        for rows in self._persisted:
-            with contextlib.suppress(Exception):  # an application that has ended keeps none
-                rows.unpersist()
-
-    def keep(self, df: DataFrame) -> None:
-        """Takes rows; those before them are needed no more."""
-        self.__exit__(None, None, None)
-        self._persisted, self.frame = [], df
-        is_local = re.match(ONE_PROCESS, str(df.sparkSession.conf.get("spark.master", "local")))
-        if is_local or not _moves_rows(df):
-            return
-        from pyspark import StorageLevel
-
-        self.frame = df.persist(StorageLevel.DISK_ONLY_2)
-        self._persisted = [self.frame]
 
 
 def cifar_frame(spark: SparkSession, folder: str, split: str = "train") -> DataFrame:

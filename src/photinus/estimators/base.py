@@ -16,7 +16,8 @@ from photinus.checkpoint.mirror import Mirror
 from photinus.core.errors import DataError, UsageError
 from photinus.core.settings import NUMBER_THE_CLASSES, to_dict
 from photinus.data.checks import RowChecks
-from photinus.data.spark import as_frame, run_plan_once, selected
+from photinus.data.kept_rows import run_plan_once
+from photinus.data.spark import as_frame, selected
 from photinus.engine.spark.engine import FrameData, check_slots, free_slots
 from photinus.engine.spark.executor_python import check_python
 from photinus.engine.spark.job import run_query

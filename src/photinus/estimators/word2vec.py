@@ -18,7 +18,7 @@ from pyspark.sql.functions import size
 from photinus.core.clock import Steps
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
-from photinus.data.spark import run_plan_once
+from photinus.data.kept_rows import run_plan_once
 from photinus.data.wikipedia import is_dump
 from photinus.embeddings.blocks import tokens_in_block, words_in_round, words_in_sharded_round
 from photinus.embeddings.subwords import Ngrams, SubwordVectors

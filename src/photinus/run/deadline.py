@@ -188,7 +188,7 @@ def read_once(data: Any) -> AbstractContextManager[Any]:  # noqa: ANN401 - whate
 
 @contextmanager
 def _reuse_rows(data: Any) -> Iterator[Any]:  # noqa: ANN401 - a FrameData
-    from photinus.data.spark import run_plan_once
+    from photinus.data.kept_rows import run_plan_once
 
     frame, spec = data.selected()
     with run_plan_once(frame, always=True) as rows:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from photinus.core.errors import user_message
 from photinus.core.events import Event, Warned
-from photinus.data.spark import ONE_PROCESS
+from photinus.data.kept_rows import ONE_PROCESS
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

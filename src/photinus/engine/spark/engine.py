@@ -30,16 +30,9 @@ from photinus.data.base import Array, Block
 from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import InputSpec
 from photinus.data.inputs import Inputs, joined
+from photinus.data.kept_rows import ONE_PROCESS, ReplicatedRows, run_plan_once
 from photinus.data.rows import Rows, value_range
-from photinus.data.spark import (
-    ONE_PROCESS,
-    ReplicatedRows,
-    partitioned,
-    run_plan_once,
-    selected,
-    shape_of,
-    shuffled,
-)
+from photinus.data.spark import partitioned, selected, shape_of, shuffled
 from photinus.data.spool import Budget, gather
 from photinus.data.stream import StreamFeed
 from photinus.deploy.executor_process import end_executor

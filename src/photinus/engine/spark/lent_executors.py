@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from photinus.data.spark import ONE_PROCESS
+from photinus.data.kept_rows import ONE_PROCESS
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from photinus.core.errors import NotReadyError, UsageError, user_message
 from photinus.core.events import Event, Warned
-from photinus.data.spark import ONE_PROCESS
+from photinus.data.kept_rows import ONE_PROCESS
 from photinus.devices.resources import TaskResources
 from photinus.engine.spark.session import is_connect
 
