@@ -123,7 +123,7 @@ def test_a_number_that_is_infinite_in_what_is_trained_on_is_named(value):
     with pytest.raises(DataError) as caught:
         checker.checked(Block(features))
     assert str(caught.value) == (
-        f"partition 5 row 2 column features: {value:g} at 1 is infinite in float32, "
+        f"partition 5 row 2 column features: {value:g} at 1 is too large for float32, "
         "in which it is trained on; mend the row, or leave it out"
     )
 
@@ -133,14 +133,14 @@ def test_a_number_that_its_scale_makes_infinite_is_named():
     features[1, 0] = 1e30
     checker = RowChecker(RowChecks())
     checker.open(4)
-    with pytest.raises(DataError, match=r"row 1 column features: 1e\+30 at 0 times 1e\+10 is inf"):
+    with pytest.raises(DataError, match=r"row 1 column features: 1e\+30 at 0 times 1e\+10 is too"):
         checker.checked(Block(features), scale=1e10)
 
 
 def test_a_target_that_is_infinite_in_what_is_trained_on_is_named():
     checker = RowChecker(RowChecks(), 0, in_float32)
     checker.open(2)
-    with pytest.raises(DataError, match=r"row 1 column label: 1e\+40 is infinite in float32"):
+    with pytest.raises(DataError, match=r"row 1 column label: 1e\+40 is too large for float32"):
         checker.checked(Block(np.ones((2, 3)), np.array([0.5, 1e40])))
 
 

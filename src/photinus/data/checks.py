@@ -148,10 +148,13 @@ def not_finite(column: str | Sequence[str], values: Array) -> Iterator[InvalidVa
     yield InvalidValues(column, np.asarray(~good.all(axis=1)), describe)
 
 
-def _too_large(
-    column: str, values: Array, factor: float, training_dtype: Callable[[], str]
+def too_large(
+    column: str,
+    values: Array,
+    factor: float = 1.0,
+    training_dtype: Callable[[], str] = lambda: "float32",
 ) -> Iterator[InvalidValues]:
-    """Yields numbers that are finite, and infinite in the type that is trained on."""
+    """Finds rows [n, ...] with numbers that are finite, and infinite in what is trained on."""
     is_narrow = values.dtype.itemsize <= np.dtype(np.float32).itemsize
     if values.dtype.kind != "f" or not values.size or (is_narrow and factor == 1):
         return
@@ -168,7 +171,9 @@ def _too_large(
         i = int(np.argmax(overflows[row]))
         where = f" at {i}" if rows.shape[1] > 1 else ""
         scaled = f" times {factor:g}" if factor != 1 else ""
-        return f"{rows[row, i]:g}{where}{scaled} is infinite in {dtype}, in which it is trained on"
+        return (
+            f"{rows[row, i]:g}{where}{scaled} is too large for {dtype}, in which it is trained on"
+        )
 
     yield InvalidValues(column, np.asarray(overflows.any(axis=1)), describe)
 
@@ -267,7 +272,7 @@ class RowChecker:
             columns, (features, labels), (factor, 1.0), strict=True
         ):
             if values is not None:
-                yield from _too_large(column, values, multiplier, self._training_dtype)
+                yield from too_large(column, values, multiplier, self._training_dtype)
 
     def _check_kinds(self, features: Array, labels: Array | None, columns: ColumnNames) -> None:
         for column, values in zip(columns, (features, labels), strict=True):

@@ -16,7 +16,7 @@ from photinus.core.factories import resolve_user_code
 from photinus.core.pretrained import pretrained_folder
 from photinus.core.settings import unknown_name
 from photinus.data.base import Array
-from photinus.data.checks import InvalidValues, RowChecker, not_finite
+from photinus.data.checks import InvalidValues, RowChecker, not_finite, too_large
 from photinus.data.images import decode_images
 from photinus.data.inputs import SPARSE, Column, Inputs, Ragged
 from photinus.data.tokens import Tokenizer
@@ -227,9 +227,13 @@ def _null_numbers(column: pa.Array, names: Sequence[str]) -> Iterator[InvalidVal
         text = f"numbers where {len(names)} are due"
         yield InvalidValues(", ".join(names), are_wrong, lambda row: f"{sizes[row]} {text}")
         return
-    are_null = np.asarray(column.flatten().is_null()).reshape(-1, len(names))  # [n, k]
+    numbers = column.flatten()
+    are_null = np.asarray(numbers.is_null()).reshape(-1, len(names))  # [n, k]
     for name, is_null in zip(names, are_null.T, strict=True):
         yield InvalidValues(name, is_null, lambda _: "null")
+    by_column = numpy_values(numbers).reshape(-1, len(names)).T  # [k, n]
+    for name, values in zip(names, by_column, strict=True):
+        yield from too_large(name, values)
 
 
 def _shape_findings(
@@ -237,11 +241,13 @@ def _shape_findings(
 ) -> Iterator[InvalidValues]:
     kind = _column_kind(column.type, name)
     shape = None if template is None else _row_shape(template)
-    if kind == "list":
+    if kind in ("list", "number"):
         yield from _list_findings(column, name, shape)
     elif kind in ("image", "vector"):
         sizes = _image_sizes(column) if kind == "image" else _vector_sizes(column)
         yield from _size_findings(sizes, name, shape)
+    if kind == "vector":
+        yield from _list_findings(column.field("values"), name, shape)
 
 
 def _column_kind(arrow_type: Any, name: str) -> str:  # noqa: ANN401 - an Arrow type
@@ -283,7 +289,9 @@ def _row_shape(column: Column) -> tuple[int, ...]:
 def _list_findings(
     column: pa.Array, name: str, shape: tuple[int, ...] | None
 ) -> Iterator[InvalidValues]:
-    """Yields nulls at any depth, and inner lists of unequal lengths."""
+    """Yields nulls at any depth, inner lists of unequal lengths, and too large numbers."""
+    import pyarrow as pa
+
     rows, level = len(column), 0
     owners = np.arange(rows)
     while _is_list(column.type):
@@ -300,6 +308,9 @@ def _list_findings(
         if column.null_count:
             bad = _row_mask(owners[np.asarray(column.is_null())], rows)
             yield InvalidValues(name, bad, lambda _: "null inside an array")
+    if pa.types.is_float64(column.type):
+        for finding in too_large(name, numpy_values(column)):
+            yield _by_row(finding, owners, rows)
 
 
 def _size_findings(
@@ -324,12 +335,14 @@ def _not_finite(column: Column, name: str) -> Iterator[InvalidValues]:
         return
     values = column.values["number"] if column.is_sparse else column.values
     for finding in not_finite(name, values):
-        owners = column.owners()
-        first_bad = dict(
-            zip(owners[finding.bad][::-1], np.flatnonzero(finding.bad)[::-1], strict=True)
-        )
-        bad = _row_mask(owners[finding.bad], len(column))
-        yield finding._replace(bad=bad, describe=lambda row: finding.describe(int(first_bad[row])))  # noqa: B023
+        yield _by_row(finding, column.owners(), len(column))
+
+
+def _by_row(finding: InvalidValues, owners: NDArray[Any], rows: int) -> InvalidValues:
+    """Returns what is wrong with numbers [m] as what is wrong with the rows that hold them."""
+    first_bad = dict(zip(owners[finding.bad][::-1], np.flatnonzero(finding.bad)[::-1], strict=True))
+    bad = _row_mask(owners[finding.bad], rows)
+    return finding._replace(bad=bad, describe=lambda row: finding.describe(int(first_bad[row])))
 
 
 def _row_mask(rows: NDArray[Any], count: int) -> NDArray[np.bool_]:
@@ -471,7 +484,7 @@ def _numbers(values: Array, name: str) -> Array:
     """
     if values.dtype.kind not in "fiub":
         raise DataError(f"column {name} must hold numbers", got=f"type {values.dtype}")
-    with np.errstate(over="ignore"):  # a number that becomes infinite is found, by its row
+    with np.errstate(over="ignore"):  # of an encoder; it is found, by its row
         return values.astype(np.float32, copy=False) if values.dtype.kind == "f" else values
 
 
