@@ -1,6 +1,7 @@
 import inspect
 import json
 
+import numpy as np
 import pytest
 
 from photinus.core.clock import Steps
@@ -14,9 +15,11 @@ from photinus.estimators.module import (
     TorchRegressor,
 )
 from photinus.estimators.network import Network
+from photinus.estimators.node_vectors import NodeVectors
 from photinus.estimators.param_table import CLASSIFIER_ROWS, DBN_ROWS, ESTIMATOR_ROWS, MODEL_ROWS
 from photinus.estimators.params import defaults, plain_job
 from photinus.estimators.summary import Evaluation
+from photinus.estimators.word2vec import Word2Vec
 from photinus.models.dbn import DBN
 from photinus.models.module import ModuleConfig
 from photinus.run.job import Job
@@ -182,6 +185,12 @@ def test_every_setting_of_a_job_takes_the_params_value(cls, rows):
         job = Job.from_dict(plain).to_dict()
         changed = [name for name in job if job[name] != (default_job | needs).get(name)]
         assert changed == [row.job_path.partition(".")[0]], row.name
+
+
+def test_vectors_take_what_the_warning_of_uneven_rows_names():
+    for estimator in (Word2Vec, Item2Vec, NodeVectors):
+        assert estimator()._job(np.ones(9), 1).shuffle == "auto"
+        assert estimator(shuffle=False)._job(np.ones(9), 1).shuffle is False
 
 
 @pytest.mark.parametrize(("cls", "rows"), ALL)

@@ -84,6 +84,7 @@ class Item2Vec(VectorEstimator):
         kernel: str = "numba",
         strategy: str | Mapping[str, Any] | StrategySpec | CustomStrategy | None = None,
         numWorkers: int = 0,
+        shuffle: str | bool = "auto",
         numThreads: int = 1,
         device: str | Sequence[str] = "cpu",
         bandwidth: float | None = None,

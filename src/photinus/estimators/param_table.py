@@ -653,6 +653,7 @@ CLASSIFIER_ROWS = (
 _RUN_PARAMS = (
     "strategy",
     "numWorkers",
+    "shuffle",
     "numThreads",
     "device",
     "bandwidth",

@@ -435,6 +435,7 @@ class Word2Vec(VectorEstimator):
         buckets: int = 200_000,
         strategy: str | Mapping[str, Any] | StrategySpec | CustomStrategy | None = None,
         numWorkers: int = 0,
+        shuffle: str | bool = "auto",
         numThreads: int = 1,
         device: str | Sequence[str] = "cpu",
         bandwidth: float | None = None,
