@@ -134,6 +134,15 @@ def test_edges_that_are_others_when_they_are_read_again_are_one_sentence(
         ([(1, 2.5)], "src int, dst double", {}, "column dst holds no ids; got double"),
         ([(1, 2, "x")], "src int, dst int, w string", {"weightCol": "w"}, "no column of numbers w"),
         ([(1, 2, 0.0)], "src int, dst int, w double", {"weightCol": "w"}, "above 0; got 0.0"),
+        ([(1, 2, None)], "src int, dst int, w double", {"weightCol": "w"}, "above 0; got null"),
+        ([(1, 2, np.nan)], "src int, dst int, w double", {"weightCol": "w"}, "above 0; got nan"),
+        ([(1, 1), (2, 2)], "src int, dst int", {}, "the graph has no edge between two nodes; look"),
+        (
+            [(1, 1), (2, 2)],
+            "src int, dst int",
+            {"wordsInMemory": 1},
+            "the graph has no edge between two nodes; look",
+        ),
         ([(1, 2)], "src int, dst int", {"q": 0.0}, "q must be above 0; got 0.0"),
         (
             [(1, 2)],

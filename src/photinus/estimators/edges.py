@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+_LOOK = "look at where they are read"
+
+
 def build_graph(
     edges: DataFrame, names_in_memory: int, *, is_directed: bool
 ) -> tuple[Sequence[str], Graph]:
@@ -45,11 +48,10 @@ def build_graph(
     names, degrees = run_query(
         spark, lambda: collect_vocabulary(_names_and_degrees(sorted_nodes), names_in_memory)
     )
-    if len(names) < 2:
-        wrong = (
-            "the graph has no edge between two nodes" if len(names) else "the graph has no edges"
-        )
-        raise DataError(wrong, do="look at where they are read")
+    if not len(names):
+        raise DataError("the graph has no edges", do=_LOOK)
+    if len(names) == 1:
+        raise _no_edge()
     if isinstance(names, MappedWords):
         batches = stream_batches(_number_by_join(edges, number_words(degree_rows, degrees)))
     else:
@@ -59,6 +61,10 @@ def build_graph(
         spark, lambda: sorted_graph(len(names), edge_arrays, is_directed=is_directed)
     )
     return names, graph
+
+
+def _no_edge() -> DataError:
+    return DataError("the graph has no edge between two nodes", do=_LOOK)
 
 
 def _names_and_degrees(sorted_nodes: DataFrame) -> Iterator[tuple[pa.Array, Vector]]:
@@ -88,14 +94,14 @@ def _number_by_lookup(
     """Yields edges as numbers of nodes, without those of other nodes."""
     name_array = pa.array(names, pa.string())
     for batch in merge_batches(batches, len(names)):
-        end_numbers = (
+        sources, targets = (
             pc.index_in(batch[column], value_set=name_array) for column in ("src", "dst")
         )
-        weights = pc.fill_null(batch["weight"], np.nan)
         numbered_edges = pa.RecordBatch.from_arrays(
-            [*end_numbers, weights], ["source", "target", "weight"]
+            [sources, targets, batch["weight"]], ["source", "target", "weight"]
         )
-        yield numbered_edges.drop_null()
+        # a null weight stays: the driver names it
+        yield numbered_edges.filter(pc.and_(pc.is_valid(sources), pc.is_valid(targets)))
 
 
 def _edge_arrays(
@@ -108,17 +114,22 @@ def _edge_arrays(
         edge_count: how many there must be.
 
     Raises:
-        DataError: a weight is none, or there are more or fewer edges.
+        DataError: a weight is none, there are more or fewer edges, or none between two nodes.
     """
-    edges_seen = 0
+    edges_seen, are_all_loops = 0, True
     for batch in batches:
         weights = pc.fill_null(batch["weight"], np.nan).to_numpy(zero_copy_only=False)
         is_wrong = ~(weights > 0) | np.isinf(weights)
         if is_wrong.any():
-            got = weights[is_wrong][0]
-            raise DataError("an edge's weight must be a finite number above 0", got=got)
+            got = batch["weight"][int(np.argmax(is_wrong))].as_py()
+            wrong = "an edge's weight must be a finite number above 0"
+            raise DataError(wrong, got="null" if got is None else got)
         edges_seen += batch.num_rows
-        yield batch["source"].to_numpy(), batch["target"].to_numpy(), weights
+        sources, targets = batch["source"].to_numpy(), batch["target"].to_numpy()
+        are_all_loops = are_all_loops and bool((sources == targets).all())
+        yield sources, targets, weights
     if edges_seen != edge_count:
         got, do = f"{edge_count:,} and then {edges_seen:,} edges", "cache them, or save them first"
         raise DataError("the edges were others when they were read again", got=got, do=do)
+    if are_all_loops:
+        raise _no_edge()
