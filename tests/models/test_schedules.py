@@ -6,7 +6,7 @@ from photinus.core.errors import UsageError
 from photinus.core.settings import from_dict, to_dict
 from photinus.models.dbn import DBN, FineTuning, Pretraining
 from photinus.models.module import ModuleConfig
-from photinus.models.schedules import Schedule, check_rates
+from photinus.models.schedules import Schedule, check_rates, zero_rates
 
 pytestmark = pytest.mark.numerics
 
@@ -153,3 +153,22 @@ def test_points_in_epochs_are_refused_in_the_configs_of_a_dbn(config, part):
     configs = DBN(**{name: settings(lr=late) for name, settings in part.items()}).configs()
     with pytest.raises(UsageError, match=r"got a point at 30; divide epochs"):
         check_rates(configs[config])
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (ModuleConfig(module="torch.nn:Linear", lr=0), ["ModuleConfig"]),
+        (ModuleConfig(module="torch.nn:Linear", lr=Schedule.usual(0.0)), ["ModuleConfig"]),
+        (ModuleConfig(module="torch.nn:Linear", settings={"lr": 0.0}), ["ModuleConfig"]),
+        (DBN(fine_tuning=FineTuning(lr=0.0)), ["FineTuning"]),
+        (DBN(pretraining=Pretraining(lr=0.0)), ["Pretraining"]),
+        (DBN(pretraining=Pretraining(lr=0.0, epochs=0)), []),
+        (ModuleConfig(module="torch.nn:Linear", lr=Schedule(((0, 0.0), (1, 0.1)))), []),
+        (ModuleConfig(module="torch.nn:Linear"), []),
+        (DBN(pretraining=Pretraining(momentum=0.0)), []),
+    ],
+)
+def test_a_rate_that_is_0_from_start_to_end_is_warned_of(config, named):
+    texts = [f"lr of {name} is 0 from start to end" for name in named]
+    assert [text.partition(";")[0] for text in zero_rates(config)] == texts

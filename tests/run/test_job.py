@@ -36,6 +36,14 @@ def test_a_preset_takes_changes():
         preset("mnist-dnb")
 
 
+def test_a_job_whose_learning_rate_is_0_warns_of_it_before_it_trains():
+    assert Job(model=module(lr=0.1)).warnings() == []
+    assert Job(model=module(lr=0.0)).warnings() == [
+        "lr of ModuleConfig is 0 from start to end; its parameters stay as they are; "
+        "set a rate above 0; learningRate in an estimator"
+    ]
+
+
 def test_a_job_is_read_from_toml(tmp_path):
     path = tmp_path / "job.toml"
     path.write_text(

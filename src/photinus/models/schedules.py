@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
-from photinus.core.errors import UsageError
+from photinus.core.errors import UsageError, user_message
 from photinus.core.settings import Limit, at_least, unknown_name
 
 USUAL = "usual"
@@ -222,3 +222,26 @@ def check_rates(config: object) -> None:
     if getattr(config, "lr", None) is not None and has_own:
         got = f"lr, and settings with lr={settings['lr']}"
         raise UsageError("two learning rates are set", got=got, do="leave one of them out")
+
+
+def zero_rates(config: object) -> list[str]:
+    """Returns a warning for each learning rate that is 0 all the time: such a phase learns nothing.
+
+    It is no error: a phase of rate 0 measures what it began with.
+
+    Args:
+        config: as of `check_rates`.
+    """
+    if not is_dataclass(config) or isinstance(config, type) or getattr(config, "epochs", 1) == 0:
+        return []
+    settings = getattr(config, "settings", {})
+    of_optimizer = settings.get("lr") if isinstance(settings, Mapping) else None
+    texts = []
+    for rate in (getattr(config, "lr", None), of_optimizer):
+        schedule = as_schedule(rate)
+        if isinstance(schedule, Schedule) and not any(value for _, value in schedule.points):
+            wrong = f"lr of {type(config).__name__} is 0 from start to end"
+            do = "set a rate above 0; learningRate in an estimator"
+            texts.append(user_message(wrong, then="its parameters stay as they are", do=do))
+    parts = (getattr(config, field.name) for field in fields(config))
+    return texts + [text for part in parts for text in zero_rates(part)]

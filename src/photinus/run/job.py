@@ -41,6 +41,7 @@ from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticConfig
 from photinus.models.low_precision import LOW_PRECISION_DTYPES
 from photinus.models.module import ModuleConfig
+from photinus.models.schedules import zero_rates
 from photinus.strategies.base import AT_EVERY_STEP, PARAMETERS, ROW_GRADIENTS
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.outer import Sgd
@@ -597,7 +598,7 @@ class Job:
 
     def warnings(self) -> list[str]:
         """Returns warnings for the user before training."""
-        texts = self._folder_warnings()
+        texts = self._folder_warnings() + zero_rates(self.model)
         if self.engine == "simulate" and not self.urgency.is_plain:
             wrong = "a simulated run stands among the runs of its SimulatedCluster alone"
             do = "name them there: SimulatedCluster(urgent=...)"
