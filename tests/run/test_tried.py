@@ -147,6 +147,38 @@ def test_labels_far_from_the_modules_outputs_are_warned_of_once(small, tmp_path,
         )
 
 
+@pytest.mark.parametrize(
+    ("factors", "loss", "warned"),
+    [
+        ([1, 1, 1, 1, 1, 1e7], "cross_entropy", 1),
+        ([1, 1, 1, 1, 1, 1e7], "binary_cross_entropy", 1),
+        ([255 / 4] * 6, "cross_entropy", 0),
+        ([1] * 6, "cross_entropy", 0),
+    ],
+)
+def test_features_that_are_not_scaled_are_warned_of_once_and_pixels_are_not(
+    small, tmp_path, factors, loss, warned
+):
+    is_binary, events = loss == "binary_cross_entropy", []
+    arguments = {"in_features": 6, "out_features": 1 if is_binary else 3}
+    model = ModuleConfig(module="torch.nn:Linear", arguments=arguments, loss=loss, epochs=2.0)
+    job = small.job(model=model, strategy=averaging(every=Steps(2)))
+    labels = small.labels % 2 if is_binary else small.labels
+    features = small.features * np.array(factors, np.float32)
+    data = replace(small.data(features), labels=labels, checks=RowChecks())
+    train(job, data, folder=tmp_path / "run", callbacks=[events.append])
+    texts = [e.text for e in events if isinstance(e, Warned) and "the first loss" in e.text]
+    assert len(texts) == warned
+    for text in texts:
+        assert re.search(
+            r"train: the first loss is large, as that of features that are not scaled; got \S+, "
+            r"and features from -\d.*e\+07 to \d.*e\+07; from there it learns slowly; "
+            r"scale each feature, as Spark's StandardScaler does; if they are small, lower the "
+            r"rate$",
+            text,
+        )
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_rows_whose_weights_are_all_0_are_refused(small, tmp_path, workers):
     job = small.job(model=config(), workers=workers)

@@ -422,12 +422,14 @@ class Phases:
     def warn_of_bad_loss(self) -> None:
         """Warns, once a stage, of a loss that is not finite: a push is looked at by its numbers.
 
-        Also of a first loss that shows labels far from all that a new model returns.
+        Also of a first loss that shows labels far from all that a new model returns, or features
+        that are not scaled.
         """
         name, loss = self.phase.config.name, self.owner.metrics.get("loss", 0.0)
         if self.owner.version == 1 and name not in self._tried_stages:
             self._tried_stages.add(name)
-            self._warn_of_far_labels(loss)
+            if self.phase.config.far_loss < loss < math.inf:
+                self._warn_of_far_loss(loss)
         if math.isfinite(loss) or name in self._warned_stages:
             return
         self._warned_stages.add(name)
@@ -435,21 +437,24 @@ class Phases:
         do = "look for a log, a root or a quotient of 0 in it; the model may be of no use"
         self._callbacks.warn(wrong, got=f"{loss:g} in round {self.owner.version}", do=do)
 
-    def _warn_of_far_labels(self, loss: float) -> None:
+    def _warn_of_far_loss(self, loss: float) -> None:
         """Warns of a first loss from which the usual learning rates take very long.
 
         It is that of a whole round: a rate that is too high, and rows' weights, are in it.
         """
-        config = self.phase.config
-        if config.far_loss < loss < math.inf:
-            wrong = (
-                f"{config.name}: the first loss is large, as that of labels far from the outputs"
-            )
-            then = "from there it learns slowly"
-            do = (
-                "scale the labels, as (label - mean) / deviation; if they are small, lower the rate"
-            )
-            self._callbacks.warn(wrong, got=f"{loss:.3g}", then=then, do=do)
+        config, got = self.phase.config, f"{loss:.3g}"
+        cause, do = "labels far from the outputs", "scale the labels, as (label - mean) / deviation"
+        if config.is_far_by_features:
+            cause = "features that are not scaled"
+            do = "scale each feature, as Spark's StandardScaler does"
+            if numbers := [number for seat in self._leases for number in seat.span]:
+                got += f", and features from {min(numbers):g} to {max(numbers):g}"
+        self._callbacks.warn(
+            f"{config.name}: the first loss is large, as that of {cause}",
+            got=got,
+            then="from there it learns slowly",
+            do=f"{do}; if they are small, lower the rate",
+        )
 
     def should_measure(self, slot: int) -> bool:
         """Returns whether a slot's worker must measure the point that it is sent now: True once."""

@@ -144,7 +144,8 @@ def part_of(rows: Rows, plan: TrainingPlan) -> WorkerData:
     if plan.validation:
         rows, validation_rows = rows.parted(plan.validation)
         return replace(part_of(rows, replace(plan, validation=0.0)), held=validation_rows)
-    should_measure_span = plan.phases[0].config.reads_probabilities
+    config = plan.phases[0].config
+    should_measure_span = config.reads_probabilities or config.is_far_by_features
     span = value_range(rows.features, rows.scale) if should_measure_span else None
     if not plan.is_shared:
         labels = label_counts(rows.labels)

@@ -279,6 +279,11 @@ class ModelConfig(ABC):
         """A first loss above this shows that labels should be scaled; a warning says so."""
         return math.inf
 
+    @property
+    def is_far_by_features(self) -> bool:
+        """Whether such a loss shows that the features should be scaled, and not the labels."""
+        return False
+
     @abstractmethod
     def inner(self, layout: Layout) -> InnerOptimizer:
         """Returns a fresh inner optimizer.

@@ -105,6 +105,10 @@ FAR_LOSSES = {"huber": 100.0, "l1": 100.0, "mse": 10_000.0}
 """What they are where labels are 100 from the outputs. A usual rate of 0.001 moves an output by
 some hundredths a step."""
 
+UNSCALED_LOSSES = {"binary_cross_entropy": 300.0, "cross_entropy": 300.0}
+"""What a new module has only of features in the thousands. Pixels of 0..255 stay below the half of
+it, and train well."""
+
 
 def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:
     """Returns one of `LOSSES`, or the user's own "package.module:function" of outputs and targets.

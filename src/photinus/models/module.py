@@ -30,7 +30,7 @@ from photinus.core.settings import (
 from photinus.models.activations import ACTIVATIONS, AUTO
 from photinus.models.autotune import MEMORIES, PRECISIONS, fastest
 from photinus.models.base import Model, ModelConfig
-from photinus.models.losses import FAR_LOSSES, LOSSES
+from photinus.models.losses import FAR_LOSSES, LOSSES, UNSCALED_LOSSES
 from photinus.models.low_precision import LOW_PRECISION_DTYPES
 from photinus.models.metrics import check_metrics, finished
 from photinus.models.module_model import Learning, ModuleModel
@@ -242,8 +242,13 @@ class ModuleConfig(ModelConfig):
 
     @property
     def far_loss(self) -> float:
-        """That of labels some 100 from the outputs, in a loss of numbers."""
-        return FAR_LOSSES.get(self.loss, math.inf)
+        """That of labels some 100 from the outputs, in a loss of numbers; or of large features."""
+        return (FAR_LOSSES | UNSCALED_LOSSES).get(self.loss, math.inf)
+
+    @property
+    def is_far_by_features(self) -> bool:
+        """True in a loss of classes: its labels have no size."""
+        return self.loss in UNSCALED_LOSSES
 
     def agreed_until(self, share: float) -> ModuleConfig:
         """Returns the config with a rate for workers that agree on every step until then."""
