@@ -61,3 +61,11 @@ def test_rows_stay_where_the_user_says_so_or_where_every_step_is_shared(
     assert not any("redistributed" in text for text in label_warnings(events))
     rows = [e.examples for e in events if isinstance(e, WorkerJoined)]
     assert rows == [30, 30, 30]
+
+
+def test_fewer_rows_than_workers_are_warned_of_once_and_stay(spark, tiny):
+    frame = frame_of(spark, [(tiny.features[:1], tiny.labels[:1])]).repartition(3)
+    data = FrameData(frame=frame, features="features", label="label")
+    _, events = trained(spark, tiny, data)
+    texts = [e.text for e in events if isinstance(e, Warned) and "partitions are empty" in e.text]
+    assert texts == ["2 of 3 partitions are empty; got 1 row for 3 workers; use fewer workers"]

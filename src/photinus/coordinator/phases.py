@@ -365,12 +365,14 @@ class Phases:
         Workers that train alone between rounds drift apart when their rows are not alike, and
         the worker with the most rows works while the others wait.
         """
-        findings = uneven([max(0, seat.rows) for seat in self._leases])
+        rows = [max(0, seat.rows) for seat in self._leases]
+        findings = uneven(rows)
         if self._has_local_steps:  # a mean gradient is of all labels
             findings += other_labels({seat.slot: seat.labels for seat in self._leases})
         if not findings or self._begun_phase >= 0:
             return False
         can_shuffle = self._callbacks.can_shuffle and not self._is_shuffled
+        can_shuffle = can_shuffle and sum(rows) >= len(rows)
         self.wants_shuffle = self._plan.shuffle and can_shuffle
         for text, got, do in findings:
             self._callbacks.warn(

@@ -49,11 +49,14 @@ def uneven(rows: Sequence[int]) -> list[Finding]:
         ['1 of 3 partitions are empty', 'worker 0 holds 90% of the rows']
     """
     empty_count, largest, total = rows.count(0), max(rows), sum(rows)
+    wrong = f"{empty_count} of {len(rows)} partitions are empty"
+    if 0 < total < len(rows):  # however they are divided
+        got = f"{total} row{'s' * (total > 1)} for {len(rows)} workers"
+        return [(wrong, got, "use fewer workers")]
     do = "repartition the data, or use fewer workers"
-    findings = (
-        [(f"{empty_count} of {len(rows)} partitions are empty", "", do)] if empty_count else []
-    )
-    if largest * len(rows) > _LARGE_FACTOR * total and total:
+    findings = [(wrong, "", do)] if empty_count else []
+    # beside empty partitions the others hold more, which is said already
+    if largest * (len(rows) - empty_count) > _LARGE_FACTOR * total and total:
         wrong = f"worker {rows.index(largest)} holds {largest / total:.0%} of the rows"
         findings.append((wrong, f"{len(rows)} workers", do))
     return findings
