@@ -57,6 +57,18 @@ def test_a_warning_of_a_training_stands_below_the_table(call, job):
     assert "all steps average gradients, and none is of diloco; got " in out
 
 
+def test_strategies_of_the_same_words_are_told_apart_as_they_are_trained(call, job):
+    texts = [f'{{"recipe": "averaging", "gradients_until": {share}}}' for share in (0, 0.5)]
+    _, out, err = call("compare", job, "--strategy", texts[0], "--strategy", texts[1])
+    progress = [line.rpartition(":")[0] for line in err.splitlines() if line.endswith(" seconds")]
+    assert [name.rpartition(", ")[2] for name in progress] == [
+        "gradients_until 0",
+        "gradients_until 0.5",
+    ]
+    lines = out.splitlines()[1:3]
+    assert all(line.startswith(name) for name, line in zip(progress, lines, strict=True))
+
+
 def test_when_no_strategy_could_train_the_comparison_failed(call, job, monkeypatch):
     def broken(*_):
         raise UsageError("this one cannot")

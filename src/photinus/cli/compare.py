@@ -66,6 +66,7 @@ def compare(
     """
     from photinus.report.comparison import NOTES, comparison_remarks, comparison_table
     from photinus.run.compare import compare as run_comparison
+    from photinus.run.compare import names_of
     from photinus.run.train import new_folder
     from photinus.strategies.recipes import RECIPES
 
@@ -91,8 +92,10 @@ def compare(
             "the job's own strategy is left aside; --strategy names what is compared", err=True
         )
 
+    names = iter(names_of(compared_strategies))
+
     def show_row(row: Compared) -> None:
-        click.echo(f"{row.strategy}: {row.failure or f'{row.seconds:.1f} seconds'}", err=True)
+        click.echo(f"{next(names)}: {row.failure or f'{row.seconds:.1f} seconds'}", err=True)
 
     path = local_folder(folder or new_folder(f"compare-{base_job.name}"), "a comparison is kept")
     with result_folder(path) as output_folder, _stoppable(output_folder):

@@ -15,7 +15,7 @@ from photinus.core.events import Event, PhaseEnded, PhaseStarted, RoundClosed, W
 from photinus.engine.base import Engine
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
-from photinus.report.comparison import Compared, comparison_page
+from photinus.report.comparison import Compared, comparison_page, strategy_names
 from photinus.run.data import TestRows, read_test, read_train
 from photinus.run.engines import engine_of
 from photinus.run.evaluate import LazyModel
@@ -117,6 +117,12 @@ def compare(
         (folder / "comparison.json").write_text(text + "\n")
         comparison_page(rows, f"{job.name}: {job.workers} workers", folder / "comparison.html")
     return rows
+
+
+def names_of(strategies: Sequence[StrategySpec | CustomStrategy]) -> list[str]:
+    """Returns each strategy in words, as the table of their comparison has it."""
+    rows = [Compared(strategy=str(s), seconds=0.0, settings=_settings(s)) for s in strategies]
+    return strategy_names(rows)
 
 
 def _check_same(job: Job, cluster: SimulatedCluster, file: Path) -> None:
