@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import tarfile
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -201,6 +203,69 @@ def test_the_folder_of_a_model_is_taken_too_and_a_label_is_not_needed(call, tabl
     assert pq.read_table("out.parquet").column_names == ["x", "probability", "prediction"]
 
 
+@pytest.fixture
+def of_images(tmp_path):
+    """A run that was trained on a folder of images, of two classes; and images in other places."""
+    pillow = pytest.importorskip("PIL.Image")
+    images = {
+        name: np.full((4, 4, 3), colour, np.uint8)
+        for name, colour in {"red/0": (9, 0, 0), "red/1": (8, 1, 1), "blue/0": (0, 0, 9)}.items()
+    }
+    for folder in ("train", "new"):
+        for name, pixels in images.items():
+            file = tmp_path / folder / (name if folder == "train" else name.partition("/")[2])
+            file = file.with_suffix(".png")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            pillow.fromarray(pixels).save(file)
+    source = Source(name="images", path="train", side=4, scale=0.1)
+    job = Job(model=LogisticConfig(features=48, classes=2, epochs=5), data=source, workers=1)
+    return train(replace(job, engine="simulate"), folder="run")
+
+
+def test_images_in_files_are_scored_by_their_names_and_need_no_label(call, of_images, tmp_path):
+    with tarfile.open(tmp_path / "new" / "more.tar", "w") as shard:
+        shard.add(tmp_path / "train" / "red" / "1.png", "red.png")
+    assert call("predict", "run", "train", "-o", "by_class.parquet")[0] == 0
+    code, out, err = call("predict", "run", "new", "-o", "flat.parquet")
+    assert (code, out, err) == (0, "3 rows\npredictions  flat.parquet\n", "")
+
+    by_class, flat = (pq.read_table(f"{name}.parquet").to_pylist() for name in ("by_class", "flat"))
+    assert [row["file"] for row in by_class] == ["blue/0.png", "red/0.png", "red/1.png"]
+    assert [row["file"] for row in flat] == ["0.png", "1.png", "more.tar/red"]
+    blue, _, red = (row["probability"] for row in by_class)
+    assert [row["probability"] for row in flat] == [blue, red, red]
+    x = torch.zeros(1, 3, 4, 4)
+    x[:, 2] = 0.9
+    with torch.no_grad():
+        z = of_images.model()(x.reshape(1, -1))
+    np.testing.assert_allclose(blue, torch.softmax(z, 1)[0], rtol=1e-5)
+
+
+def test_a_run_that_read_images_scores_their_bytes_in_parquet_files_too(call, of_images, tmp_path):
+    rows = pa.table({"features": [bytes(16) + bytes(16) + bytes([9] * 16)]})
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    assert call("predict", "run", "rows.parquet", "-o", "scored.parquet")[0] == 0
+    assert call("predict", "run", "train", "-o", "images.parquet")[0] == 0
+    of_file = pq.read_table("images.parquet")["probability"][0]
+    assert pq.read_table("scored.parquet")["probability"][0] == of_file
+
+
+def test_images_that_cannot_be_scored_get_one_sentence(call, of_images, tmp_path, monkeypatch):
+    monkeypatch.setattr("photinus.engine.spark.session.spark_session", None)
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "0.png").write_bytes(b"no image")
+    (tmp_path / "none").mkdir()
+    for data, more, outcome, words in (
+        ("train", ("--engine", "spark"), "usage", "got images in train; leave --engine spark out"),
+        ("damaged", (), "failed", "1 of 1 images of"),
+        ("none", (), "usage", "none holds no Parquet files"),
+    ):
+        code, _, err = call("predict", "run", data, "-o", "out.parquet", *more)
+        assert (code, err.count("\n")) == (EXIT_CODES[outcome], 1)
+        assert words in err
+    assert not (tmp_path / "out.parquet").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -211,7 +276,14 @@ def test_the_folder_of_a_model_is_taken_too_and_a_label_is_not_needed(call, tabl
         ),
         (["begun", "table.parquet"], "begun holds no model yet; photinus train --resume begun"),
         (["words", "table.parquet"], "words holds word vectors, which score no rows"),
-        (["saved", "table.parquet"], "saved holds a model of Spark ML, and no run"),
+        (
+            ["saved", "table.parquet"],
+            "saved holds a model of Spark ML, and no run; in Python photinus.TorchModel.load",
+        ),
+        (
+            ["piped", "table.parquet"],
+            'no run; in Python PipelineModel.load("piped").transform(table) scores rows',
+        ),
         (
             ["run", "nothing.parquet"],
             "there is no nothing.parquet; name a Parquet file or a folder",
@@ -230,9 +302,12 @@ def test_what_cannot_be_scored_gets_one_sentence_and_writes_nothing(
     call, table, tmp_path, arguments, words
 ):
     trained("classes, scaled")
-    for folder in ("empty", "begun", "saved/metadata"):
+    for folder in ("empty", "begun", "saved/metadata", "piped/metadata"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "begun" / "job.json").write_text("{}")
+    saved_by = {"saved": "photinus.estimators.module.TorchModel", "piped": "a.ml.PipelineModel"}
+    for folder, name in saved_by.items():
+        (tmp_path / folder / "metadata" / "part-0.txt").write_text(f'{{"class":"{name}","uid":""}}')
     save_model(tmp_path / "words", {"vectors": np.zeros((2, 8))}, {"kind": "word2vec"})
     (tmp_path / "table.csv").write_text("x\n1\n")
     pq.write_table(table.select(["a"]), tmp_path / "a.parquet")

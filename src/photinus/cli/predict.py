@@ -46,7 +46,8 @@ def predict(
     """Score Parquet files with a run's model.
 
     DATA has the columns that the run read; a label is not needed. OUTPUT has all columns of DATA,
-    and prediction; of a classifier also probability.
+    and prediction; of a classifier also probability. Where the run read a folder of images, DATA
+    is one, too, and OUTPUT has their names as file.
     """
     from photinus.estimators.from_run import open_run
     from photinus.estimators.score_files import check_before_spark, exists_already, score_files
@@ -65,7 +66,7 @@ def predict(
         rows = score_files(saved_run, data, on_disk(output))
         click.echo(f"{rows:,} rows")
     else:
-        check_before_spark(data, output)
+        check_before_spark(saved_run.source, data, output)
         click.echo("starts Spark and scores the rows")
         output = _predict_on_spark(saved_run, run, data, output, workers)
     click.echo(f"predictions  {output}")

@@ -55,12 +55,14 @@ class ImageFiles:
         names: within it, in a random order: of images as CLASS/NAME, or of tar files.
         classes: the names of labels 0, 1, ...; of tar files they may be left open.
         side: each image's after reading.
+        is_labelled: whether an image needs a label; without it, each one's is -1.
     """
 
     root: str
     names: tuple[str, ...]
     classes: tuple[str, ...]
     side: int
+    is_labelled: bool = True
 
     def read(self, numbers: Iterable[int]) -> Iterator[ImageFile]:
         """Yields the images of some files, one at a time.
@@ -78,7 +80,8 @@ class ImageFiles:
                 if name.endswith(".tar"):
                     yield from self._read_tar(name, file)
                 else:
-                    label = self.classes.index(name.partition("/")[0])
+                    folder = name.partition("/")[0]
+                    label = self.classes.index(folder) if self.is_labelled else -1
                     yield self._decode(name, label, file.read())
 
     def _read_tar(self, name: str, file: Any) -> Iterator[ImageFile]:  # noqa: ANN401 - a binary file
@@ -96,6 +99,9 @@ class ImageFiles:
     def _read_example(self, name: str, parts: dict[str, bytes]) -> Iterator[ImageFile]:
         image = next((parts[extension] for extension in _EXTENSIONS if extension in parts), None)
         if image is None:
+            return
+        if not self.is_labelled:
+            yield self._decode(name, -1, image)
             return
         if _LABEL not in parts:
             raise DataError(f"{name} has no label", do=f"add a file of its name and .{_LABEL}")
@@ -174,9 +180,32 @@ def list_image_files(path: str, side: int, classes: Sequence[str] = ()) -> Image
     if not names:
         raise DataError(f"{path} holds no images", do=_DO)
     order = generator(0, "image files").permutation(len(names))
-    # tasks of Spark run in folders of their own
-    root = path.rstrip("/") if is_address(path) else str(on_disk(path).absolute())
-    return ImageFiles(root, tuple(names[n] for n in order), class_names, side)
+    return ImageFiles(_root(path), tuple(names[n] for n in order), class_names, side)
+
+
+def list_unlabelled(path: str, side: int) -> ImageFiles:
+    """Returns the image files under a path by their names: images in it, in folders or tar files.
+
+    Args:
+        path: of the folder.
+        side: as of `image_frame`.
+
+    Raises:
+        DataError: there is no such folder, or it holds no images.
+    """
+    list_folder = _lister(path)
+    files, folders = list_folder("")
+    names = [name for name in files if name.endswith(".tar") or _is_image(name)]
+    for folder in folders:
+        names += [f"{folder}/{name}" for name in list_folder(folder)[0] if _is_image(name)]
+    if not names:
+        raise DataError(f"{path} holds no images", do="name a folder with images, or .tar files")
+    return ImageFiles(_root(path), tuple(names), (), side, is_labelled=False)
+
+
+def _root(path: str) -> str:
+    """Returns a path for tasks of Spark, too, which run in folders of their own."""
+    return path.rstrip("/") if is_address(path) else str(on_disk(path).absolute())
 
 
 def load_images(files: ImageFiles, most_corrupt: float = 0.0) -> tuple[Array, Array]:
@@ -189,19 +218,32 @@ def load_images(files: ImageFiles, most_corrupt: float = 0.0) -> tuple[Array, Ar
     Raises:
         DataError: as `image_frame`.
     """
-    rows, labels, problems = list[Array](), list[int](), list[str]()
+    rows, labels = list[Array](), list[int]()
+    for image, pixels in whole_images(files, most_corrupt):
+        rows.append(pixels.reshape(-1))
+        labels.append(image.label)
+    return np.array(rows, np.uint8), np.array(labels, np.int64)
+
+
+def whole_images(files: ImageFiles, most_corrupt: float) -> Iterator[tuple[ImageFile, Array]]:
+    """Yields images that can be read, with their pixels; warns in the end of those that cannot.
+
+    Args:
+        files: are read by this process, in their order.
+        most_corrupt: as of `image_frame`.
+
+    Raises:
+        DataError: as `image_frame`.
+    """
+    problems, whole = list[str](), 0
     for image in files.read(range(len(files.names))):
         if image.pixels is None:
             problems.append(f"{image.name}: {image.problem}")
             continue
-        rows.append(image.pixels.reshape(-1))
-        labels.append(image.label)
-    _warn(
-        files.corruption_warning(
-            len(problems), min(problems, default=""), most_corrupt, len(problems) + len(rows)
-        )
-    )
-    return np.array(rows, np.uint8), np.array(labels, np.int64)
+        yield image, image.pixels
+        whole += 1
+    first, count = min(problems, default=""), len(problems) + whole
+    _warn(files.corruption_warning(len(problems), first, most_corrupt, count))
 
 
 def image_frame(

@@ -21,7 +21,8 @@ from photinus.estimators.from_run import SavedRun, tried, with_shape
 from photinus.estimators.network import Network, predictor
 from photinus.estimators.scores import arrow_column, scores_in_order
 from photinus.models.heads import LOGS, NUMBERS
-from photinus.run.data import DENIED, ParquetRows, check_address, parquet_frame
+from photinus.run.data import DENIED, check_address, images_under, parquet_frame, rows_to_score
+from photinus.run.job import Source
 from photinus.transport.filesystems import check_reachable
 
 _BATCH_ROWS = 512
@@ -31,11 +32,12 @@ _READ_ROWS = 8 * _BATCH_ROWS
 
 
 def score_files(run: SavedRun, data: str, output: Path) -> int:
-    """Writes the rows of Parquet files, with their predictions beside them, as one Parquet file.
+    """Writes rows, with their predictions beside them, as one Parquet file.
 
     Args:
         run: of `open_run`.
-        data: a Parquet file or a folder of them; a path or an address.
+        data: a Parquet file or a folder of them, or of images where the run read such files; a path
+            or an address.
         output: the file; it is there as a whole or not at all.
 
     Returns:
@@ -46,7 +48,7 @@ def score_files(run: SavedRun, data: str, output: Path) -> int:
         DataError: a row is bad.
     """
     with _as_usage_error():
-        table = ParquetRows(run.source, data)
+        table = rows_to_score(run.source, data)
     with limit_threads(run.threads):
         batches = table.batches(_READ_ROWS)
         first = next(batches)
@@ -60,14 +62,23 @@ def score_files(run: SavedRun, data: str, output: Path) -> int:
         return _write(scored, output)
 
 
-def check_before_spark(data: str, output: str) -> None:
-    """Refuses addresses that Spark would refuse, before it is started.
+def check_before_spark(source: Source, data: str, output: str) -> None:
+    """Refuses what Spark would refuse, before it is started.
+
+    Args:
+        source: that the run read.
+        data: as of `score_on_spark`.
+        output: likewise.
 
     Raises:
-        UsageError: rows are missing, or may not be read; or there is such an output already.
+        UsageError: rows are missing, may not be read, or are files of images; or there is such an
+            output already.
         NotReadyError: nothing answers at an address.
     """
     check_address(data)
+    if images_under(source, data) is not None:
+        do = "leave --engine spark out: this process reads images, also at an address"
+        raise UsageError("Spark predicts of Parquet files", got=f"images in {data}", do=do)
     if not is_address(output):  # Spark's settings say in which file system it is
         return
     check_reachable(output)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -22,7 +23,14 @@ from photinus.data.base import Array, Block, Features
 from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import inputs_from, rename_columns
 from photinus.data.films import film_sentences
-from photinus.data.image_files import image_frame, list_image_files, load_images
+from photinus.data.image_files import (
+    ImageFiles,
+    image_frame,
+    list_image_files,
+    list_unlabelled,
+    load_images,
+    whole_images,
+)
 from photinus.data.inputs import Inputs, joined
 from photinus.data.rows import scaled
 from photinus.engine.base import ArrayData, check_arrays, native
@@ -38,6 +46,8 @@ DENIED = re.compile(r"Permission denied: .+")
 """What HDFS says of a user who may not do something."""
 _JAVA_CLASS = re.compile(r"^Caused by: (?:[\w.$]+[:(] ?)?[\w.$]+\)?: ")
 """Before what an exception of Java's says."""
+_IMAGE_BYTES = 32 << 20
+"""Of images that are scored at once."""
 _HAND_OVER_HINT = "hand them over again: photinus.resume(RUN, data), or train(job, data)"
 
 
@@ -562,6 +572,58 @@ class ParquetRows:
             if batch.num_rows:
                 read = rename_columns(batch, self._columns)
                 yield batch, arrays(read, self._spec, checker).features
+
+
+class ImageRows:
+    """Images that are files, a batch at a time, beside their names; without Spark, and no labels.
+
+    Args:
+        files: of `images_under`.
+        most_corrupt: the share that may be damaged, and is left out.
+    """
+
+    def __init__(self, files: ImageFiles, most_corrupt: float) -> None:
+        import pyarrow as pa
+
+        self._files, self._most_corrupt = files, most_corrupt
+        self.schema = pa.schema([("file", pa.string())])
+        self.shape: tuple[int, ...] = (3 * files.side**2,)
+
+    def batches(self, rows: int) -> Iterator[tuple[Any, Array]]:
+        """Yields names, a RecordBatch of so many at most, and bytes [n, 3 · side²].
+
+        Raises:
+            DataError: an image is damaged, or a larger share of them than may be.
+        """
+        import pyarrow as pa
+
+        rows = max(1, min(rows, _IMAGE_BYTES // self.shape[0]))
+        images = whole_images(self._files, self._most_corrupt)
+        while batch := list(itertools.islice(images, rows)):
+            names = pa.array([image.name for image, _ in batch])
+            features = np.stack([pixels.reshape(-1) for _, pixels in batch])
+            yield pa.RecordBatch.from_arrays([names], schema=self.schema), features
+
+
+def images_under(source: Source, path: str) -> ImageFiles | None:
+    """Returns the images that are files under a path; None where these are no model's rows."""
+    if source.name != "images":
+        return None
+    try:
+        return list_unlabelled(path, source.side)
+    except DataError:  # they are in Parquet files, or there are none
+        return None
+
+
+def rows_to_score(source: Source, path: str) -> ParquetRows | ImageRows:
+    """Returns rows to predict of: Parquet files; images where a model was trained on such files.
+
+    Raises:
+        DataError: there are no such files, no rows, or features of a wrong type.
+        UsageError: a column is missing.
+    """
+    images = images_under(source, path)
+    return ParquetRows(source, path) if images is None else ImageRows(images, source.most_corrupt)
 
 
 def _as_list(names: Any) -> list[str]:  # noqa: ANN401 - a name, or several

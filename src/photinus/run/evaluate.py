@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,8 @@ from photinus.run.remote_resume import fetched
 
 _CHUNK_ROWS = 1000
 _FILTERS = 100
+_SPARK_CLASS = re.compile(r'"class": ?"([\w.]+\.)(\w+)"')
+"""In the metadata of what Spark ML saved: the module of its class, and the class."""
 """How many units of the first layer the report shows."""
 
 
@@ -235,16 +238,25 @@ def model_folder(run: Path | str) -> Iterator[Path]:
     Raises:
         UsageError: there is no model in it, or none yet.
     """
-    with fetched(run, "model", "model.safetensors", "model.json", "job.json") as folder:
+    with fetched(run, "model", "model.safetensors", "model.json", "job.json", "metadata") as folder:
         model = folder / "model" if (folder / "model").is_dir() else folder
         if (folder / "job.json").is_file() and model == folder:
             raise UsageError(f"{run} holds no model yet", do=f"photinus train --resume {run}")
         if (model / "metadata").is_dir():
-            do = "TorchClassificationModel.load(FOLDER), or the class that saved it"
+            do = f'in Python {_spark_class(model)}.load("{run}").transform(table) scores rows'
             raise UsageError(f"{run} holds a model of Spark ML, and no run", do=do)
         if model.is_dir() and not any(model.glob("model.*")):
             raise UsageError(f"{run} holds no model", do="name the folder of a run or of a model")
         yield model
+
+
+def _spark_class(folder: Path) -> str:
+    """Returns the class that saved a model of Spark ML, as a program names it."""
+    for part in sorted((folder / "metadata").glob("part-*")):
+        with contextlib.suppress(OSError, ValueError):  # its text is of no use
+            if match := _SPARK_CLASS.search(part.read_text(encoding="utf-8")):
+                return f"photinus.{match[2]}" if match[1].startswith("photinus.") else match[2]
+    return "photinus.TorchClassificationModel"
 
 
 def load_trained(
