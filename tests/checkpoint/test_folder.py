@@ -54,6 +54,11 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path, monkeypatch)
         RunFolder(tmp_path / "run")
 
 
+def test_a_look_at_a_new_folder_leaves_nothing(tmp_path):
+    RunFolder.check_new(tmp_path / "new" / "run")
+    assert os.listdir(tmp_path) == []
+
+
 def test_of_many_coordinators_each_gets_a_term_of_its_own(tmp_path):
     folder = RunFolder(tmp_path / "run")
     with ThreadPoolExecutor(8) as pool:

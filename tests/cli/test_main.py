@@ -423,3 +423,16 @@ def test_a_module_that_a_job_names_may_lie_where_the_command_is_called(tmp_path,
     with pytest.raises(SystemExit):
         main(run=lambda: importlib.import_module("lies_here"))
     assert sys.modules.pop("lies_here").__file__ == str(tmp_path / "lies_here.py")
+
+
+@pytest.mark.parametrize(
+    ("folder", "reason"),
+    [("job.toml/run", "Not a directory"), ("/proc/run", "No such file or directory")],
+)
+def test_a_run_folder_that_cannot_be_written_is_refused_before_spark_starts(
+    call, job, monkeypatch, folder, reason
+):
+    monkeypatch.setattr("photinus.engine.spark.session.spark_session", None)
+    code, _, err = call("train", job, "--engine", "spark", "--folder", folder)
+    assert (code, err.count("\n")) == (EXIT_CODES["usage"], 1)
+    assert f"{folder} cannot be written; got {reason}; name another folder" in err

@@ -295,11 +295,19 @@ def test_images_that_cannot_be_scored_get_one_sentence(call, of_images, tmp_path
         (["run", "scored.parquet"], "the table has a column Prediction already; leave it out"),
         (["run", "table.parquet", "--workers", "2"], "--workers is for tasks of Spark; got 2"),
         (["run", "table.parquet", "-o", "table.parquet"], "table.parquet exists already; name an"),
+        (
+            ["run", "table.parquet", "-o", "table.parquet/out"],
+            "table.parquet/out cannot be written; got Not a directory; name a path",
+        ),
+        (
+            ["run", "table.parquet", "-o", "/proc/out", "--engine", "spark"],
+            "/proc/out cannot be written; got No such file or directory; name a path",
+        ),
         (["run", "table.parquet", "-o", "hdfs://a/b"], "written on this machine; got hdfs://a/b"),
     ],
 )
 def test_what_cannot_be_scored_gets_one_sentence_and_writes_nothing(
-    call, table, tmp_path, arguments, words
+    call, table, tmp_path, monkeypatch, arguments, words
 ):
     trained("classes, scaled")
     for folder in ("empty", "begun", "saved/metadata", "piped/metadata"):
@@ -317,6 +325,10 @@ def test_what_cannot_be_scored_gets_one_sentence_and_writes_nothing(
     named = table.append_column("Prediction", table["a"])
     pq.write_table(named, tmp_path / "scored.parquet")
     before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(score_files, "is_started_here", lambda: True)
+    monkeypatch.setattr("photinus.engine.spark.session.spark_session", None)
+    for name in score_files._SPARK_SETTINGS:
+        monkeypatch.delenv(name, raising=False)
 
     arguments = arguments if "-o" in arguments else [*arguments, "-o", "out.parquet"]
     code, out, err = call("predict", *arguments)

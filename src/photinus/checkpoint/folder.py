@@ -11,9 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from photinus.core.addresses import try_writing
 from photinus.core.errors import CheckpointError, FencedError, UsageError
 
 _TERM_FILE = re.compile(r"coordinator-([1-9][0-9]*)\.json")
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    wrong, reason = f"the run folder {path} cannot be written", error.strerror or str(error)
+    return UsageError(wrong, got=reason, do="name another folder")
 
 
 class RunFolder:
@@ -39,11 +45,7 @@ class RunFolder:
         try:
             self._make(resume)
         except OSError as error:
-            raise UsageError(
-                f"the run folder {self.path} cannot be written",
-                got=error.strerror or str(error),
-                do="name another folder",
-            ) from error
+            raise _unwritable(self.path, error) from error
 
     def _make(self, resume: bool) -> None:
         for folder in (self.path, self.logs, self.checkpoints):
@@ -82,6 +84,20 @@ class RunFolder:
                 got=", ".join(sorted(others)[:3]),
                 do="name a new or an empty folder",
             )
+
+    @staticmethod
+    def check_new(path: Path) -> None:
+        """Refuses a folder that is taken or cannot be written, before a new run has begun.
+
+        Raises:
+            UsageError: it is one of these.
+        """
+        path = path.expanduser().absolute()
+        RunFolder.check_free(path)
+        try:
+            try_writing(path)
+        except OSError as error:
+            raise _unwritable(path, error) from error
 
     @property
     def events(self) -> Path:

@@ -50,7 +50,7 @@ def predict(
     is one, too, and OUTPUT has their names as file.
     """
     from photinus.estimators.from_run import open_run
-    from photinus.estimators.score_files import check_before_spark, exists_already, score_files
+    from photinus.estimators.score_files import check_before_spark, check_output, score_files
 
     is_local = engine == "local"
     if is_local and workers is not None:
@@ -59,8 +59,8 @@ def predict(
     if is_local and is_address(output):
         wrong, do = "without Spark predictions are written on this machine", "--engine spark"
         raise UsageError(wrong, got=output, do=do)
-    if is_local and on_disk(output).exists():
-        raise exists_already(output)
+    if is_local:
+        check_output(on_disk(output))
     saved_run = open_run(run, trust_code)
     if is_local:
         rows = score_files(saved_run, data, on_disk(output))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,6 +50,17 @@ def local_folder(text: object, keeps: str) -> Path:
     if is_address(text):  # as a path it would be a folder called "hdfs:" below the present one
         raise UsageError(f"{keeps} on this machine only", got=text, do="name a path on it")
     return on_disk(text)
+
+
+def try_writing(folder: Path) -> None:
+    """Makes and removes a folder in one of this machine, or in the nearest above it that exists.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
+    while not folder.exists():
+        folder = folder.parent
+    os.rmdir(tempfile.mkdtemp(prefix=".photinus-", dir=folder))  # root, too, learns what cannot be
 
 
 def filesystem(address: str) -> tuple[Any, str]:

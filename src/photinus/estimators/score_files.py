@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from photinus.core.addresses import filesystem, is_address
-from photinus.core.errors import DataError, PhotinusError, RunFailedError, UsageError
+from photinus.core.addresses import filesystem, is_address, on_disk, try_writing
+from photinus.core.errors import DataError, PhotinusError, RunFailedError, UsageError, reason_of
 from photinus.core.threads import limit_threads
 from photinus.data.base import Array, Features
 from photinus.data.inputs import Inputs
-from photinus.engine.spark.session import is_connect
+from photinus.engine.spark.session import is_connect, is_started_here
 from photinus.estimators.from_run import SavedRun, tried, with_shape
 from photinus.estimators.network import Network, predictor
 from photinus.estimators.scores import arrow_column, scores_in_order
@@ -27,6 +28,8 @@ from photinus.transport.filesystems import check_reachable
 
 _BATCH_ROWS = 512
 """That go through the network at once, as in `transform`."""
+_SPARK_SETTINGS = ("HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME")
+"""Where they may say that a path is not of this machine."""
 _READ_ROWS = 8 * _BATCH_ROWS
 """That are read and written at once."""
 
@@ -79,8 +82,10 @@ def check_before_spark(source: Source, data: str, output: str) -> None:
     if images_under(source, data) is not None:
         do = "leave --engine spark out: this process reads images, also at an address"
         raise UsageError("Spark predicts of Parquet files", got=f"images in {data}", do=do)
-    if not is_address(output):  # Spark's settings say in which file system it is
-        return
+    if not is_address(output):
+        if is_started_here() and not any(map(os.environ.get, _SPARK_SETTINGS)):
+            check_output(on_disk(output))
+        return  # Spark's settings say in which file system it is
     check_reachable(output)
     try:
         files, path = filesystem(output)
@@ -171,6 +176,21 @@ def _as_usage_error() -> Iterator[None]:
         yield
     except DataError as error:
         raise UsageError(str(error)) from error
+
+
+def check_output(output: Path) -> None:
+    """Refuses a path of this machine for the predictions; nothing is made.
+
+    Raises:
+        UsageError: something is there, or nothing can be written there.
+    """
+    if output.exists():
+        raise exists_already(output)
+    try:
+        try_writing(output.parent)
+    except OSError as error:
+        do = "name a path that this user may write"
+        raise UsageError(f"{output} cannot be written", got=reason_of(error), do=do) from error
 
 
 def exists_already(output: Path | str) -> UsageError:

@@ -222,7 +222,7 @@ def train_lazy(
     if mirror is not None and mirror.holds_run():
         wrong, do = f"{mirror.address} holds a run already", "resume it, or name another folder"
         raise UsageError(wrong, do=do)
-    RunFolder.check_free(path)
+    RunFolder.check_new(path)
     make_hint = partial(_resume_hint, path, mirror, job) if is_kept else _no_resume_hint
     with (
         interruptible(signal.SIGTERM),

@@ -51,7 +51,7 @@ def spark_session(
     if workers < 1:
         raise UsageError("workers must be at least 1", got=workers)
     try:
-        from pyspark import SparkContext
+        import pyspark  # noqa: F401 - `is_started_here` looks into it
         from pyspark.sql import SparkSession
     except ImportError:
         raise NotReadyError(
@@ -60,11 +60,10 @@ def spark_session(
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
-    has_context = SparkContext._active_spark_context is not None
     if remote := os.environ.get("SPARK_REMOTE"):
         # its client tries a dead server again for many minutes; what follows may be a token
         check_reachable(remote.partition("/;")[0])
-    if has_context or any(os.environ.get(key) for key in _SPARK_VARIABLES):
+    if not is_started_here():
         return _start(SparkSession.builder, _CLUSTER_ADVICE)
     os.environ["JAVA_HOME"] = ensure_java()
     for key in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
@@ -77,6 +76,14 @@ def spark_session(
         builder = builder.config(key, value)
     _silence_query_loggers()
     return _start(builder, "photinus doctor")
+
+
+def is_started_here() -> bool:
+    """Returns whether `spark_session` starts a Spark on this machine: it is given no other."""
+    if any(os.environ.get(key) for key in _SPARK_VARIABLES):
+        return False
+    pyspark: Any = sys.modules.get("pyspark")  # without it there is no Spark yet
+    return pyspark is None or pyspark.SparkContext._active_spark_context is None
 
 
 def _start(builder: SparkSession.Builder, do: str) -> SparkSession:
