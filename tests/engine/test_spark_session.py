@@ -2,7 +2,9 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import types
+from contextlib import suppress
 
 import pytest
 
@@ -238,4 +240,40 @@ def test_a_connect_server_that_does_not_answer_is_told_at_once_and_its_token_is_
         monkeypatch.setenv("SPARK_REMOTE", f"{server}/;token=hidden")
         with pytest.raises(NotReadyError, match=f"nothing answers at {server}; got") as told:
             session.spark_session(1)
+    assert "hidden" not in str(told.value)
+
+
+def test_a_connect_server_without_tls_is_told_at_once_where_there_is_a_token(pyspark, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+
+        def answer_in_http2():
+            with suppress(OSError):  # nobody listens any more
+                while True:
+                    with listening.accept()[0] as asking, suppress(OSError):
+                        asking.sendall(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # empty settings
+                        asking.recv(4096)
+
+        answering = threading.Thread(target=answer_in_http2)
+        answering.start()
+        for host, parameters, words in (
+            ("127.0.0.1", "token=hidden", "a token needs TLS"),
+            ("localhost", "use_ssl=true;token=hidden", "use_ssl=true asks for TLS"),
+        ):
+            address = f"sc://{host}:{port}"
+            monkeypatch.setenv("SPARK_REMOTE", f"{address}/;{parameters}")
+            message = f"{words}, which the server does not speak; got {address}; put it"
+            with pytest.raises(NotReadyError, match=message):
+                session.spark_session(1)
+        for remote in (f"sc://127.0.0.1:{port}", f"sc://localhost:{port}/;token=hidden"):
+            monkeypatch.setenv("SPARK_REMOTE", remote)
+            assert session.spark_session(4).settings == {}
+        listening.shutdown(socket.SHUT_RDWR)
+        answering.join()
+
+
+def test_a_connect_address_without_the_slash_before_its_token_shows_no_token(pyspark, monkeypatch):
+    monkeypatch.setenv("SPARK_REMOTE", "sc://one:15002;token=hidden")
+    with pytest.raises(UsageError, match=r"got sc://one:15002;\.\.\.; write it as sc://") as told:
+        session.spark_session(1)
     assert "hidden" not in str(told.value)

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import uuid
 from abc import ABC, abstractmethod
 from contextlib import suppress
@@ -21,6 +22,8 @@ from photinus.core.errors import DataError, LinkLostError, NotReadyError, UsageE
 
 _HIDDEN = "."
 _CONNECT_SECONDS = 10.0
+_NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
+"""What OpenSSL calls an answer that is none of TLS."""
 _PATTERN = re.compile(r"[*?\[{]")
 
 
@@ -199,6 +202,26 @@ def check_reachable(address: str) -> None:
             got=error.strerror or str(error),
             do=f"check that {host} listens on port {port}",
         ) from error
+
+
+def speaks_tls(host: str, port: int) -> bool:
+    """Returns whether a server speaks TLS; True where it says nothing about it.
+
+    Only the handshake is made: the server's certificate is Spark's client to check.
+    """
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection((host, port), _CONNECT_SECONDS) as connection,
+            context.wrap_socket(connection, server_hostname=host),
+        ):
+            return True
+    except ssl.SSLError as error:
+        return error.reason not in _NO_TLS
+    except OSError:
+        return True
 
 
 def check_readable(address: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.deploy.class_archive import reading_options
 from photinus.deploy.java import ensure_java
-from photinus.transport.filesystems import check_reachable
+from photinus.engine.spark.remote_address import check_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,8 +61,7 @@ def spark_session(
     if active is not None:
         return active
     if remote := os.environ.get("SPARK_REMOTE"):
-        # its client tries a dead server again for many minutes; what follows may be a token
-        check_reachable(remote.partition("/;")[0])
+        check_remote(remote)
     if not is_started_here():
         return _start(SparkSession.builder, _CLUSTER_ADVICE)
     os.environ["JAVA_HOME"] = ensure_java()
