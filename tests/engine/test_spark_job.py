@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -155,6 +156,34 @@ def test_a_job_whose_application_has_ended_is_not_tried_again():
 def test_an_application_that_is_stopped_or_without_java_has_ended(java, stranded):
     job = SparkJob(SimpleNamespace(setJobGroup=None, _jsc=java), lambda: [], "group")
     assert job.is_stranded() == stranded
+
+
+def test_a_connect_server_that_does_not_answer_is_not_waited_for_when_a_job_is_cancelled(
+    monkeypatch,
+):
+    answers, asked, forgotten = threading.Event(), threading.Event(), []
+
+    def interrupt_tag(group):
+        assert group == "group"
+        asked.set()
+        answers.wait()
+
+    client = SimpleNamespace(_cleanup_ml_cache=lambda: None)
+    session = SimpleNamespace(interruptTag=interrupt_tag, client=client)
+    monkeypatch.setattr("photinus.engine.spark.job._CANCEL_SECONDS", 0.01)
+    monkeypatch.setattr("atexit.unregister", forgotten.append)
+    SparkJob(session, list, "group").cancel()
+    answers.set()
+    assert asked.is_set()
+    assert forgotten == [client._cleanup_ml_cache]
+
+
+def test_a_connect_server_that_is_gone_does_not_hide_what_stopped_the_run(monkeypatch):
+    def refuse(group):
+        raise ConnectionError(group)
+
+    monkeypatch.setattr("atexit.unregister", None)  # it has answered: nothing is forgotten
+    SparkJob(SimpleNamespace(interruptTag=refuse), list, "group").cancel()
 
 
 def test_a_job_that_follows_is_no_failure():

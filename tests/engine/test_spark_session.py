@@ -277,3 +277,26 @@ def test_a_connect_address_without_the_slash_before_its_token_shows_no_token(pys
     with pytest.raises(UsageError, match=r"got sc://one:15002;\.\.\.; write it as sc://") as told:
         session.spark_session(1)
     assert "hidden" not in str(told.value)
+
+
+def test_a_connect_server_that_photinus_asked_for_is_asked_nothing_as_the_process_ends(
+    pyspark, monkeypatch
+):
+    forgotten, client = [], types.SimpleNamespace(_cleanup_ml_cache=lambda: None)
+    monkeypatch.setattr(Builder, "client", client, raising=False)
+    monkeypatch.setattr("atexit.unregister", forgotten.append)
+    monkeypatch.setenv("SPARK_REMOTE", "x")
+    session.spark_session(1)
+    assert forgotten == [client._cleanup_ml_cache]
+
+
+def test_a_classic_session_of_another_program_is_not_asked_for_its_connect_client(
+    pyspark, monkeypatch
+):
+    def refuse(_):
+        raise RuntimeError("SparkSession.client is only supported with Spark Connect")
+
+    monkeypatch.setattr(Builder, "client", property(refuse), raising=False)
+    monkeypatch.setattr(Builder, "_jsparkSession", None, raising=False)
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master spark://one:7077 pyspark-shell")
+    assert session.spark_session(1).settings == {}

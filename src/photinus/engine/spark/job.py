@@ -15,7 +15,7 @@ from photinus.core.errors import DataError, NotReadyError, RunFailedError, Usage
 from photinus.core.events import Event, Warned
 from photinus.core.signals import deferred, stopped_by
 from photinus.engine.base import MEMORY_RAN_OUT
-from photinus.engine.spark.session import is_connect
+from photinus.engine.spark.session import forget_at_exit, is_connect
 from photinus.engine.worker_bootstrap import reported_error
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ MAX_CLOSURE_BYTES = 512 << 10
 """Above 1 MiB Spark makes a task's closure a broadcast: a file in clear on every machine."""
 LEAVE_SECONDS = 15.0
 """How long the tasks may take to end once the run is over."""
+_CANCEL_SECONDS = 5.0
+"""How long a server of Spark Connect may take to hear that a job is cancelled."""
 _MAX_RESUBMITS = 3
 """How often a job that Spark gave up is submitted again."""
 _MAX_FAILURES = 3
@@ -125,10 +127,19 @@ class SparkJob(threading.Thread):
 
     def cancel(self) -> None:
         """Ends its tasks."""
-        if self._context is None:
-            self._session.interruptTag(self._group)
-        else:
+        if self._context is not None:
             self._context.cancelJobGroup(self._group)
+            return
+        # the client of a server that does not answer waits, and asks again for many minutes
+        asking = threading.Thread(target=self._interrupt, name="photinus-cancel", daemon=True)
+        asking.start()
+        asking.join(_CANCEL_SECONDS)
+        if asking.is_alive():
+            forget_at_exit(self._session)
+
+    def _interrupt(self) -> None:
+        with contextlib.suppress(Exception):  # the server is gone, and its tasks with it
+            self._session.interruptTag(self._group)
 
     def is_stranded(self) -> bool:
         """Returns whether its application has ended under it; of Connect that is not known."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import re
@@ -63,7 +64,9 @@ def spark_session(
     if remote := os.environ.get("SPARK_REMOTE"):
         check_remote(remote)
     if not is_started_here():
-        return _start(SparkSession.builder, _CLUSTER_ADVICE)
+        started = _start(SparkSession.builder, _CLUSTER_ADVICE)
+        forget_at_exit(started)
+        return started
     os.environ["JAVA_HOME"] = ensure_java()
     for key in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ.setdefault(key, sys.executable)
@@ -93,6 +96,18 @@ def _start(builder: SparkSession.Builder, do: str) -> SparkSession:
         java = re.search(r"^: (.+)", text, re.MULTILINE)
         got = java[1] if java else text.partition("\n")[0]
         raise NotReadyError("Spark did not start", got=got, do=do) from error
+
+
+def forget_at_exit(spark: SparkSession) -> None:
+    """Keeps Spark's client from asking a server, which may be gone, as the process ends.
+
+    It would ask again for many minutes, whatever signal ends the process. What it asks for, to
+    forget models of Spark ML, the server does by itself some time after the session.
+    """
+    client = getattr(spark, "client", None) if is_connect(spark) else None
+    clean_up = getattr(client, "_cleanup_ml_cache", None)
+    if clean_up is not None:  # of Spark 4
+        atexit.unregister(clean_up)
 
 
 def is_connect(spark: SparkSession) -> bool:
