@@ -129,3 +129,36 @@ def test_executors_are_waited_for_only_where_they_may_have_the_slots(monkeypatch
     with pytest.raises(UsageError, match="3 workers need 3 slots at the same time; got 2 slots"):
         check_slots(SimpleNamespace(conf=conf), 3)
     assert len(looked_at) == looks
+
+
+@pytest.mark.parametrize(
+    ("slots", "warning", "error"),
+    [
+        (
+            2,
+            "got 2 so far; executors are waited for, 0.5 s at most; workers=2 fits",
+            "workers=2 or",
+        ),
+        (0, "got 0 so far; executors are waited for, 0.5 s at most", "got 0 slots; look in Spark"),
+    ],
+)
+def test_while_executors_are_waited_for_a_warning_says_how_many_workers_fit(
+    monkeypatch, slots, warning, error
+):
+    conf, events = {"spark.master": "spark://host:7077"}, []
+    monkeypatch.setattr(spark_engine, "slots_of", lambda *_: slots)
+    monkeypatch.setattr(spark_engine, "_REGISTER_SECONDS", 1.0)
+    monkeypatch.setattr(spark_engine, "_WARN_SECONDS", 0.5)
+    with pytest.raises(UsageError, match=error):
+        check_slots(SimpleNamespace(conf=conf), 3, emit=events.append)
+    (event,) = events
+    assert event.text.startswith(f"3 workers need 3 slots at the same time; {warning}")
+
+
+def test_before_a_run_has_begun_the_warning_of_few_slots_is_logged(monkeypatch, caplog):
+    monkeypatch.setattr(spark_engine, "slots_of", lambda *_: 2)
+    monkeypatch.setattr(spark_engine, "_REGISTER_SECONDS", 0.5)
+    monkeypatch.setattr(spark_engine, "_WARN_SECONDS", 0.0)
+    with pytest.raises(UsageError, match="got 2 slots"):
+        check_slots(SimpleNamespace(conf={"spark.master": "spark://host:7077"}), 3)
+    assert "workers=2 fits those that are there" in caplog.text

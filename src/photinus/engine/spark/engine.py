@@ -20,7 +20,7 @@ import numpy as np
 
 from photinus.coordinator.phases import RunResult
 from photinus.core.errors import LinkLostError, NotReadyError, UsageError, user_message
-from photinus.core.events import Warned
+from photinus.core.events import Event, Warned
 from photinus.core.factories import functions_by_value, take_by_value
 from photinus.core.settings import to_dict
 from photinus.core.signals import interruptible
@@ -68,7 +68,10 @@ from photinus.engine.spark.slots import (
     AbsenceReasons,
     StarvationWatch,
     count_held_slots,
+    logged,
     taken_slots,
+    too_few,
+    too_few_so_far,
 )
 from photinus.engine.worker_bootstrap import WorkerBootstrap
 from photinus.models.module import ModuleConfig
@@ -87,6 +90,7 @@ _SLOT_SETTINGS = ("executor.cores", "task.cpus")
 _log = logging.getLogger("photinus")
 _REGISTER_SECONDS = 30.0
 """How long executors may take to register."""
+_WARN_SECONDS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -164,7 +168,7 @@ class SparkEngine(Engine):
         profile = profile_of(spark, run_spec.plan.resources, run_spec.emit)
         sharing = sharing_of(spark, run_spec, profile)
         with sharing.joined():
-            check_slots(spark, workers, profile, sharing)
+            check_slots(spark, workers, profile, sharing, run_spec.emit)
             return self._train_in_seats(spark, run_spec, driver, profile, sharing)
 
     def _train_in_seats(
@@ -599,8 +603,11 @@ def check_slots(
     workers: int,
     profile: ResourceProfile | None = None,
     sharing: SeatSharing | None = None,
+    emit: Callable[[Event], None] = logged,
 ) -> None:
     """Refuses at once when there can never be as many slots as workers.
+
+    Where executors may still come they are waited for, and a warning says how many slots there are.
 
     Raises:
         UsageError: the application has fewer; the message says how many.
@@ -609,17 +616,14 @@ def check_slots(
     slots = slots_of(spark, profile)
     can_grow = _may_have(spark, workers, profile)
     while slots is not None and slots < workers and can_grow and waited < _REGISTER_SECONDS:
+        if waited == _WARN_SECONDS:
+            emit(too_few_so_far(workers, slots, _REGISTER_SECONDS - waited))
         pause.wait(0.5)
         # another application may have to give its executors up first
         waited = 0.0 if sharing is not None and sharing.is_owed_seats() else waited + 0.5
         slots = slots_of(spark, profile)
     if slots is not None and slots < workers:
-        raise UsageError(
-            f"{workers} workers need {workers} slots at the same time",
-            got=f"{slots} slots",
-            do=f"use workers={slots} or fewer, or give the application more "
-            + ("cores" if profile is None else "cores or resources"),
-        )
+        raise too_few(workers, slots, "cores" if profile is None else "cores or resources")
 
 
 def _may_have(spark: SparkSession, workers: int, profile: ResourceProfile | None) -> bool:

@@ -54,7 +54,7 @@ def launch_on_spark(
     emit = coordinator.callbacks.emit
     host, code = str(spark.conf.get("spark.driver.host", "127.0.0.1")), pickle_function(function)
     with interruptible():
-        check_slots(spark, workers)
+        check_slots(spark, workers, emit=emit)
         slots = partial(slots_of, spark)
         with (
             held_slots(context.applicationId, workers, slots, emit),

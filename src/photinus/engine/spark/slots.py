@@ -5,6 +5,7 @@ Two runs with a part of their slots each would wait for each other for ever, wha
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from photinus.coordinator.callbacks import wait_for_them
-from photinus.core.errors import user_message
+from photinus.core.errors import UsageError, user_message
 from photinus.core.events import Event, Warned
 from photinus.engine.seat_sharing import SeatSharing, Urgency
 from photinus.engine.seat_table import SeatClaim, claims_here
@@ -30,6 +31,31 @@ _STARVED_SECONDS = 120.0
 def count_held_slots(application: str) -> int:
     """Returns how many slots the runs of an application hold."""
     return sum(claim.held for claim in claims_here(application).values())
+
+
+def too_few(workers: int, slots: int, lacks: str) -> UsageError:
+    """Returns the error of more workers than an application has slots."""
+    do = f"use workers={slots} or fewer, or give the application more {lacks}"
+    if slots == 0:
+        do = "look in Spark's web page whether the cluster gives the application executors"
+    return UsageError(_needed(workers), got=f"{slots} slot{'s' * (slots != 1)}", do=do)
+
+
+def too_few_so_far(workers: int, slots: int, seconds: float) -> Warned:
+    """Returns the warning of it while executors may still come, for so many seconds."""
+    then = f"executors are waited for, {seconds:g} s at most"
+    do = f"workers={slots} fits those that are there" if slots else ""
+    return Warned(text=user_message(_needed(workers), got=f"{slots} so far", then=then, do=do))
+
+
+def _needed(workers: int) -> str:
+    return f"{workers} workers need {workers} slots at the same time"
+
+
+def logged(event: Event) -> None:
+    """Shows a warning where no run has begun that could."""
+    if isinstance(event, Warned):
+        logging.getLogger("photinus").warning(event.text)
 
 
 @contextmanager
