@@ -264,11 +264,14 @@ E8 = Experiment(
         "publish, every 10": Trial(strategy=publish(every=Steps(10), codec="fp32")),
         "rounds, K=16": Trial(strategy=rounds(), workers=16),
         **{
-            f"{agree.__name__}, every {n}, K=16": Trial(
-                strategy=agree(every=Steps(n), codec="fp32"), workers=16
+            f"gossip, every {n}, exact every {exact}, K=16": Trial(
+                strategy=gossip(every=Steps(n), codec="fp32", exact_every=exact), workers=16
             )
-            for agree, n in ((gossip, 5), (gossip, 10), (publish, 10))
+            for n, exact in ((5, 5), (10, 5), (10, 10))  # a run's default is 5 of so many workers
         },
+        "publish, every 10, K=16": Trial(
+            strategy=publish(every=Steps(10), codec="fp32"), workers=16
+        ),
     },
     (
         *(
@@ -278,7 +281,11 @@ E8 = Experiment(
                 within(0.5),
                 is_short=False,
             )
-            for name in ("gossip, every 5", "gossip, every 10", "publish, every 10")
+            for name in (
+                "gossip, every 5, exact every 5",
+                "gossip, every 10, exact every 5",
+                "publish, every 10",
+            )
         ),
         Claim(
             "gossip at 10 steps is near averaging",
