@@ -21,6 +21,8 @@ from photinus.data.base import Batch
 from photinus.engine.simulation.simulator import HEAD_BYTES
 from photinus.models.base import Model
 from photinus.report.markup import Markup, tag
+from photinus.strategies.outer import Nesterov, OuterOptimizer, Sgd
+from photinus.strategies.recipe_settings import outer_text
 from strategies.claims import WORKERS, rounds
 from strategies.trial import JITTER, STEP_SECONDS, Scale, Tape, Trial, digits, simulation
 
@@ -29,6 +31,8 @@ PRICES = (0.0, 0.1, 1.0, 10.0, 100.0)
 """S/C."""
 TRIED_PRICE, TRIED_TAU = 10.0, 50
 LR = 0.02
+MEAN = Sgd()
+"""SparkNet's own: the plain mean."""
 _SHOWN_ROWS = 4_000
 _EVERY_STEPS = 5
 _PARAMETERS = 784 * 64 + 64 + 64 * 10 + 10
@@ -96,19 +100,27 @@ def reached(trial: Trial, goal: Goal, tau: int, seed: int = 0) -> Reached:
     raise RuntimeError(f"{goal.error} % was not reached at {tau} steps a round")
 
 
-def _trial(tau: int, workers: int = WORKERS) -> Trial:
-    return Trial(strategy=rounds(tau), workers=workers, lr=LR, falls=False)
+def _trial(tau: int, workers: int = WORKERS, outer: OuterOptimizer = MEAN) -> Trial:
+    return Trial(strategy=rounds(tau, outer), workers=workers, lr=LR, falls=False)
 
 
-def _mean_rounds(tau: int, goal: Goal, workers: int = WORKERS) -> float:
-    counts = [reached(_trial(tau, workers), goal, tau, seed).rounds for seed in goal.seeds]
+def _mean_rounds(
+    tau: int, goal: Goal, workers: int = WORKERS, outer: OuterOptimizer = MEAN
+) -> float:
+    trial = _trial(tau, workers, outer)
+    counts = [reached(trial, goal, tau, seed).rounds for seed in goal.seeds]
     return sum(counts) / len(counts)
 
 
-def speed_ups(goal: Goal, taus: tuple[int, ...] = TAUS, workers: int = WORKERS) -> Table:
-    """Returns (S/C, τ) -> speed-up."""
+def speed_ups(
+    goal: Goal,
+    taus: tuple[int, ...] = TAUS,
+    workers: int = WORKERS,
+    outer: OuterOptimizer = MEAN,
+) -> Table:
+    """Returns (S/C, τ) -> speed-up over one worker that trains alone."""
     alone = _EVERY_STEPS * _mean_rounds(_EVERY_STEPS, goal, 1)
-    needed = {tau: _mean_rounds(tau, goal, workers) for tau in taus}
+    needed = {tau: _mean_rounds(tau, goal, workers, outer) for tau in taus}
     return {(p, tau): alone / (needed[tau] * (tau + p)) for p in PRICES for tau in taus}
 
 
@@ -216,6 +228,9 @@ def sparknet(scale: Scale, folder: str, *, is_short: bool) -> bool:
         path = Path(folder) / f"sparknet-{workers}.svg"
         path.write_text(f"{picture(table, workers)}\n")
         print(path)
+    usual = Nesterov()
+    print(f"\n{WORKERS} workers, {outer_text(usual)}, the outer step of `averaging`:\n")
+    print(*lines(speed_ups(goal, outer=usual)), sep="\n", flush=True)
     measured, formula = tried(goal)
     print(f"\nS/C {TRIED_PRICE:g}, {TRIED_TAU} steps: {measured:.2f} s, by formula {formula:.2f} s")
     top = best(table, 10.0)

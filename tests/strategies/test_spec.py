@@ -138,6 +138,11 @@ def test_a_usual_trigger_leaves_room_for_ten_rounds(recipe, steps, every):
     assert PhaseFacts(workers=4, steps=steps).rounds(settled.every) >= min(10, steps)
 
 
+def test_a_strategy_with_other_settings_may_be_a_key():
+    other = averaging().with_settings({"every": Steps(3)})
+    assert {other: 1}[averaging(every=Steps(3))] == 1
+
+
 @pytest.mark.parametrize(
     ("strategy", "workers", "exact_every"),
     [

@@ -311,7 +311,7 @@ class StrategySpec:
         for name in settings:
             if name not in self.known:
                 raise unknown_name(f"argument of {self.recipe}", name, self.known)
-        return dataclasses.replace(self, **settings, usual=self.usual - settings.keys())
+        return dataclasses.replace(self, **settings, usual=self.usual - set(settings))
 
     @property
     def without_start(self) -> StrategySpec:
