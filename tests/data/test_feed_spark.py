@@ -112,6 +112,23 @@ def test_a_number_too_large_for_float32_is_named_by_its_value(spark, rows):
         gather(stream_batches(df), spec, RowChecker(RowChecks()), Budget())
 
 
+@pytest.mark.parametrize("wrong", [None, float("nan")])
+def test_of_several_labels_the_column_that_holds_a_wrong_one_is_named(spark, wrong):
+    rows = [(1.0, 1.0, 2.0), (1.0, 3.0, wrong)]
+    df = spark.createDataFrame(rows, "x double, y double, z double").coalesce(1)
+    df, spec = columns(df, "x", ["y", "z"])
+    said = "null" if wrong is None else "nan, expected finite numbers"
+    with pytest.raises(DataError, match=f"partition 0 row 1 column z: {said}; mend the row"):
+        gather(stream_batches(df), spec, RowChecker(RowChecks()), Budget())
+
+
+def test_a_null_in_an_array_of_labels_is_named_by_its_place(spark):
+    df = spark.createDataFrame([(1.0, [1, 0]), (1.0, [1, None])], "x double, y array<int>")
+    df, spec = columns(df.coalesce(1), "x", "y")
+    with pytest.raises(DataError, match="partition 0 row 1 column y: null at 1; mend the row"):
+        gather(stream_batches(df), spec, RowChecker(RowChecks()), Budget())
+
+
 def test_a_bad_row_is_named_by_the_task(spark):
     df = spark.createDataFrame([([1.0, 2.0],), ([1.0],)], "x array<double>").coalesce(1)
     df, spec = columns(df, "x")

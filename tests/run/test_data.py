@@ -186,6 +186,12 @@ def test_a_module_is_measured_on_rows_as_wide_as_it_was_trained_on():
         check_fit(model, TestRows(np.ones((2, 5)), np.zeros(2)), like=rows)
 
 
+def test_of_several_labels_in_a_file_the_column_that_lacks_one_is_named(write_table):
+    path = write_table(a=[1.0, 2.0], y=[1.0, 3.0], z=[2.0, None])
+    with pytest.raises(DataError, match=r"row 1 column z: n.*; mend the row"):
+        read_test(parquet_source(path, features=("a",), label=("y", "z")))
+
+
 def test_rows_to_measure_on_may_lie_at_an_address(write_table, small):
     fsspec = pytest.importorskip("fsspec")
     path = write_table(a=[1.0, 2.0], b=[3.0, 4.0], label=[0, 1])

@@ -14,7 +14,7 @@ from photinus.core.errors import DataError
 from photinus.core.settings import Limit, above, one_of, validate
 from photinus.data.base import Array, Block, Features
 from photinus.data.checks import InvalidValues, RowChecker, not_finite, too_large
-from photinus.data.columns import InputSpec, inputs_of, numpy_values
+from photinus.data.columns import InputSpec, inputs_of, null_numbers, numpy_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +38,8 @@ class ColumnSpec:
     """One column, or several of kind numeric that are stacked."""
     label: str | None = None
     """A column of numbers, or of arrays: several labels a row."""
+    labels: tuple[str, ...] = ()
+    """What the columns are called that were made one, the label, where these are several."""
     held: str | None = None
     """A column of truth values: these rows are set aside, to measure on."""
     weight: str | None = None
@@ -101,8 +103,10 @@ def arrays(batch: pa.RecordBatch, spec: ColumnSpec, checker: RowChecker) -> Bloc
         if len(spec.features) > 1:
             checker.refuse(not_finite(spec.features, features))
     if spec.label is not None:
-        checker.refuse(_unequal_labels(batch.column(spec.label), spec.label, checker))
+        checker.refuse(_label_findings(batch.column(spec.label), spec, checker))
     labels = None if spec.label is None else _labels(batch.column(spec.label), spec.label)
+    if labels is not None and spec.labels:
+        checker.refuse(not_finite(spec.labels, labels))
     names = (", ".join(spec.features), spec.label or "label")
     block = Block(features, labels, _weights(batch, spec.weight, checker))
     return checker.checked(block, names, spec.scale, spec.weight or "weight")
@@ -139,9 +143,22 @@ def _unequal_lengths(column: pa.Array, name: str, spec: ColumnSpec) -> Iterator[
     )
 
 
+def _label_findings(
+    column: pa.Array, spec: ColumnSpec, checker: RowChecker
+) -> Iterator[InvalidValues]:
+    """Yields rows of several labels of which one is missing; it is named where it has a column."""
+    if not _is_list(column):
+        return
+    if spec.labels:
+        yield from null_numbers(column, spec.labels)
+        return
+    yield from _unequal_labels(column, str(spec.label), checker)
+    yield from _null_inside(column, str(spec.label))
+
+
 def _unequal_labels(column: pa.Array, name: str, checker: RowChecker) -> Iterator[InvalidValues]:
     """Yields rows whose array of labels is longer or shorter than that of the partition's first."""
-    if not (_is_list(column) and len(column)):
+    if not len(column):
         return
     # only the sum of the lengths shows in the numbers: one row would get those of another
     widths = np.diff(_offsets(column, name, LIST))

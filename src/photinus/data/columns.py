@@ -215,23 +215,27 @@ def _findings(
         if column.null_count:
             yield InvalidValues(column_name, np.asarray(column.is_null()), lambda _: "null")
         if isinstance(spec.columns.get(name, ""), (tuple, list)):
-            yield from _null_numbers(column, spec.columns[name])
+            yield from null_numbers(column, spec.columns[name])
+            yield from _too_large_numbers(column, spec.columns[name])
         if name in spec.columns and name not in spec.encoders:
             yield from _shape_findings(column, column_name, checker.templates.get(name))
 
 
-def _null_numbers(column: pa.Array, names: Sequence[str]) -> Iterator[InvalidValues]:
+def null_numbers(column: pa.Array, names: Sequence[str]) -> Iterator[InvalidValues]:
     """Yields the nulls of columns that were stacked, by the name of each."""
     sizes = np.asarray(column.value_lengths())
     if (are_wrong := sizes != len(names)).any():
         text = f"numbers where {len(names)} are due"
         yield InvalidValues(", ".join(names), are_wrong, lambda row: f"{sizes[row]} {text}")
         return
-    numbers = column.flatten()
-    are_null = np.asarray(numbers.is_null()).reshape(-1, len(names))  # [n, k]
+    are_null = np.asarray(column.flatten().is_null()).reshape(-1, len(names))  # [n, k]
     for name, is_null in zip(names, are_null.T, strict=True):
         yield InvalidValues(name, is_null, lambda _: "null")
-    by_column = numpy_values(numbers).reshape(-1, len(names)).T  # [k, n]
+
+
+def _too_large_numbers(column: pa.Array, names: Sequence[str]) -> Iterator[InvalidValues]:
+    """Yields what float32 cannot hold of columns that were stacked, by the name of each."""
+    by_column = numpy_values(column.flatten()).reshape(-1, len(names)).T  # [k, n]
     for name, values in zip(names, by_column, strict=True):
         yield from too_large(name, values)
 

@@ -197,12 +197,6 @@ def input_column(df: DataFrame, inputs: InputSpec, name: str) -> Column:
     return _feature(df, column)[0] if is_alone and _is_image(data_type) else _quoted(column)
 
 
-def _array_or_null(columns: list[Column]) -> Column:
-    """Returns an array of columns, null where one of them is."""
-    array = F.array(*columns)
-    return F.when(_has_no_null(array), array)
-
-
 def _has_no_null(array: Column) -> Column:
     # conditions joined by & nest: those of hundreds of columns overflow Java's stack
     return F.forall(array, lambda element: element.isNotNull())
@@ -219,7 +213,8 @@ def _extra_columns(
     columns, names = [], dict[str, Any]()
     if label is not None:
         labels = [_label(df, name) for name in ([label] if isinstance(label, str) else label)]
-        column = labels[0] if isinstance(label, str) else _array_or_null(labels)
+        # of several with the nulls inside: the workers name the column that holds one
+        column = labels[0] if isinstance(label, str) else F.array(*labels)
         names["label"] = label if isinstance(label, str) else ", ".join(label)
         columns.append(column)
     if weight is not None:
@@ -241,7 +236,8 @@ def _extra_columns(
         safe_name = _safe_name(name)
         names[field] = f"{safe_name} ({field})" if safe_name in used_names else safe_name
     named = zip(columns, names.values(), strict=True)
-    return [column.alias(name) for column, name in named], names
+    several = {} if label is None or isinstance(label, str) else {"labels": tuple(label)}
+    return [column.alias(name) for column, name in named], names | several
 
 
 def shape_of(frame: DataFrame, spec: ColumnSpec) -> tuple[int, ...]:

@@ -633,11 +633,15 @@ def _as_list(names: Any) -> list[str]:  # noqa: ANN401 - a name, or several
 def _column_spec(table: Any, source: Source) -> Any:  # noqa: ANN401 - a dataset -> ColumnSpec
     from photinus.data.arrow import BINARY, LIST, NUMERIC, ColumnSpec
 
-    label = ", ".join(_as_list(source.labels or [])) or None
-    other_columns: dict[str, Any] = {"label": label, "weight": source.weight or None}
+    label_names = tuple(_as_list(source.labels or []))
+    names = {"label": ", ".join(label_names) or None, "weight": source.weight or None}
     if source.named is not None:
-        for role, name in other_columns.items():
-            other_columns[role] = f"{name} ({role})" if name in source.inputs else name
+        for role, name in names.items():
+            names[role] = f"{name} ({role})" if name in source.inputs else name
+    other_columns: dict[str, Any] = {**names}
+    if isinstance(source.labels, list):
+        other_columns["labels"] = label_names
+    if source.named is not None:
         return ColumnSpec(features=tuple(source.inputs), inputs=source.named, **other_columns)
     kind = str(table.schema.field(source.features[0]).type)
     return ColumnSpec(
