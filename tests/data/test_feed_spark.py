@@ -12,7 +12,14 @@ from photinus.core.errors import DataError, UsageError
 from photinus.data import cifar
 from photinus.data.arrays import FeedOrder, PartitionFeed
 from photinus.data.checks import RowChecker, RowChecks
-from photinus.data.spark import cifar_frame, columns, one_column, partitioned, stream_batches
+from photinus.data.spark import (
+    cifar_frame,
+    columns,
+    one_column,
+    partitioned,
+    selected,
+    stream_batches,
+)
 from photinus.data.spool import Budget, gather
 
 pytestmark = pytest.mark.spark
@@ -88,6 +95,18 @@ def test_an_assembled_vector_without_a_label(table):
     df, spec = columns(assembled, "both")
     assert df.columns == ["both"]
     assert features_in_tasks(df, spec)[1] == ((1.0, 2.0), 0.0)
+
+
+def test_names_that_only_dots_tell_apart_are_columns_of_their_own(spark):
+    df = spark.createDataFrame([(1.5, 2.5, 3.0, 4.0)], ["a.b", "a·b", "c.d", "c·d"])
+    selection, spec = columns(df, ["a.b", "a·b"], "c.d")
+    assert spec.features == ("a·b", "a·b (2)")
+    assert features_in_tasks(selection, spec) == [((1.5, 2.5), 3.0)]
+    selection, spec = columns(df, "a·b", "a.b")
+    assert features_in_tasks(selection, spec) == [((2.5,), 1.5)]
+    selection, spec = selected(df, ["a.b"], "c.d", weight="c·d")
+    assert selection.collect() == [(1.5, 3.0, 4.0)]
+    assert (spec.label, spec.weight) == ("c·d", "c·d (weight)")
 
 
 def test_a_name_with_a_dot_is_one_column(spark):

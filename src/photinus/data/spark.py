@@ -137,19 +137,21 @@ def selected(
     if not names:
         raise UsageError("no feature column is named", do=f"known: {', '.join(df.columns)}")
     _check_names(df, names, label, weight)
-    other_columns, spec_fields = _extra_columns(df, label, weight, held, ())
+    safe_names = _safe_names(names)
+    other_columns, spec_fields = _extra_columns(df, label, weight, held, safe_names)
     if len(names) > 1 or _is_number(df.schema[names[0]].dataType):
-        numbers = [_number(df, name, several=len(names) > 1) for name in names]
+        numbers = [
+            _number(df, name, several=len(names) > 1).alias(safe_name)
+            for name, safe_name in zip(names, safe_names, strict=True)
+        ]
         shape: tuple[int, ...] = (len(names),)
-        spec = ColumnSpec(
-            features=tuple(map(_safe_name, names)), kind=NUMERIC, shape=shape, **spec_fields
-        )
+        spec = ColumnSpec(features=tuple(safe_names), kind=NUMERIC, shape=shape, **spec_fields)
         return df.select(*numbers, *other_columns), spec
     name = names[0]
     column, kind, _ = _feature(df, name)
     dtype = "uint8" if kind in (BINARY, IMAGE) else "float32"
-    spec = ColumnSpec(features=(_safe_name(name),), kind=kind, dtype=dtype, **spec_fields)
-    return df.select(column.alias(_safe_name(name)), *other_columns), spec
+    spec = ColumnSpec(features=tuple(safe_names), kind=kind, dtype=dtype, **spec_fields)
+    return df.select(column.alias(safe_names[0]), *other_columns), spec
 
 
 def _selected_inputs(
@@ -232,9 +234,11 @@ def _extra_columns(
             raise DataError(wrong, got=got.simpleString(), do=do)
         columns.append(F.coalesce(_quoted(held), F.lit(False)))  # noqa: FBT003 - its argument
         names["held"] = held
+    used = set(used_names)
     for field, name in names.items():
         safe_name = _safe_name(name)
-        names[field] = f"{safe_name} ({field})" if safe_name in used_names else safe_name
+        names[field] = f"{safe_name} ({field})" if safe_name in used else safe_name
+        used.add(names[field])
     named = zip(columns, names.values(), strict=True)
     several = {} if label is None or isinstance(label, str) else {"labels": tuple(label)}
     return [column.alias(name) for column, name in named], names | several
@@ -518,6 +522,18 @@ def _safe_name(name: str) -> str:
     return name.replace(".", "·").replace("`", "'")
 
 
+def _safe_names(names: Iterable[str]) -> list[str]:
+    """Safe names of columns, with a number where two of them would be one."""
+    safe_names: list[str] = []
+    for name in names:
+        safe_name, number = _safe_name(name), 1
+        while safe_name in safe_names:
+            number += 1
+            safe_name = f"{_safe_name(name)} ({number})"
+        safe_names.append(safe_name)
+    return safe_names
+
+
 def _is_number(data_type: T.DataType) -> bool:
     return isinstance(data_type, (T.NumericType, T.BooleanType))
 
@@ -525,7 +541,7 @@ def _is_number(data_type: T.DataType) -> bool:
 def _number(df: DataFrame, name: str, *, several: bool) -> Column:
     if several:
         _check_is_number(df, name)
-    return _quoted(name).cast(_kept_type(df.schema[name].dataType)).alias(_safe_name(name))
+    return _quoted(name).cast(_kept_type(df.schema[name].dataType))
 
 
 def _kept_type(data_type: T.DataType) -> str:
@@ -568,7 +584,7 @@ def _label(df: DataFrame, name: str) -> Column:
         raise DataError(wrong, got=data_type.simpleString())
     cast = "long" if isinstance(element_type, (T.IntegralType, T.BooleanType)) else "double"
     cast = cast if element_type is data_type else f"array<{cast}>"
-    return _quoted(name).cast(cast).alias(_safe_name(name))
+    return _quoted(name).cast(cast)
 
 
 def _feature(
