@@ -239,6 +239,10 @@ def test_a_model_of_another_kind_is_refused_with_the_class_that_takes_it(table, 
     trained(linear("cross_entropy", 3), SCALED, (x, labels), tmp_path / "run")
     with pytest.raises(UsageError, match=r"of classes; TorchClassificationModel\.fromRun"):
         TorchRegressionModel.fromRun(tmp_path / "run")
+    with pytest.raises(
+        UsageError, match=r"DBNC.*; got a run of a torch module; TorchClassif.*Run$"
+    ):
+        DBNClassificationModel.fromRun(tmp_path / "run")
     with pytest.raises(UsageError, match="name the folder of a run or of a model"):
         TorchRegressionModel.fromRun(tmp_path)
 

@@ -30,6 +30,8 @@ class DBNClassificationModel(NetworkClassificationModel):
         network: what was trained.
     """
 
+    _kind = "dbn"
+
 
 @with_params(DBN_ROWS)
 class DBNClassifier(NetworkClassifier):

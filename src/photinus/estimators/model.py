@@ -60,6 +60,7 @@ _HEAD_TEXTS = {
     LOGS: "numbers",
     NUMBERS: "numbers",
 }
+_KIND_TEXTS = {"dbn": "a DBN", "logistic": "a LogisticConfig", "module": "a torch module"}
 _CLASS_OF_HEAD = {
     CLASSES: "TorchClassificationModel",
     BINARY: "TorchClassificationModel",
@@ -131,6 +132,8 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
     _param_rows: ClassVar[tuple[ParamRow, ...]] = OUTPUT_ROWS
     _heads: ClassVar[tuple[str, ...]] = (NUMBERS, LOGS)
     """What its network's outputs may stand for."""
+    _kind: ClassVar[str] = ""
+    """Of the networks of runs that it takes; left empty, any."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -373,6 +376,9 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
             >>> model.transform(table).select("prediction")  # doctest: +SKIP
         """
         run = open_run(folder, trust_code)
+        if cls._kind not in ("", run.network.kind):
+            wrong, do = f"{folder} holds no {cls.__name__}", "TorchClassificationModel.fromRun"
+            raise UsageError(wrong, got=f"a run of {_KIND_TEXTS[run.network.kind]}", do=do)
         network, example = _example(run, folder, rows)
         network = tried(network, example, cls._heads)
         if network.head not in cls._heads:
