@@ -111,9 +111,33 @@ def test_an_application_that_fails_is_a_failure_with_its_last_words(
     call, cluster, remote, monkeypatch
 ):
     monkeypatch.setenv("ENDS", "1")
-    code, _, err = call("submit", remote, "--deploy-mode", "cluster")
+    put(f"{cluster}/runs/c/coordinator-1.json", b"{}")
+    given = ("--deploy-mode", "cluster", "--folder", f"{cluster}/runs/c")
+    code, _, err = call("submit", remote, *given)
     assert code == 1
     assert "the application failed; got diagnostics: the end; photinus report memory://" in err
+
+
+@pytest.mark.parametrize(
+    ("states", "do"),
+    [
+        (("ACCEPTED", "FAILED"), "; yarn logs -applicationId application_1_0001 has the cont"),
+        ((), "got diagnostics: the end\n"),  # YARN has not taken it: there are no logs
+    ],
+)
+def test_an_application_that_fails_before_its_run_began_names_its_logs_and_no_report(
+    call, cluster, remote, tmp_path, monkeypatch, states, do
+):
+    monkeypatch.setenv("ENDS", "1")
+    program = FAKE.replace("ACCEPTED ACCEPTED RUNNING ${LAST:-FINISHED}", " ".join(states))
+    thrown = 'Exception in thread "main" SparkException: finished with failed status'
+    program = program.replace("exit", f"echo '{thrown}' >&2\nexit")
+    (tmp_path / "spark" / "bin" / "spark-submit").write_text(program)
+    code, _, err = call("submit", remote, "--deploy-mode", "cluster")
+    assert code == 1
+    assert "photinus: the application failed, before its run began; got diagnostics: the end" in err
+    assert do in err
+    assert "photinus report" not in err
 
 
 def test_an_application_that_somebody_ends_says_how_to_go_on(call, cluster, remote, monkeypatch):

@@ -346,13 +346,24 @@ class _SubmittedRun:
             do = f"continue with: photinus submit {shlex.join(options)}"
             raise RunFailedError(wrong, do=do)
         if process.returncode:
-            reasons = failures(self.folder)[failures_before:] or [_cause(output_lines)]
-            applications = [line.split(":")[0] for line in shown_lines if ": " in line]
-            application = applications[-1] if applications else "APPLICATION"
-            wrong = "the application failed"
-            logs = f"yarn logs -applicationId {application} has the containers' words"
-            do = f"photinus report {shlex.quote(self.folder)}; {logs}"
-            raise RunFailedError(wrong, got=reasons[0] or None, do=do)
+            reasons = failures(self.folder)[failures_before:]
+            raise self._failure(reasons, output_lines, shown_lines)
+
+    def _failure(
+        self, reasons: list[str], output_lines: list[str], shown_lines: list[str]
+    ) -> RunFailedError:
+        """Returns the error of an application; `reasons` are those that its run gave."""
+        from photinus.run.remote_resume import holds_run
+
+        applications = [line.split(":")[0] for line in shown_lines if ": " in line]
+        has_begun = bool(reasons) or holds_run(self.folder)  # else there is nothing to report
+        wrong = "the application failed" + ", before its run began" * (not has_begun)
+        do = [f"photinus report {shlex.quote(self.folder)}"] * has_begun
+        if applications:  # YARN has taken it
+            logs = f"yarn logs -applicationId {applications[-1]}"
+            do.append(f"{logs} has the containers' words")
+        reason = reasons[0] if reasons else _cause(output_lines)
+        return RunFailedError(wrong, got=reason or None, do="; ".join(do))
 
 
 @contextlib.contextmanager
@@ -393,10 +404,10 @@ def _record_lines(lines: Iterable[str], recorded: list[str]) -> Iterator[str]:
 
 def _cause(lines: list[str]) -> str:
     """Returns the line of spark-submit's last output that says what was wrong."""
-    error_lines = [
-        line.strip() for line in lines if re.search(r"Exception|Error|diagnostics: \S", line)
-    ]
-    return (error_lines or [""])[-1][:300]
+    error_lines = [line.strip() for line in lines if re.search(r"Exception|Error", line)]
+    diagnoses = [line.strip() for line in lines if re.search(r"diagnostics: \S", line)]
+    # what Spark raises behind YARN's own words says only that the application failed
+    return (diagnoses or error_lines or [""])[-1][:300]
 
 
 def _spark_submit() -> list[str]:

@@ -91,6 +91,13 @@ def failures(address: str) -> list[str]:
     return []
 
 
+def holds_run(address: str) -> bool:
+    """Returns whether a run has begun at an address; True where it is unknown."""
+    with contextlib.suppress(PhotinusError):
+        return mirrored(address, Path()).holds_run()
+    return True
+
+
 @contextlib.contextmanager
 def fetched(folder: Path | str, *names: str) -> Iterator[Path]:
     """Hands out a run's folder, or for an address a copy of so much of it, for a while.
