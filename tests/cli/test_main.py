@@ -436,3 +436,21 @@ def test_a_run_folder_that_cannot_be_written_is_refused_before_spark_starts(
     code, _, err = call("train", job, "--engine", "spark", "--folder", folder)
     assert (code, err.count("\n")) == (EXIT_CODES["usage"], 1)
     assert f"{folder} cannot be written; got {reason}; name another folder" in err
+
+
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [
+        ("none.parquet", "there is no none.parquet on this machine, which reads test; name a path"),
+        ("job.toml", "job.toml cannot be read as Parquet"),
+        ("nowhere://rows", "nowhere://rows cannot be opened"),
+    ],
+)
+def test_rows_of_test_that_this_machine_cannot_read_are_refused_before_spark_starts(
+    call, job, monkeypatch, test, words
+):
+    monkeypatch.setattr("photinus.engine.spark.session.spark_session", None)
+    code, _, err = call("train", job, "--engine", "spark", "--set", f"data.test={test}")
+    assert code in (EXIT_CODES["usage"], EXIT_CODES["not ready"])
+    assert err.startswith(f"photinus: {words}")
+    assert err.count("\n") == 1

@@ -122,7 +122,8 @@ def _resolve_job(job: str | None, settings: tuple[str, ...], options: dict[str, 
     if options["deploy_mode"] == "cluster":
         _check_rows(resolved_job)
     if not options["dry_run"]:
-        check_files(resolved_job)  # before packages are made and sent, and a cluster is asked
+        # before packages are made and sent, and a cluster is asked
+        check_files(resolved_job, is_driver_here=options["deploy_mode"] != "cluster")
     return resolved_job
 
 

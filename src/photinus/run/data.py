@@ -455,20 +455,36 @@ def _frame_data(frame: Any, source: Source) -> Any:  # noqa: ANN401 - a DataFram
     )
 
 
-def check_files(job: Job) -> None:
+def check_files(job: Job, *, is_driver_here: bool = True) -> None:
     """Refuses Parquet files that are not there, or are none; no row is read, and no Spark starts.
+
+    Args:
+        job: on Spark its `path` is Spark's to find; the driver reads `test`.
+        is_driver_here: the driver is on this machine.
 
     Raises:
         UsageError: one cannot be read, or lacks a column.
+        NotReadyError: nothing answers at an address, or nothing installed here opens it.
     """
     source = job.data
     if source.name != "parquet":
         return
-    for path in filter(None, (source.path, source.test)):
-        if job.engine == "spark":
-            check_address(path)
-        else:
-            _open_parquet(source, path)
+    if job.engine == "spark":
+        check_address(source.path)
+    else:
+        _open_parquet(source, source.path)
+    if source.test and is_driver_here:
+        _check_test(source, is_on_spark=job.engine == "spark")
+    elif source.test:
+        check_address(source.test)
+
+
+def _check_test(source: Source, *, is_on_spark: bool) -> None:
+    if is_on_spark and not is_address(source.test) and not on_disk(source.test).exists():
+        wrong = f"there is no {source.test} on this machine, which reads test"
+        do = "name a path of it, or an address such as hdfs://host:port/rows"
+        raise PathError(wrong, do=do)
+    _open_parquet(source, source.test)
 
 
 def check_address(path: str) -> None:
