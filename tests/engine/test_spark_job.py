@@ -214,6 +214,30 @@ def test_rows_that_are_refused_before_a_worker_reads_them_end_the_run_at_once():
     assert script == ["start", "stop: the driver ended the run", "cancel"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (DataError, "row 33 column x: nan at 1"),
+        (UsageError, "the module 'mine:net' cannot be imported; got ModuleNotFoundError: mine"),
+    ],
+)
+def test_of_a_query_on_connect_the_error_that_a_task_raised_is_passed_on(kind, words):
+    def query():
+        raise RuntimeError(f"Job aborted\n photinus.core.errors.{kind.__name__}: {words}\n\tat a.b")
+
+    with pytest.raises(kind) as caught:
+        run_query(SimpleNamespace(), query)
+    assert str(caught.value) == words
+
+
+def test_of_a_query_on_connect_any_other_error_stays_what_it_is():
+    def query():
+        raise LookupError("of Spark's")
+
+    with pytest.raises(LookupError, match="of Spark's"):
+        run_query(SimpleNamespace(), query)
+
+
 def test_a_query_whose_tasks_fail_again_and_again_is_ended(monkeypatch):
     script, session = [], SimpleNamespace(_jsparkSession=None, sparkContext=None)
     job = Job(script, failed=4, lives=True)

@@ -11,7 +11,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from photinus.core.errors import DataError, NotReadyError, RunFailedError, UsageError, user_message
+from photinus.core.errors import (
+    DataError,
+    NotReadyError,
+    PhotinusError,
+    RunFailedError,
+    UsageError,
+    user_message,
+)
 from photinus.core.events import Event, Warned
 from photinus.core.signals import deferred, stopped_by
 from photinus.engine.base import MEMORY_RAN_OUT
@@ -298,7 +305,11 @@ def raise_task_error(job: SparkJob) -> None:
     Raises:
         PhotinusError: as the task raised it; a lost link is no such error.
     """
-    match = _PHOTINUS_ERROR.search(str(job.error or ""))
+    _raise_as_in_task(job.error)
+
+
+def _raise_as_in_task(error: object) -> None:
+    match = _PHOTINUS_ERROR.search(str(error or ""))
     if match and not match[1].startswith("Link"):
         raise reported_error(match[2], match[1])
 
@@ -315,10 +326,17 @@ def run_query(spark: SparkSession, query: Callable[[], _T]) -> _T:
 
     Raises:
         DataError: the rows are refused where they are read, or cannot be read.
+        UsageError: a task cannot import what the query names, as every error that a task raises.
         NotReadyError: the processes that read them are lost again and again.
     """
     if is_connect(spark):
-        return query()
+        try:
+            return query()
+        except PhotinusError:
+            raise
+        except Exception as error:  # of Connect's, without a common class
+            _raise_as_in_task(error)
+            raise
     for _ in range(1 + _MAX_RESUBMITS):
         job = SparkJob(spark.sparkContext, lambda: [query()], f"photinus-{secrets.token_hex(8)}")
         _wait_for_query(job)
