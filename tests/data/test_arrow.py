@@ -143,9 +143,7 @@ def test_a_number_that_float32_cannot_hold_is_a_wrong_row_and_no_warning():
     batch = pa.RecordBatch.from_arrays(
         [pa.array([[1.0, 2.0], [3.0, 1e300]], pa.list_(pa.float64()))], names=["features"]
     )
-    with pytest.raises(
-        DataError, match=r"row 1 column features: 1e\+300 at 1 is too large for float32"
-    ):
+    with pytest.raises(DataError, match="row 1 column features: inf at 1"):
         arrays(batch, ColumnSpec(features=("features",), shape=(2,)), RowChecker(RowChecks()))
 
 

@@ -152,13 +152,7 @@ def test_encoded_images_are_decoded():
         (pa.array([[1], [2, None]]), None, "partition 3 row 1 column col: null inside an array"),
         (pa.array([1.0, np.nan]), None, "partition 3 row 1 column col: nan, expected finite"),
         (pa.array([[1.0], [2.0, np.inf]]), None, "row 1 column col: inf, expected finite"),
-        (pa.array([1.0, 1e300]), None, r"row 1 column col: 1e\+300 is too large for float32"),
-        (pa.array([[1.0], [2.0, -1e39]]), None, r"row 1 column col: -1e\+39 is too large"),
-        (
-            pa.array([DENSE, SPARSE | {"values": [1e39]}], VECTOR),
-            None,
-            r"row 1 column col: 1e\+39 is too large for float32",
-        ),
+        (pa.array([1.0, 1e300]), None, "row 1 column col: inf, expected finite"),
         (
             pa.array([[[1, 2]], [[3, 4], [5]]]),
             None,

@@ -3,7 +3,6 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkAttributeError
 from pyspark.ml.feature import VectorAssembler
-from pyspark.ml.functions import array_to_vector
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import Row
 from pyspark.sql.functions import array, col, lit, when
@@ -113,22 +112,6 @@ def test_a_name_with_a_dot_is_one_column(spark):
     df = spark.createDataFrame([(1.5, 1)], ["a.b", "y"])
     df, spec = columns(df, ["a.b"], "y")
     assert features_in_tasks(df, spec) == [((1.5,), 1.0)]
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        lambda df: (df, "x"),
-        lambda df: (df.select(array_to_vector("x").alias("x")), "x"),
-        lambda df: (df.select(col("x")[0].alias("w"), col("x")[1].alias("x")), ["w", "x"]),
-    ],
-    ids=["array", "vector", "columns"],
-)
-def test_a_number_too_large_for_float32_is_named_by_its_value(spark, rows):
-    df = spark.createDataFrame([([1.0, 2.0],), ([1.0, -1e39],)], "x array<double>").coalesce(1)
-    df, spec = columns(*rows(df))
-    with pytest.raises(DataError, match=r"row 1 column x: -1e\+39.* is too large for float32, in"):
-        gather(stream_batches(df), spec, RowChecker(RowChecks()), Budget())
 
 
 @pytest.mark.parametrize("wrong", [None, float("nan")])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from photinus.core.errors import DataError
 from photinus.core.settings import Limit, above, one_of, validate
 from photinus.data.base import Array, Block, Features
-from photinus.data.checks import InvalidValues, RowChecker, not_finite, too_large
+from photinus.data.checks import InvalidValues, RowChecker, not_finite
 from photinus.data.columns import InputSpec, inputs_of, null_numbers, numpy_values
 
 if TYPE_CHECKING:
@@ -99,7 +99,8 @@ def arrays(batch: pa.RecordBatch, spec: ColumnSpec, checker: RowChecker) -> Bloc
         features = inputs_of(batch, spec.inputs, others, checker)
     else:
         checker.refuse(_findings(batch, spec))
-        features = _features(batch, spec, checker)
+        with np.errstate(over="ignore"):  # a number that becomes infinite is found below
+            features = _features(batch, spec)
         if len(spec.features) > 1:
             checker.refuse(not_finite(spec.features, features))
     if spec.label is not None:
@@ -108,7 +109,7 @@ def arrays(batch: pa.RecordBatch, spec: ColumnSpec, checker: RowChecker) -> Bloc
     if labels is not None and spec.labels:
         checker.refuse(not_finite(spec.labels, labels))
     names = (", ".join(spec.features), spec.label or "label")
-    block = Block(features, labels, _weights(batch, spec.weight, checker))
+    block = Block(features, labels, _weights(batch, spec.weight))
     return checker.checked(block, names, spec.scale, spec.weight or "weight")
 
 
@@ -238,19 +239,13 @@ def _offsets(column: pa.Array, name: str, kind: str) -> NDArray[np.int64]:
     return np.frombuffer(column.buffers()[1], dtype, n + 1, start)
 
 
-def _features(batch: pa.RecordBatch, spec: ColumnSpec, checker: RowChecker) -> Array:
-    """Returns [n, ...]; every row is whole by now.
-
-    Raises:
-        DataError: a number is too large for what the rows are kept as.
-    """
+def _features(batch: pa.RecordBatch, spec: ColumnSpec) -> Array:
+    """Returns [n, ...]; every row is whole by now."""
     shape = (batch.num_rows, *spec.shape)
     if spec.kind == NUMERIC:
         stacked = np.empty((batch.num_rows, len(spec.features)), spec.dtype)
         for i, name in enumerate(spec.features):
-            numbers = _numbers(batch.column(name), name)
-            checker.refuse(_too_large_to_keep(name, numbers, spec.dtype))
-            stacked[:, i] = numbers
+            stacked[:, i] = _numbers(batch.column(name), name)
         return stacked.reshape(shape)
     name, column = spec.features[0], batch.column(spec.features[0])
     if not batch.num_rows:
@@ -260,9 +255,7 @@ def _features(batch: pa.RecordBatch, spec: ColumnSpec, checker: RowChecker) -> A
     offsets = _offsets(column, name, spec.kind)
     if spec.kind == LIST:
         numbers = column.values.slice(offsets[0], offsets[-1] - offsets[0])
-        rows = _numbers(numbers, name).reshape(batch.num_rows, -1)
-        checker.refuse(_too_large_to_keep(name, rows, spec.dtype))
-        return rows.astype(spec.dtype, copy=False).reshape(shape)
+        return _numbers(numbers, name).astype(spec.dtype, copy=False).reshape(shape)
     data = column.buffers()[1 if _type_is(column, "fixed_size_binary") else 2]
     count = spec.width * batch.num_rows
     return np.frombuffer(data, spec.dtype, count, int(offsets[0])).reshape(shape)
@@ -278,19 +271,9 @@ def _labels(column: pa.Array, name: str) -> Array:
     return labels if labels.dtype.kind == "f" else labels.astype(np.int64, copy=False)
 
 
-def _weights(batch: pa.RecordBatch, name: str | None, checker: RowChecker) -> Array | None:
+def _weights(batch: pa.RecordBatch, name: str | None) -> Array | None:
     """Returns [n]."""
-    if name is None:
-        return None
-    weights = _numbers(batch.column(name), name)
-    checker.refuse(_too_large_to_keep(name, weights, "float32"))
-    return weights.astype(np.float32)
-
-
-def _too_large_to_keep(name: str, values: Array, dtype: str) -> Iterator[InvalidValues]:
-    """Yields numbers that the conversion to a float type would make infinite."""
-    if np.dtype(dtype).kind == "f":
-        yield from too_large(name, values, training_dtype=lambda: dtype)
+    return None if name is None else _numbers(batch.column(name), name).astype(np.float32)
 
 
 def _numbers(column: pa.Array, name: str) -> Array:

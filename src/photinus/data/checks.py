@@ -143,18 +143,19 @@ def not_finite(column: str | Sequence[str], values: Array) -> Iterator[InvalidVa
     def describe(row: int) -> str:
         i = int(np.argmin(good[row]))
         where = f" at {i}" if good.shape[1] > 1 else ""
-        return f"{values[row].reshape(-1)[i]}{where}, expected finite numbers"
+        number = values[row].reshape(-1)[i]
+        # a larger one may have become infinite when Spark made it a float32
+        may_be_rounded = values.dtype == np.float32 and not np.isnan(number)
+        limit = f" in float32, up to {_FLOAT32:.2g}" if may_be_rounded else ""
+        return f"{number}{where}, expected finite numbers{limit}"
 
     yield InvalidValues(column, np.asarray(~good.all(axis=1)), describe)
 
 
-def too_large(
-    column: str,
-    values: Array,
-    factor: float = 1.0,
-    training_dtype: Callable[[], str] = lambda: "float32",
+def _too_large(
+    column: str, values: Array, factor: float, training_dtype: Callable[[], str]
 ) -> Iterator[InvalidValues]:
-    """Finds rows [n, ...] with numbers that are finite, and infinite in what is trained on."""
+    """Yields numbers that are finite, and infinite in the type that is trained on."""
     is_narrow = values.dtype.itemsize <= np.dtype(np.float32).itemsize
     if values.dtype.kind != "f" or not values.size or (is_narrow and factor == 1):
         return
@@ -171,9 +172,7 @@ def too_large(
         i = int(np.argmax(overflows[row]))
         where = f" at {i}" if rows.shape[1] > 1 else ""
         scaled = f" times {factor:g}" if factor != 1 else ""
-        return (
-            f"{rows[row, i]:g}{where}{scaled} is too large for {dtype}, in which it is trained on"
-        )
+        return f"{rows[row, i]:g}{where}{scaled} is infinite in {dtype}, in which it is trained on"
 
     yield InvalidValues(column, np.asarray(overflows.any(axis=1)), describe)
 
@@ -272,7 +271,7 @@ class RowChecker:
             columns, (features, labels), (factor, 1.0), strict=True
         ):
             if values is not None:
-                yield from too_large(column, values, multiplier, self._training_dtype)
+                yield from _too_large(column, values, multiplier, self._training_dtype)
 
     def _check_kinds(self, features: Array, labels: Array | None, columns: ColumnNames) -> None:
         for column, values in zip(columns, (features, labels), strict=True):

@@ -16,7 +16,7 @@ from photinus.core.factories import resolve_user_code
 from photinus.core.pretrained import pretrained_folder
 from photinus.core.settings import unknown_name
 from photinus.data.base import Array
-from photinus.data.checks import InvalidValues, RowChecker, not_finite, too_large
+from photinus.data.checks import InvalidValues, RowChecker, not_finite
 from photinus.data.images import decode_images
 from photinus.data.inputs import SPARSE, Column, Inputs, Ragged
 from photinus.data.tokens import Tokenizer
@@ -216,7 +216,6 @@ def _findings(
             yield InvalidValues(column_name, np.asarray(column.is_null()), lambda _: "null")
         if isinstance(spec.columns.get(name, ""), (tuple, list)):
             yield from null_numbers(column, spec.columns[name])
-            yield from _too_large_numbers(column, spec.columns[name])
         if name in spec.columns and name not in spec.encoders:
             yield from _shape_findings(column, column_name, checker.templates.get(name))
 
@@ -233,25 +232,16 @@ def null_numbers(column: pa.Array, names: Sequence[str]) -> Iterator[InvalidValu
         yield InvalidValues(name, is_null, lambda _: "null")
 
 
-def _too_large_numbers(column: pa.Array, names: Sequence[str]) -> Iterator[InvalidValues]:
-    """Yields what float32 cannot hold of columns that were stacked, by the name of each."""
-    by_column = numpy_values(column.flatten()).reshape(-1, len(names)).T  # [k, n]
-    for name, values in zip(names, by_column, strict=True):
-        yield from too_large(name, values)
-
-
 def _shape_findings(
     column: pa.Array, name: str, template: Column | None
 ) -> Iterator[InvalidValues]:
     kind = _column_kind(column.type, name)
     shape = None if template is None else _row_shape(template)
-    if kind in ("list", "number"):
+    if kind == "list":
         yield from _list_findings(column, name, shape)
     elif kind in ("image", "vector"):
         sizes = _image_sizes(column) if kind == "image" else _vector_sizes(column)
         yield from _size_findings(sizes, name, shape)
-    if kind == "vector":
-        yield from _list_findings(column.field("values"), name, shape)
 
 
 def _column_kind(arrow_type: Any, name: str) -> str:  # noqa: ANN401 - an Arrow type
@@ -293,9 +283,7 @@ def _row_shape(column: Column) -> tuple[int, ...]:
 def _list_findings(
     column: pa.Array, name: str, shape: tuple[int, ...] | None
 ) -> Iterator[InvalidValues]:
-    """Yields nulls at any depth, inner lists of unequal lengths, and too large numbers."""
-    import pyarrow as pa
-
+    """Yields nulls at any depth, and inner lists of unequal lengths."""
     rows, level = len(column), 0
     owners = np.arange(rows)
     while _is_list(column.type):
@@ -312,9 +300,6 @@ def _list_findings(
         if column.null_count:
             bad = _row_mask(owners[np.asarray(column.is_null())], rows)
             yield InvalidValues(name, bad, lambda _: "null inside an array")
-    if pa.types.is_float64(column.type):
-        for finding in too_large(name, numpy_values(column)):
-            yield _by_row(finding, owners, rows)
 
 
 def _size_findings(
@@ -339,14 +324,12 @@ def _not_finite(column: Column, name: str) -> Iterator[InvalidValues]:
         return
     values = column.values["number"] if column.is_sparse else column.values
     for finding in not_finite(name, values):
-        yield _by_row(finding, column.owners(), len(column))
-
-
-def _by_row(finding: InvalidValues, owners: NDArray[Any], rows: int) -> InvalidValues:
-    """Returns what is wrong with numbers [m] as what is wrong with the rows that hold them."""
-    first_bad = dict(zip(owners[finding.bad][::-1], np.flatnonzero(finding.bad)[::-1], strict=True))
-    bad = _row_mask(owners[finding.bad], rows)
-    return finding._replace(bad=bad, describe=lambda row: finding.describe(int(first_bad[row])))
+        owners = column.owners()
+        first_bad = dict(
+            zip(owners[finding.bad][::-1], np.flatnonzero(finding.bad)[::-1], strict=True)
+        )
+        bad = _row_mask(owners[finding.bad], len(column))
+        yield finding._replace(bad=bad, describe=lambda row: finding.describe(int(first_bad[row])))  # noqa: B023
 
 
 def _row_mask(rows: NDArray[Any], count: int) -> NDArray[np.bool_]:
@@ -488,7 +471,7 @@ def _numbers(values: Array, name: str) -> Array:
     """
     if values.dtype.kind not in "fiub":
         raise DataError(f"column {name} must hold numbers", got=f"type {values.dtype}")
-    with np.errstate(over="ignore"):  # of an encoder; it is found, by its row
+    with np.errstate(over="ignore"):  # a number that becomes infinite is found, by its row
         return values.astype(np.float32, copy=False) if values.dtype.kind == "f" else values
 
 

@@ -365,11 +365,11 @@ def one_column(
         return _stacked(df, features, shape), False
     _check_names(df, [features], None)
     if _is_number(df.schema[features].dataType):
-        number = F.array(_number(df, features, several=False)).cast("array<float>")
+        number = F.array(_number(df, features, several=False))
         column, kind, sizes = number, NUMERIC, [F.lit(1)]
         expected_shape: tuple[int, ...] = (1,)
     else:
-        column, kind, sizes = _feature(df, features, are_floats=True)
+        column, kind, sizes = _feature(df, features)
         expected_shape = shape if kind == IMAGE else (math.prod(shape),)
         column = column["data"] if kind == IMAGE else column
     got = F.concat_ws("x", *(size.cast("string") for size in sizes))
@@ -396,7 +396,6 @@ def _stacked(df: DataFrame, features: list[str], shape: tuple[int, ...]) -> Colu
     array = F.expr(f"array({casts})")
     if "${" in casts:  # in a text Spark puts a setting there
         array = F.array(*(_number(df, name, several=True) for name in features))
-        array = array.cast("array<float>")
     names = F.from_json(F.lit(json.dumps(features)), "array<string>")
     nulls = F.filter(names, lambda _, i: F.get(array, i).isNull())
     message = F.concat(F.lit("column "), F.concat_ws(", ", nulls), F.lit(": a row holds null"))
@@ -541,12 +540,7 @@ def _is_number(data_type: T.DataType) -> bool:
 def _number(df: DataFrame, name: str, *, several: bool) -> Column:
     if several:
         _check_is_number(df, name)
-    return _quoted(name).cast(_kept_type(df.schema[name].dataType))
-
-
-def _kept_type(data_type: T.DataType) -> str:
-    """The type in which the workers get numbers: of a double they name what float32 cannot hold."""
-    return "double" if isinstance(data_type, T.DoubleType) else "float"
+    return _quoted(name).cast("float")
 
 
 def _check_is_number(df: DataFrame, name: str) -> None:
@@ -587,26 +581,17 @@ def _label(df: DataFrame, name: str) -> Column:
     return _quoted(name).cast(cast)
 
 
-def _feature(
-    df: DataFrame, name: str, *, are_floats: bool = False
-) -> tuple[Column, str, list[Column]]:
-    """Returns one feature column as the workers want it, its kind, and columns for its shape.
-
-    Args:
-        df: the rows.
-        name: of the column.
-        are_floats: doubles become floats.
-    """
+def _feature(df: DataFrame, name: str) -> tuple[Column, str, list[Column]]:
+    """Returns one feature column as the workers want it, its kind, and columns for its shape."""
     data_type, column = df.schema[name].dataType, _quoted(name)
     if isinstance(data_type, T.BinaryType):
         return column, BINARY, [F.octet_length(column)]
     if isinstance(data_type, T.ArrayType) and _is_number(data_type.elementType):
-        kept_type = "float" if are_floats else _kept_type(data_type.elementType)
-        return column.cast(f"array<{kept_type}>"), LIST, [F.size(column)]
+        return column.cast("array<float>"), LIST, [F.size(column)]
     if type(data_type).__name__ in _VECTOR_TYPES:
         from pyspark.ml.functions import vector_to_array
 
-        array = vector_to_array(column, "float32" if are_floats else "float64")
+        array = vector_to_array(column, "float32")
         return array, LIST, [F.size(array)]
     if _is_image(data_type):
         parts = F.struct(*(column[part].alias(part) for part in _IMAGE_PARTS))
