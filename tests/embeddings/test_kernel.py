@@ -39,9 +39,13 @@ def tables(dims=D):
 @pytest.mark.parametrize("negatives", [0, 1, 5, 9])
 @pytest.mark.parametrize("sentence", [2, 3, 40])
 @pytest.mark.parametrize("grams", [NO_GRAMS, GRAMS], ids=["words", "n-grams"])
-def test_the_kernel_takes_the_same_steps_as_the_plain_form(cbow, negatives, sentence, grams):
+@pytest.mark.parametrize("together", [0, 3], ids=["all contexts", "three"])
+def test_the_kernel_takes_the_same_steps_as_the_plain_form(
+    cbow, negatives, sentence, grams, together
+):
     fast, slow, first = tables(), tables(), tables()
-    chances, rule = draw_tables(COUNTS, 1e-2, negatives, grams), reference.Rule(5, negatives, cbow)
+    chances = draw_tables(COUNTS, 1e-2, negatives, grams)
+    rule = reference.Rule(5, negatives, cbow, together)
     rows, seeds = texts(sentence), np.array([5, 6, 7])
     run = descent(D, cbow, has_grams=len(grams.rows) > 0)
     totals = run(rows, fast, chances, rule, 0.05, seeds)
@@ -54,6 +58,24 @@ def test_the_kernel_takes_the_same_steps_as_the_plain_form(cbow, negatives, sent
     np.testing.assert_allclose(fast.outputs, slow.outputs, atol=1e-5)
     assert totals[0] == pytest.approx(sum(loss for loss, _ in row_results), rel=1e-4, abs=1e-6)
     assert totals[1] == sum(pairs for _, pairs in row_results)
+
+
+def test_one_context_per_step_is_word2vec_pair_by_pair():
+    learnt, expected, row = tables(), tables(), texts(9)[0]
+    chances, rate = draw_tables(COUNTS, 1e-2, 5), 0.05
+    reference.descend(row, learnt, chances, reference.Rule(5, 5, False, 1), rate, 5)
+    for context, outputs, labels in reference.centres(row, chances, reference.Rule(5, 5, False), 5):
+        for word in context:
+            x = expected.inputs[word].copy()
+            for g in range(0, len(outputs), reference.OUTPUTS):
+                rows, wanted = (some[g : g + reference.OUTPUTS] for some in (outputs, labels))
+                o = expected.outputs[rows]
+                step = rate * np.where(wanted == IGNORED, 0, wanted - 1 / (1 + np.exp(-(o @ x))))
+                expected.inputs[word] += expected.input_gain[word] * (step @ o)
+                gains = expected.output_gain[rows, None]
+                np.add.at(expected.outputs, rows, gains * np.outer(step, x))
+    np.testing.assert_allclose(learnt.inputs, expected.inputs, atol=1e-5)
+    np.testing.assert_allclose(learnt.outputs, expected.outputs, atol=1e-5)
 
 
 @pytest.mark.numerics

@@ -194,6 +194,7 @@ def descent(
             np.zeros(most_inputs + 1, np.int64),
         )
         loss, pairs, rate = 0.0, 0, np.float32(rate)
+        together = rule.contexts_per_step or most_context
         for t in range(texts.shape[0]):
             text, cursor, state, centre = texts[t], 0, states[t], 0
             while cursor < len(text):
@@ -239,34 +240,36 @@ def descent(
                             rows[i] = output_rows[g + i] if is_output else output_rows[g]
                             label = output_labels[g + i] if is_output else np.float32(IGNORED)
                             labels[i] = labels[OUTPUTS + i] = label
-                        for c in range(0, len(input_rows), 2):
-                            pair = input_rows[c], input_rows[min(c + 1, len(input_rows) - 1)]
-                            steps(  # type: ignore[call-arg]
+                        for first in range(0, len(input_rows), together):
+                            some = input_rows[first : first + together]
+                            for c in range(0, len(some), 2):
+                                pair = some[c], some[min(c + 1, len(some) - 1)]
+                                steps(  # type: ignore[call-arg]
+                                    dims,
+                                    lanes,
+                                    table,
+                                    pair,
+                                    outputs,
+                                    rows,
+                                    labels,
+                                    rate,
+                                    step_sizes[c * OUTPUTS :],
+                                )
+                            if has_loss:
+                                for i in range(len(some) * OUTPUTS):
+                                    if labels[i % OUTPUTS] >= 0:
+                                        loss -= np.log(max(1.0 - abs(step_sizes[i] / rate), 1e-12))
+                            move(  # type: ignore[call-arg]
                                 dims,
                                 lanes,
                                 table,
-                                pair,
+                                gains,
+                                some,
                                 outputs,
+                                output_gain,
                                 rows,
-                                labels,
-                                rate,
-                                step_sizes[c * OUTPUTS :],
+                                step_sizes,
                             )
-                        if has_loss:
-                            for i in range(len(input_rows) * OUTPUTS):
-                                if labels[i % OUTPUTS] >= 0:
-                                    loss -= np.log(max(1.0 - abs(step_sizes[i] / rate), 1e-12))
-                        move(  # type: ignore[call-arg]
-                            dims,
-                            lanes,
-                            table,
-                            gains,
-                            input_rows,
-                            outputs,
-                            output_gain,
-                            rows,
-                            step_sizes,
-                        )
                     if is_mean:
                         for c in input_rows:
                             for m in members[ends[c] : ends[c + 1]]:

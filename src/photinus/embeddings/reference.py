@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
@@ -49,6 +49,8 @@ class Rule(NamedTuple):
     negatives: int
     """0: hierarchical softmax."""
     cbow: bool
+    contexts_per_step: int = 0
+    """0: all of a centre's."""
 
 
 def centres(
@@ -131,7 +133,9 @@ def descend(
 ) -> tuple[float, int]:
     """Learns a row of text in place; returns the summed loss of some pairs, and how many they were.
 
-    Six outputs O [6, D] of a centre and all of its contexts X [C, D] take a step together:
+    Six outputs O [6, D] of a centre and all of its contexts X [C, D] take a step together. Where
+    `rule.contexts_per_step` is set, so many of these do, and then the next.
+
     G = rate · (labels − σ(X Oᵀ)). Then each context x ← x + g O, times its gain, in turn: a word
     may be there twice. Then O ← O + Σ gᵀ x, of the x before its step. With CBOW X is one row, the
     mean of all contexts, and each of them then moves as far as it did. With n-grams an input is the
@@ -146,19 +150,24 @@ def descend(
         state: of the generator.
     """
     inputs, loss, pairs = tables.inputs, 0.0, 0
+    together = rule.contexts_per_step or len(text)
     for number, (context, output_rows, labels) in enumerate(centres(text, chances, rule, state)):
         members_by_input = inputs_of(context, chances.grams, rule)
         if rule.cbow or len(chances.grams.rows):
             x = np.stack([inputs[members].mean(axis=0) for members in members_by_input])
             before, input_numbers = x.copy(), np.arange(len(x))
             centre_loss = _step_centre(
-                (x, np.ones(len(x), np.float32), input_numbers), tables, (output_rows, labels), rate
+                (x, np.ones(len(x), np.float32), input_numbers),
+                tables,
+                (output_rows, labels),
+                rate,
+                together,
             )
             for members, change in zip(members_by_input, x - before, strict=True):
                 np.add.at(inputs, members, tables.input_gain[members, None] * change)
         else:
             centre_loss = _step_centre(
-                (inputs, tables.input_gain, context), tables, (output_rows, labels), rate
+                (inputs, tables.input_gain, context), tables, (output_rows, labels), rate, together
             )
         if number % LOSS_EVERY == 0:
             loss, pairs = loss + centre_loss, pairs + len(members_by_input)
@@ -170,24 +179,26 @@ def _step_centre(
     tables: Tables,
     targets: tuple[Vector, Vector],
     rate: float,
+    together: int,
 ) -> float:
-    """Takes the step of a centre; returns its loss.
+    """Takes the steps of a centre; returns its loss.
 
     Args:
         input_side: the inputs [n, D], their gains [n], and which of them are its contexts [C].
         tables: whose outputs move.
         targets: its outputs [O], and their labels.
         rate: the learning rate.
+        together: so many contexts take a step together.
     """
     inputs, gains, context = input_side
     outputs, loss = tables.outputs, 0.0
-    for g in range(0, len(targets[0]), OUTPUTS):
+    for g, first in product(range(0, len(targets[0]), OUTPUTS), range(0, len(context), together)):
         rows, labels = targets[0][g : g + OUTPUTS], targets[1][g : g + OUTPUTS]
-        o = outputs[rows]
+        words, o = context[first : first + together], outputs[rows]
         change = np.zeros_like(o)
-        predicted = 1 / (1 + np.exp(-(inputs[context] @ o.T)))
+        predicted = 1 / (1 + np.exp(-(inputs[words] @ o.T)))
         error = np.where(labels == IGNORED, 0, labels - predicted)  # [C, O]
-        for word, step in zip(context, np.float32(rate) * error, strict=True):
+        for word, step in zip(words, np.float32(rate) * error, strict=True):
             change += np.outer(step, inputs[word])
             inputs[word] += gains[word] * (step @ o)
         loss -= float(np.log1p(-abs(error)).sum())

@@ -55,6 +55,9 @@ class Word2VecConfig(ModelConfig):
     """Words drawn against each centre; 0: hierarchical softmax."""
     cbow: bool = False
     """A centre is predicted from the mean of its context, not each word of it from the centre."""
+    contexts_per_step: int = 0
+    """Contexts of a centre that take a step together; 0: all of them, which is fastest. Where words
+    are few, and each is met often, vectors are better by 2."""
     sample: float = 1e-3
     """Words above this share of the text are left out at random; 0: never."""
     lr: float | None = None
@@ -84,6 +87,7 @@ class Word2VecConfig(ModelConfig):
         "dims": whole(8),
         "window": whole(1),
         "negatives": whole(0),
+        "contexts_per_step": whole(0),
         "sample": at_least(0),
         "lr": Limit.optional(above(0)),
         "least_lr": above(0),
@@ -130,6 +134,11 @@ class Word2VecConfig(ModelConfig):
     def row_size(self) -> int:
         """A vector: what is drawn follows from the text and the seed."""
         return self.dims
+
+    @property
+    def rule(self) -> Rule:
+        """The settings that decide a step."""
+        return Rule(self.window, self.negatives, self.cbow, self.contexts_per_step)
 
     def preload(self) -> None:
         """Compiles the kernel, or loads it where it was compiled before."""
@@ -225,7 +234,7 @@ class WordTables(Model):
     def rows(self, batch: BatchLike, seed: int) -> Vector:
         """Returns the inputs and, V + B further on, the outputs that the batch's steps read [r]."""
         texts, config, marks = texts_of(batch.features), self._config, self._marks
-        rule = Rule(config.window, config.negatives, config.cbow)
+        rule = config.rule
         seeds = (seed + np.arange(len(texts))) % _SEED_COUNT
         mark = _kernel().mark if config.has_numba else reference.mark
         mark(texts, self.chances, rule, seeds, *np.split(marks, [config.input_rows]))
@@ -284,7 +293,7 @@ class WordTables(Model):
     def learn(self, batch: BatchLike, seed: int) -> tuple[Vector, Mapping[str, float]]:
         """Returns the gradient of the pairs' mean loss; a job takes steps in place instead."""
         config, texts = self._config, texts_of(batch.features)
-        rule = Rule(config.window, config.negatives, config.cbow)
+        rule = config.rule
         self._gradient.trained[...] = 0
         gradients = self._gradient.view("inputs"), self._gradient.view("outputs")
         loss, pairs = 0.0, 0
@@ -328,7 +337,7 @@ class RowDescent(InPlaceOptimizer):
         """Learns the batch's rows one after the other."""
         assert isinstance(model, WordTables)
         config, texts = self._config, texts_of(batch.features)
-        rule = Rule(config.window, config.negatives, config.cbow)
+        rule = config.rule
         seeds = (seed + np.arange(len(texts))) % _SEED_COUNT
         loss, pairs = self._take_steps(
             texts, model.tables, model.chances, rule, self.rate(progress), seeds

@@ -61,7 +61,7 @@ class Item2Vec(VectorEstimator):
     """
 
     _param_rows = _ROWS
-    _config_defaults = {"window": _WHOLE_BASKET, "sample": 0.0}  # noqa: RUF012
+    _config_defaults = {"window": _WHOLE_BASKET, "contexts_per_step": 2, "sample": 0.0}  # noqa: RUF012
     _sequence_terms = "basket", "items", "collect the items of a basket into one array"
 
     @keyword_params
@@ -77,6 +77,7 @@ class Item2Vec(VectorEstimator):
         windowSize: int = 0,
         negatives: int = 5,
         cbow: bool = False,
+        contextsPerStep: int = 2,
         sample: float = 0.0,
         learningRate: float | None = None,
         epochs: float = 5.0,

@@ -117,7 +117,12 @@ class NodeVectors(VectorEstimator):
     """
 
     _param_rows = _ROWS
-    _config_defaults = {"window": 10, "sample": 0.0, "epochs": 1.0}  # noqa: RUF012
+    _config_defaults = {  # noqa: RUF012
+        "window": 10,
+        "contexts_per_step": 2,
+        "sample": 0.0,
+        "epochs": 1.0,
+    }
     _reads_twice = False
 
     @keyword_params
@@ -139,6 +144,7 @@ class NodeVectors(VectorEstimator):
         windowSize: int = 10,
         negatives: int = 5,
         cbow: bool = False,
+        contextsPerStep: int = 2,
         sample: float = 0.0,
         learningRate: float | None = None,
         epochs: float = 1.0,

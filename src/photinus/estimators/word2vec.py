@@ -104,6 +104,12 @@ TRAINING_ROWS = (
         "negatives", "negative samples of each; 0: hierarchical softmax", _to_int, "negatives"
     ),
     _config_row("cbow", "CBOW instead of skip-gram", TypeConverters.toBoolean, "cbow"),
+    _config_row(
+        "contextsPerStep",
+        "contexts of a word that take a step together; 0: all, which is fastest",
+        _to_int,
+        "contexts_per_step",
+    ),
     _config_row("sample", "words above this share are subsampled; 0: never", _to_float, "sample"),
     _config_row(
         "learningRate",
@@ -426,6 +432,7 @@ class Word2Vec(VectorEstimator):
         windowSize: int = 5,
         negatives: int = 5,
         cbow: bool = False,
+        contextsPerStep: int = 0,
         sample: float = 1e-3,
         learningRate: float | None = None,
         epochs: float = 5.0,

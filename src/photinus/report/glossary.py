@@ -71,6 +71,7 @@ SETTINGS: Mapping[str, str] = {
     "checkpoint_seconds": "between two checkpoints",
     "clip": "the most that the length of a gradient may be; 0: any",
     "collate": "a function that makes batches of rows",
+    "contexts_per_step": "contexts of a word that take a step together; 0: all",
     "cpu_share": "processors that a worker may use on average",
     "cuda_graph": "whether a step on a CUDA device is recorded once, and repeated",
     "decays": "what weight decay acts on: weights (of two dimensions and more), or all",

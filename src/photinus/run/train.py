@@ -644,7 +644,7 @@ _LATER_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     },
     "model": {
         **{"metrics": [], "max_steps": 0, "accumulate": 1, "clip": 0.0},
-        **{"frozen": [], "sharded": 0},
+        **{"frozen": [], "sharded": 0, "contexts_per_step": 0},
     },
 }
 """Settings that older jobs did not have, and what they had done: an older run is the same job."""
