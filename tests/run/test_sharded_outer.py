@@ -128,6 +128,17 @@ def test_a_run_with_momentum_that_was_stopped_continues_with_the_same_bits(undis
 
 
 @pytest.mark.parametrize("workers", [1, 3])
+def test_a_trained_model_starts_another_run_with_momentum(workers, tmp_path):
+    start = str(run(tmp_path / "first", model=SHORT, strategy=MOMENTUM).folder / "model")
+    more = {"model": SHORT, "strategy": MOMENTUM, "start": start, "checkpoint_seconds": 0.4}
+    outcome = run(tmp_path / "run", workers, **more)
+    faults = Faults().kill(slot=0, step=150)
+    again = run(tmp_path / "lost", workers, faults=faults, **more)
+    np.testing.assert_array_equal(vector(again), vector(outcome))
+    assert outcome.metrics["loss"] < 0.6
+
+
+@pytest.mark.parametrize("workers", [1, 3])
 def test_diloco_with_nothing_set_learns(workers, tmp_path):
     outcome = run(tmp_path / "run", workers, strategy=recipes.diloco())
     assert outcome.metrics["error"] < 0.05

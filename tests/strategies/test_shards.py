@@ -6,7 +6,7 @@ import pytest
 from photinus.core.clock import Clock, Seconds, Steps
 from photinus.core.errors import UsageError
 from photinus.strategies.base import Message, RowExchange, ShardMove, Turn
-from photinus.strategies.outer import RowAdagrad
+from photinus.strategies.outer import Nesterov, RowAdagrad
 from photinus.strategies.peers import Meetings
 from photinus.strategies.row_codec import RowCodec
 from photinus.strategies.shards import Sharded
@@ -60,6 +60,21 @@ def test_by_time_what_was_left_out_of_a_row_that_is_not_read_stays():
     assert message.rows.tolist() == [3]
     pending = dict(zip(state.pending.rows.tolist(), state.pending.numbers, strict=True))
     assert np.array_equal(pending[1], left[0])
+
+
+@pytest.mark.parametrize(("steps", "rows"), [(1, [1, 3]), (0, [])], ids=["steps", "no step"])
+@pytest.mark.parametrize("merge", ["uniform", "reads"])
+def test_dense_layers_with_momentum_are_sent_whole_after_steps_and_else_not(steps, rows, merge):
+    strategy = Sharded(every=Steps(2), rows=WIDTH, outer=Nesterov(), codec="int8", merge=merge)
+    vector = np.zeros(8)
+    table = RowExchange(dense_rows=4, dense_outer=(np.zeros(4),))
+    heal = Message("heal", np.arange(4.0), table=table)
+    state = strategy.accept(vector, heal, strategy.init(vector))
+    state = state._replace(rows=np.array([1, 3]), received=np.zeros((2, WIDTH)))
+    state = state._replace(left_rows=np.array([3]), left=np.full(WIDTH, 0.5))
+    message, state = strategy.offer(Turn("meet"), vector, Clock(steps), state)
+    assert message.rows.tolist() == rows
+    assert state.pending.numbers.any() != bool(steps)  # what is not sent stays
 
 
 def test_what_a_round_did_to_the_own_shard_is_taken_up_in_place():

@@ -167,8 +167,9 @@ class Sharded(Strategy):
         feedback.add_to(delta, state.rows)
         if self.every.is_deterministic:  # by time, some of the rows that came were not read
             changed = delta.any(axis=1) | self._sends_unmoved
-        if not self.outer.is_by_row and clock.steps > state.sent.steps:
-            changed = changed | (state.rows < state.dense_rows)  # momentum moves all of them
+        if not self.outer.is_by_row:  # with steps momentum moves all dense layers, else none
+            is_dense = state.rows < state.dense_rows
+            changed = changed | is_dense if clock.steps > state.sent.steps else changed & ~is_dense
         rows = state.rows
         if not changed.all():
             rows, delta = rows[changed], delta[changed]

@@ -285,10 +285,7 @@ def _with_shard(
         context.model.first_rows(shard, slot, plan.seed, plan.workers)
         read_at_random(shard)
         moved = ShardMove(np.zeros(0, np.int64), sample_of(shard), ())
-        dense_count = len(range(slot, context.model.dense_rows, plan.workers))
-        dense = shard[:dense_count].ravel()
-        outer = optimizer.init(shard) if optimizer.is_by_row else ()
-        dense_outer = () if optimizer.is_by_row else optimizer.init(dense)
+        outer, dense_outer = (optimizer.init(shard) if optimizer.is_by_row else ()), ()
         if grant.shard:
             named = {"vector": shard, **{f"outer.{n}": array for n, array in enumerate(outer)}}
             moved = yield from fetched_moved(grant.shard, heal.version, named)
@@ -296,6 +293,10 @@ def _with_shard(
             dense_outer = tuple((yield from fetched(kinds, heal.version, memory)).values())
         outer = tuple(array.ravel() for array in outer)
         heal = heal._replace(vector=shard.ravel(), outer=outer)
+    if not (optimizer.is_by_row or dense_outer):  # before the first round
+        assert heal.vector is not None
+        dense_count = len(range(slot, context.model.dense_rows, plan.workers))
+        dense_outer = optimizer.init(heal.vector[: dense_count * width])
     backup = None
     if plan.workers > 1:
         count = len(range((slot - 1) % plan.workers, trained.size // width, plan.workers))
