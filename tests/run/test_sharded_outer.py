@@ -114,12 +114,18 @@ def test_with_lost_workers_the_momentum_is_the_same(faults, seconds, undisturbed
     assert report.is_exact, report.offences
 
 
-def test_a_run_with_momentum_that_was_stopped_continues_with_the_same_bits(undisturbed, tmp_path):
+@pytest.mark.parametrize(
+    ("strategy", "version"), [(MOMENTUM, 40), (recipes.diloco(), 4)], ids=["averaging", "diloco"]
+)
+def test_a_run_with_momentum_that_was_stopped_continues_with_the_same_bits(
+    strategy, version, tmp_path
+):
     def stop(event):
-        if isinstance(event, RoundClosed) and event.version == 40:
+        if isinstance(event, RoundClosed) and event.version == version:
             raise InterruptedError
 
-    job = Job(model=SHORT, workers=3, engine="simulate", strategy=MOMENTUM, checkpoint_seconds=0.2)
+    undisturbed = vector(run(tmp_path / "whole", model=SHORT, strategy=strategy))
+    job = Job(model=SHORT, workers=3, engine="simulate", strategy=strategy, checkpoint_seconds=0.2)
     data = ArrayData(*events())
     with pytest.raises(InterruptedError):
         train(job, data, folder=tmp_path / "run", callbacks=[stop], verbose=False)

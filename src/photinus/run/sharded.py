@@ -17,15 +17,12 @@ from photinus.strategies.codecs import codec
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.outer import OuterOptimizer, Sgd
 from photinus.strategies.shards import READS
-from photinus.strategies.spec import OF_DENSE_LAYERS, StrategySpec
+from photinus.strategies.spec import MAX_STEPS_AHEAD, OF_DENSE_LAYERS, StrategySpec
 
-_MAX_STEPS = Steps(64)
-"""The most steps of a round that nobody set, or that is counted in seconds: a worker asks for the
-rows of as many."""
 _OF_ROUNDS = {"merge": READS, "gradients_until": 0.0}
 _USUAL: Mapping[str, Mapping[str, Any]] = {
     "averaging": {**_OF_ROUNDS, "every": Steps(16), "outer": Sgd()},
-    "diloco": {**_OF_ROUNDS, "every": _MAX_STEPS},  # shorter where there are few steps
+    "diloco": _OF_ROUNDS,
 }
 """Recipe -> what it has where nothing is set."""
 _SINGLE_WORKER = {"codec": "fp32", "outer": Sgd()}
@@ -113,12 +110,10 @@ def _sharded_strategy(
             wrong = f"{outer.name} steps layers beside sharded tables, and here are none"
             raise UsageError(wrong, got=str(strategy), do="leave outer out, or use averaging()")
         every = settings.get("every", strategy.every)
-        settings["every"] = every if every.steps else every | _MAX_STEPS
+        settings |= {} if every.steps else {"every": every | Steps(MAX_STEPS_AHEAD)}
         if codec(settings.get("codec", strategy.codec)).has_feedback:
             settings["exact"] = model.optimizer_state_width
-    is_shortened = strategy.recipe == "diloco"
-    decided = settings.keys() - ({"every"} if is_shortened else set())
-    return replace(strategy, **settings, usual=strategy.usual - decided)
+    return replace(strategy, **settings, usual=strategy.usual - settings.keys())
 
 
 def _check_steps(strategy: StrategySpec | CustomStrategy, model: ModuleConfig) -> None:

@@ -47,6 +47,9 @@ _SPARSE_SAFE = (Sgd, Adagrad)
 """Optimizers that do not change a number whose delta is 0."""
 OF_DENSE_LAYERS = (Nesterov, SlowMo, Adam)
 """Optimizers that step the layers beside sharded tables, and no table."""
+MAX_STEPS_AHEAD = 64
+"""The most steps of a round over sharded tables that nobody set, or that is counted in seconds: a
+worker asks for the rows of as many."""
 _ALL_ROWS_WARNING = "all rows of sparse tables travel, not only those that changed"
 
 
@@ -256,7 +259,7 @@ class StrategySpec:
             exact = f"exact every {self.exact_every} rounds"
             return f"{self.recipe} every {self.every} to {to}, {exact}, {self.codec}"
         is_per_step = self.payload == "gradient" and not self.is_immediate
-        every = "every step" if is_per_step else f"every {self.every}"
+        every = "every step" if is_per_step else f"every {self._capped_every}"
         if self.payload == "elastic":
             return f"{self.recipe} {every}, alpha {self.alpha:g}/K, {self._codecs}"
         outer = "" if is_per_step else f", {outer_text(self.outer)}"
@@ -270,6 +273,14 @@ class StrategySpec:
         rows = f", rows of {self.rows}" if self.rows else ""
         suffix = f"staleness {self.staleness}{rows}, {self._codecs}"
         return f"{self.recipe} {every}{fetch}{outer}, {suffix}"
+
+    @property
+    def _capped_every(self) -> Trigger:
+        """Its trigger, with no more steps than a worker asks for the rows of where none is set."""
+        steps, is_usual = self.every.steps, "every" in self.usual
+        if not (self.is_sharded and is_usual and steps and steps > MAX_STEPS_AHEAD):
+            return self.every
+        return dataclasses.replace(self.every, steps=MAX_STEPS_AHEAD)
 
     @property
     def _codecs(self) -> str:
@@ -461,7 +472,7 @@ class StrategySpec:
         if "every" in self.usual:
             # a fragment arrives before the next is sent
             min_steps = self.fragments * self.delay + 1
-            every, warning = shorten(self.every, setting, min_steps)
+            every, warning = shorten(self._capped_every, setting, min_steps)
             warnings += [f"{self.recipe}: {warning}"] if warning else []
         outer, codec = self.outer, self.codec
         if setting.workers == 1 and {"outer", "codec"} <= self.usual:  # plain training
