@@ -49,7 +49,9 @@ def test_a_run_continues_with_another_lease(tmp_path):
     with pytest.raises(InterruptedError):
         train(job, DATA, folder=tmp_path / "run", callbacks=[stop], verbose=False)
     path = tmp_path / "run/job.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"lease_seconds": 9.0}))
+    saved = json.loads(path.read_text())
+    saved["job"]["lease_seconds"] = 9.0
+    path.write_text(json.dumps(saved))
     started = []
     resume(tmp_path / "run", DATA, callbacks=[started.append], verbose=False)
     assert not [event for event in started if isinstance(event, Warned)]
