@@ -179,6 +179,13 @@ def test_features_that_are_not_scaled_are_warned_of_once_and_pixels_are_not(
         )
 
 
+def test_large_weights_of_rows_are_not_taken_for_features_that_are_not_scaled(small, tmp_path):
+    events, job = [], small.job(model=config(epochs=2.0))
+    data = replace(small.data(), weights=np.full(len(small.labels), 1000.0))
+    train(job, data, folder=tmp_path / "run", callbacks=[events.append])
+    assert not [e.text for e in events if isinstance(e, Warned) and "the first loss" in e.text]
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_rows_whose_weights_are_all_0_are_refused(small, tmp_path, workers):
     job = small.job(model=config(), workers=workers)

@@ -34,6 +34,8 @@ from photinus.transport.frames import Frame
 
 _DEFAULT_RECIPE, _ROUND_ARGUMENTS = "averaging", ("every", "outer", "codec")
 """The recipe of a job that names none, and arguments of it that say how its rounds are."""
+_SMALL_FEATURES = 255.0
+"""Features up to here, as pixels, are no reason for a large loss: weights of rows may be."""
 _SHUFFLE_NOTE = "all rows are redistributed by their hash, once; shuffle=False leaves them"
 
 
@@ -450,6 +452,8 @@ class Phases:
             cause = "features that are not scaled"
             do = "scale each feature, as Spark's StandardScaler does"
             if numbers := [number for seat in self._leases for number in seat.span]:
+                if max(map(abs, numbers)) <= _SMALL_FEATURES:
+                    return
                 got += f", and features from {min(numbers):g} to {max(numbers):g}"
         self._callbacks.warn(
             f"{config.name}: the first loss is large, as that of {cause}",
