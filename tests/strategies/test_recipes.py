@@ -159,6 +159,10 @@ def test_an_error_names_the_recipe_and_the_part_that_the_user_wrote():
         ({"owners": 2, "codec_down": "int8"}, "got codec_down='int8'; change it"),
         ({"owners": 2, "release": "immediate"}, "got release='immediate'"),
         ({"rows": 4, "merge": "uniform"}, "got gradients_until='auto'; change it"),
+        (
+            {"rows": 4, "merge": "uniform", "gradients_until": 0.0, "outer": DelayedNesterov()},
+            "no descent or delayed_nesterov outside, no codec_down, and gradients_until 0; got out",
+        ),
     ],
 )
 def test_arguments_that_do_not_go_together_are_named_as_they_were_written(parts, said):

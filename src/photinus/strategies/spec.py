@@ -223,8 +223,8 @@ class StrategySpec:
         }
         if conflict := self._conflicts(fits_by_name):
             wrong = (
-                "rows in rounds are for deltas, merge uniform or reads, another outer optimizer, "
-                "no codec_down, and gradients_until 0"
+                "rows in rounds are for deltas, merge uniform or reads, no descent or "
+                "delayed_nesterov outside, no codec_down, and gradients_until 0"
             )
             if is_gradient:
                 wrong = (
