@@ -168,14 +168,15 @@ def test_a_link_that_is_cut_while_rows_are_read_ends_the_measurement_alone(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("parts", "wrong"),
+    ("strategy", "wrong"),
     [
-        ({"codec": "int8"}, "need rows in fp32 or bf16; got codec int8"),
-        ({"outer": Adagrad()}, "move by the workers' mean; got outer Adagrad"),
+        (recipes.averaging(codec="int8"), "need rows in fp32 or bf16; got codec int8"),
+        (recipes.averaging(outer=Adagrad()), "move by the workers' mean; got outer Adagrad"),
+        (recipes.diloco(), r"move by the workers' mean; got outer Nest.*; use averaging\(\)$"),
     ],
+    ids=str,
 )
-def test_what_would_spoil_running_statistics_is_refused(parts, wrong):
-    strategy = recipes.averaging(**parts)
+def test_what_would_spoil_running_statistics_is_refused(strategy, wrong):
     job = Job(model=replace(CONFIG, module="tests.run.scores:Normed"), workers=3, strategy=strategy)
     with pytest.raises(UsageError, match=wrong):
         with_sharded_tables(LazyModel(job))

@@ -103,7 +103,7 @@ def _sharded_strategy(
             raise UsageError(wrong, got=str(value), do=f"use {do}")
     outer = settings.get("outer", strategy.outer)
     if model.has_statistics:
-        _check_statistics(outer, settings.get("codec", strategy.codec))
+        _check_statistics(outer, settings.get("codec", strategy.codec), strategy.recipe)
     settings |= {"owners": workers, "rows": model.row_size}
     if strategy.payload == "delta":
         if not (outer.is_by_row or model.dense.size):
@@ -131,11 +131,12 @@ def _check_steps(strategy: StrategySpec | CustomStrategy, model: ModuleConfig) -
         raise UsageError(f"{wrong}: no owner has a whole tensor", got=got, do=do)
 
 
-def _check_statistics(outer: OuterOptimizer, name: str) -> None:
+def _check_statistics(outer: OuterOptimizer, name: str, recipe: str) -> None:
     """Refuses what would make a running variance wrong, or negative: it is a row of the table."""
+    if outer != Sgd():
+        wrong = "running statistics, as of BatchNorm, move by the workers' mean"
+        do = "use averaging()" if recipe == "diloco" else "use outer=Sgd()"
+        raise UsageError(wrong, got=f"outer {outer!r}", do=do)
     if codec(name).has_feedback:
         wrong = "running statistics, as of BatchNorm, need rows in fp32 or bf16"
         raise UsageError(wrong, got=f"codec {name}", do='use codec="bf16"')
-    if outer != Sgd():
-        wrong = "running statistics, as of BatchNorm, move by the workers' mean"
-        raise UsageError(wrong, got=f"outer {outer!r}", do="use outer=Sgd()")
