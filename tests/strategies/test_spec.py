@@ -156,6 +156,13 @@ def test_a_strategy_with_other_settings_may_be_a_key():
 def test_many_workers_that_gossip_average_more_often(strategy, workers, exact_every):
     settled, warnings = strategy.settled(PhaseFacts(workers=workers, steps=1000))
     assert (settled.exact_every, warnings) == (exact_every, [])
+    assert f"exact every {exact_every} rounds, " in str(settled)
+    assert settled.settled(PhaseFacts(workers=workers, steps=1000))[0] == settled
+
+
+def test_gossip_says_that_its_exact_averages_follow_the_number_of_workers():
+    assert "exact every 10 or 5 rounds, " in str(recipes.gossip())
+    assert "exact every 10 rounds, " in str(recipes.gossip(exact_every=10))
 
 
 def test_rounds_of_less_than_half_their_usual_length_are_told():

@@ -81,7 +81,7 @@ def shorten(every: Trigger, phase: PhaseFacts, min_steps: int = 1) -> tuple[Trig
     return shorter, user_message(wrong, then=f"a round has {shorter}", do=do)
 
 
-def gossip_exact_every(usual: int, workers: int) -> int:
+def gossip_exact_every(usual: int, workers: int = _FEW_WORKERS + 1) -> int:
     """Returns how many messages of each worker there are between two exact averages of `gossip`.
 
     The more workers, the longer a message takes to reach all of them. Measured on 20,000 digits, 6

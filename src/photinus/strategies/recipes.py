@@ -570,7 +570,7 @@ def gossip(
 
     Example:
         >>> str(gossip(graph="ring"))
-        'gossip every 10 steps to one by one, ring, exact every 10 rounds, bf16'
+        'gossip every 10 steps to one by one, ring, exact every 10 or 5 rounds, bf16'
 
     Source: Lian et al., 2017; Assran et al., 2019.
     """

@@ -256,7 +256,8 @@ class StrategySpec:
     def __str__(self) -> str:
         if self.is_without_owner:
             to = "all" if self.payload == "published" else f"one by one, {self.graph}"
-            exact = f"exact every {self.exact_every} rounds"
+            of_many = f" or {gossip_exact_every(self.exact_every)}" * self._has_usual_gossip
+            exact = f"exact every {self.exact_every}{of_many} rounds"
             return f"{self.recipe} every {self.every} to {to}, {exact}, {self.codec}"
         is_per_step = self.payload == "gradient" and not self.is_immediate
         every = "every step" if is_per_step else f"every {self._capped_every}"
@@ -273,6 +274,11 @@ class StrategySpec:
         rows = f", rows of {self.rows}" if self.rows else ""
         suffix = f"staleness {self.staleness}{rows}, {self._codecs}"
         return f"{self.recipe} {every}{fetch}{outer}, {suffix}"
+
+    @property
+    def _has_usual_gossip(self) -> bool:
+        """True where workers that gossip make an exact average as often as their number has it."""
+        return self.payload == "parameters" and "exact_every" in self.usual
 
     @property
     def _capped_every(self) -> Trigger:
@@ -482,10 +488,11 @@ class StrategySpec:
         if self.payload == "delta" and self.gain != "unsafe" and setting.workers > 1:
             outer, warning = clamp(outer, every, setting, is_immediate=self.is_immediate)
             warnings += [warning] if warning else []
-        exact_every = self.exact_every
-        if self.payload == "parameters" and "exact_every" in self.usual:
-            exact_every = gossip_exact_every(exact_every, setting.workers)
-        settled = dataclasses.replace(
-            self, every=every, outer=outer, codec=codec, exact_every=exact_every
-        )
+        settled = dataclasses.replace(self, every=every, outer=outer, codec=codec)
+        if self._has_usual_gossip:
+            settled = dataclasses.replace(
+                settled,
+                exact_every=gossip_exact_every(self.exact_every, setting.workers),
+                usual=self.usual - {"exact_every"},
+            )
         return settled, warnings
