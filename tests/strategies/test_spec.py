@@ -218,3 +218,11 @@ def test_rounds_by_fragments_are_never_shorter_than_their_delay(steps):
     for flowing in (recipes.streaming(), recipes.streaming(delay=3, fragments=5)):
         settled, _ = flowing.settled(few)
         assert settled.worker().gap.steps > flowing.delay
+
+
+@pytest.mark.parametrize(("parts", "steps"), [({}, 64), ({"every": Steps(500)}, 500)])
+def test_a_usual_round_over_sharded_tables_has_64_steps_at_most(parts, steps):
+    table = {"rows": 8, "owners": 4, "merge": "uniform", "gradients_until": 0.0}
+    strategy = recipes.diloco(**table, **parts)
+    settled, _ = strategy.settled(PhaseFacts(workers=4, steps=10_000))
+    assert (settled.every, f"every {steps} steps, " in str(strategy)) == (Steps(steps), True)
