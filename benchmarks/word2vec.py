@@ -4,7 +4,7 @@
         [--epochs 5] [--repeats 5] [--only speed|accuracy]
         [--subwords 3 6] [--round-words 200000] [--codecs fp32 bf16 int8 int4] [--mllib 1 2 4]
         [--negatives 5 0] [--sample 0.001 0] [--seeds 0] [--no-gensim] [--cbow]
-        [--kernel numba|torch] [--neighbours]
+        [--kernel numba|torch] [--together 0 2] [--neighbours]
 
 TEXT holds a sentence a line, in lower case. Words per second are of one thread and its CPU's
 seconds: best and median of interleaved repeats, also of the same words in sentences of 3 to 8. The
@@ -16,6 +16,7 @@ tried with each other. CPU seconds are those of all processes, with their start.
 Spark's own Word2Vec learns from the same sentences on so many partitions, with the same settings as
 far as it has them: it has hierarchical softmax, and takes every word. With --cbow both learn CBOW;
 of gensim the accuracy is told at its own rate of .025, too, and else at photinus's rate of .05.
+With --together so many contexts of a centre take a step at once (`contextsPerStep`; 0: all).
 With --kernel torch photinus learns by the steps of other devices, here on the processor. With
 --neighbours an index of all words is measured, too: how many it finds of the ten words nearest to
 each of 2,000.
@@ -275,11 +276,14 @@ def accuracy(options, text):
     for partitions in options.mllib:
         seconds, vectors = mllibs(sentences, index, options.dims[0], options.epochs, partitions)
         report(f"MLlib, {partitions} partitions, {seconds:.0f} s", index, vectors)
-    tried = itertools.product(options.workers, options.negatives, options.sample, options.seeds)
-    for workers, negatives, sample, seed in tried:
+    tried = itertools.product(
+        options.workers, options.negatives, options.sample, options.seeds, options.together
+    )
+    for workers, negatives, sample, seed, together in tried:
         settings = {"negatives": negatives, "sample": sample, "seed": seed, "cbow": options.cbow}
-        settings["kernel"] = options.kernel
+        settings |= {"kernel": options.kernel, "contexts_per_step": together}
         name = f"{workers} workers, negatives {negatives}, sample {sample:g}, seed {seed}"
+        name += f", {together} contexts" if together else ""
         for codec in options.codecs:
             vectors, took = trained(text, options, workers, codec=codec, **settings)
             report(f"{name}, sharded, {codec}, {took}", index, vectors)
@@ -314,6 +318,7 @@ def main():
     parser.add_argument(
         "--kernel", default="numba", choices=["numba", "torch"], help="accuracy only"
     )
+    parser.add_argument("--together", type=int, nargs="+", default=[0], help="accuracy only")
     parser.add_argument("--plain", action="store_true", help="the mean without gains, too")
     options = parser.parse_args()
     text = read(options.text, options.words)

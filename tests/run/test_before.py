@@ -36,7 +36,7 @@ def test_a_run_of_the_version_before_ends_as_it_would_have_ended(small, tmp_path
 
 ADDED_SETTINGS = {
     "module": {"cuda_graph": False},
-    "word2vec": {"buckets": 0, "grams": 0},
+    "word2vec": {"buckets": 0, "grams": 0, "contexts_per_step": 0},
     "dbn": {"pretraining": {"device": ""}, "fine_tuning": {"device": ""}},
 }
 """kind -> settings of a model that came since, and what they are for a job of before."""
