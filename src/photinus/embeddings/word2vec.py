@@ -57,7 +57,7 @@ class Word2VecConfig(ModelConfig):
     """A centre is predicted from the mean of its context, not each word of it from the centre."""
     contexts_per_step: int = 0
     """Contexts of a centre that take a step together; 0: all of them, which is fastest. Where words
-    are few, and each is met often, vectors are better by 2."""
+    are few, and each is met often, vectors are better by 2. The kernel "torch" has its own rule."""
     sample: float = 1e-3
     """Words above this share of the text are left out at random; 0: never."""
     lr: float | None = None
