@@ -121,7 +121,7 @@ def test_an_application_that_fails_is_a_failure_with_its_last_words(
 @pytest.mark.parametrize(
     ("states", "do"),
     [
-        (("ACCEPTED", "FAILED"), "; yarn logs -applicationId application_1_0001 has the cont"),
+        (("ACCEPTED", "FAILED"), "; yarn logs -applicationId application_1_0001 shows what"),
         ((), "got diagnostics: the end\n"),  # YARN has not taken it: there are no logs
     ],
 )
@@ -178,7 +178,9 @@ def test_an_application_that_fails_says_why_its_run_failed(call, cluster, remote
     given = ("--deploy-mode", "cluster", "--folder", f"{cluster}/runs/b")
     _, _, err = call("submit", remote, *given)
     assert "the application failed; got a row is wrong; photinus report memory://" in err
-    assert err.endswith("yarn logs -applicationId application_1_0001 has the containers' words\n")
+    assert err.endswith(
+        "yarn logs -applicationId application_1_0001 shows what the containers wrote\n"
+    )
 
 
 def test_a_dry_run_prints_the_line_and_sends_nothing(call, cluster, remote, tmp_path):

@@ -161,4 +161,4 @@ def test_before_a_run_has_begun_the_warning_of_few_slots_is_logged(monkeypatch, 
     monkeypatch.setattr(spark_engine, "_WARN_SECONDS", 0.0)
     with pytest.raises(UsageError, match="got 2 slots"):
         check_slots(SimpleNamespace(conf={"spark.master": "spark://host:7077"}), 3)
-    assert "workers=2 fits those that are there" in caplog.text
+    assert "workers=2 fits the slots that are there" in caplog.text

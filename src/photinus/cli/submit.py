@@ -362,7 +362,7 @@ class _SubmittedRun:
         do = [f"photinus report {shlex.quote(self.folder)}"] * has_begun
         if applications:  # YARN has taken it
             logs = f"yarn logs -applicationId {applications[-1]}"
-            do.append(f"{logs} has the containers' words")
+            do.append(f"{logs} shows what the containers wrote")
         reason = reasons[0] if reasons else _cause(output_lines)
         return RunFailedError(wrong, got=reason or None, do="; ".join(do))
 

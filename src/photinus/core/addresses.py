@@ -53,7 +53,7 @@ def local_folder(text: object, keeps: str) -> Path:
 
 
 def try_writing(folder: Path) -> None:
-    """Makes and removes a folder in one of this machine, or in the nearest above it that exists.
+    """Tries to write into a folder of this machine, or into the nearest existing one above it.
 
     Raises:
         OSError: nothing can be written there.

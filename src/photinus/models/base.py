@@ -140,7 +140,7 @@ class Model(ABC):
 
     @property
     def dense_rows(self) -> int:
-        """How many rows, the first of its parameters, are no table's: every step reads them."""
+        """How many rows dense layers have: the first of its parameters, which every step reads."""
         return 0
 
     def forget(self) -> None:  # noqa: B027 - to keep them is no fault

@@ -106,8 +106,8 @@ FAR_LOSSES = {"huber": 100.0, "l1": 100.0, "mse": 10_000.0}
 some hundredths a step."""
 
 UNSCALED_LOSSES = {"binary_cross_entropy": 300.0, "cross_entropy": 300.0}
-"""What a new module has only of features in the thousands. Pixels of 0..255 stay below the half of
-it, and train well."""
+"""What a new module has only of features in the thousands. Pixels of 0..255 stay below half of it,
+and train well."""
 
 
 def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:

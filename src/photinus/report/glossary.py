@@ -85,7 +85,7 @@ SETTINGS: Mapping[str, str] = {
     "jobs_folder": "where runs of one machine or cluster see each other, to share its seats",
     "kind": "which model it is",
     "l2": "penalties on the squares of parameters",
-    "lease_seconds": "after which a silent worker is lost; none: 5, by a folder 60",
+    "lease_seconds": "after which a silent worker is lost; none: 5, or by a folder 60",
     "lr": "learning rate; of points, (progress from 0 to 1, rate)",
     "lr_scale": "how the learning rate follows the batch size",
     "max_steps": "steps after which training ends; 0: by epochs",

@@ -254,7 +254,7 @@ class Job:
     checkpoint_seconds: float = 60.0
     """How often a checkpoint is saved."""
     lease_seconds: float | None = None
-    """After so long without a sign of life a worker is lost; None: 5, by a folder 60."""
+    """After so long without a sign of life a worker is lost; None: 5, or 60 by a folder."""
     security: str = "tls"
     """tls, or none: frames in clear, for a network that is trusted as a whole."""
     transport: str = SOCKETS
@@ -430,9 +430,8 @@ class Job:
                 f"rows={strategy.rows}, and rows of {sorted(sizes)} in {type(self.model).__name__}"
             )
             raise UsageError(wrong, got=got, do="use rows=0, or the model's own number")
-        if not (strategy.outer.is_by_row or isinstance(self.model, ModuleConfig)):
-            wrong = f"{strategy.outer.name} steps layers beside sharded tables, and here are none"
-            raise UsageError(wrong, got=str(strategy), do="use outer=Sgd()")
+        if not isinstance(self.model, ModuleConfig):
+            strategy.check_no_dense_layers()
         has_validation = self.validation or self.data.validation
         if has_validation and not isinstance(self.model, ModuleConfig):
             wrong = "no worker holds the whole table, to measure on rows set aside"

@@ -15,7 +15,7 @@ from photinus.models.sharded import ShardedModel
 from photinus.run.evaluate import LazyModel
 from photinus.strategies.codecs import codec
 from photinus.strategies.custom import CustomStrategy
-from photinus.strategies.outer import OuterOptimizer, Sgd
+from photinus.strategies.outer import Sgd
 from photinus.strategies.shards import READS
 from photinus.strategies.spec import MAX_STEPS_AHEAD, OF_DENSE_LAYERS, StrategySpec
 
@@ -101,19 +101,16 @@ def _sharded_strategy(
         if not is_accepted(value):
             wrong = f"{name} of {strategy.recipe} does not go with sharded tables"
             raise UsageError(wrong, got=str(value), do=f"use {do}")
-    outer = settings.get("outer", strategy.outer)
-    if model.has_statistics:
-        _check_statistics(outer, settings.get("codec", strategy.codec), strategy.recipe)
     settings |= {"owners": workers, "rows": model.row_size}
     if strategy.payload == "delta":
-        if not (outer.is_by_row or model.dense.size):
-            wrong = f"{outer.name} steps layers beside sharded tables, and here are none"
-            raise UsageError(wrong, got=str(strategy), do="leave outer out, or use averaging()")
         every = settings.get("every", strategy.every)
-        settings |= {} if every.steps else {"every": every | Steps(MAX_STEPS_AHEAD)}
+        if not every.steps:
+            settings["every"] = every | Steps(MAX_STEPS_AHEAD)
         if codec(settings.get("codec", strategy.codec)).has_feedback:
             settings["exact"] = model.optimizer_state_width
-    return replace(strategy, **settings, usual=strategy.usual - settings.keys())
+    sharded = replace(strategy, **settings, usual=strategy.usual - set(settings))
+    _check_layers(sharded, model)
+    return sharded
 
 
 def _check_steps(strategy: StrategySpec | CustomStrategy, model: ModuleConfig) -> None:
@@ -131,12 +128,19 @@ def _check_steps(strategy: StrategySpec | CustomStrategy, model: ModuleConfig) -
         raise UsageError(f"{wrong}: no owner has a whole tensor", got=got, do=do)
 
 
-def _check_statistics(outer: OuterOptimizer, name: str, recipe: str) -> None:
-    """Refuses what would make a running variance wrong, or negative: it is a row of the table."""
-    if outer != Sgd():
+def _check_layers(strategy: StrategySpec, model: ShardedModel) -> None:
+    """Refuses what does not go with the layers beside the tables.
+
+    It would make a running variance wrong, or negative: that is in a row.
+    """
+    if not model.dense.size:
+        strategy.check_no_dense_layers()
+    if not model.has_statistics:
+        return
+    if strategy.outer != Sgd():
         wrong = "running statistics, as of BatchNorm, move by the workers' mean"
-        do = "use averaging()" if recipe == "diloco" else "use outer=Sgd()"
-        raise UsageError(wrong, got=f"outer {outer!r}", do=do)
-    if codec(name).has_feedback:
+        do = "use averaging()" if strategy.recipe == "diloco" else "use outer=Sgd()"
+        raise UsageError(wrong, got=f"outer {strategy.outer!r}", do=do)
+    if codec(strategy.codec).has_feedback:
         wrong = "running statistics, as of BatchNorm, need rows in fp32 or bf16"
-        raise UsageError(wrong, got=f"codec {name}", do='use codec="bf16"')
+        raise UsageError(wrong, got=f"codec {strategy.codec}", do='use codec="bf16"')

@@ -48,8 +48,8 @@ _SPARSE_SAFE = (Sgd, Adagrad)
 OF_DENSE_LAYERS = (Nesterov, SlowMo, Adam)
 """Optimizers that step the layers beside sharded tables, and no table."""
 MAX_STEPS_AHEAD = 64
-"""The most steps of a round over sharded tables that nobody set, or that is counted in seconds: a
-worker asks for the rows of as many."""
+"""Over sharded tables, the most steps of a round whose length nobody set, or that is counted in
+seconds: a worker asks for the rows of all its steps before the round."""
 _ALL_ROWS_WARNING = "all rows of sparse tables travel, not only those that changed"
 
 
@@ -277,12 +277,12 @@ class StrategySpec:
 
     @property
     def _has_usual_gossip(self) -> bool:
-        """True where workers that gossip make an exact average as often as their number has it."""
+        """True for `gossip` without an `exact_every` that the user set."""
         return self.payload == "parameters" and "exact_every" in self.usual
 
     @property
     def _capped_every(self) -> Trigger:
-        """Its trigger, with no more steps than a worker asks for the rows of where none is set."""
+        """Its trigger; a usual one has at most `MAX_STEPS_AHEAD` steps over sharded tables."""
         steps, is_usual = self.every.steps, "every" in self.usual
         if not (self.is_sharded and is_usual and steps and steps > MAX_STEPS_AHEAD):
             return self.every
@@ -329,6 +329,16 @@ class StrategySpec:
             if name not in self.known:
                 raise unknown_name(f"argument of {self.recipe}", name, self.known)
         return dataclasses.replace(self, **settings, usual=self.usual - set(settings))
+
+    def check_no_dense_layers(self) -> None:
+        """Checks that an outer optimizer of dense layers is not given where there are none.
+
+        Raises:
+            UsageError: it is.
+        """
+        if not self.outer.is_by_row:
+            wrong = f"{self.outer.name} steps layers beside sharded tables, and here are none"
+            raise UsageError(wrong, got=str(self), do="use averaging(outer=Sgd())")
 
     @property
     def without_start(self) -> StrategySpec:

@@ -44,7 +44,7 @@ def too_few(workers: int, slots: int, lacks: str) -> UsageError:
 def too_few_so_far(workers: int, slots: int, seconds: float) -> Warned:
     """Returns the warning of it while executors may still come, for so many seconds."""
     then = f"executors are waited for, {seconds:g} s at most"
-    do = f"workers={slots} fits those that are there" if slots else ""
+    do = f"workers={slots} fits the slots that are there" if slots else ""
     return Warned(text=user_message(_needed(workers), got=f"{slots} so far", then=then, do=do))
 
 
