@@ -1,15 +1,16 @@
 """Tables of a module among the workers beside whole sparse ones: memory, seconds and error.
 
     python benchmarks/sharded_embedding.py [--megabytes 800] [--dims 64] [--events 400000]
-        [--workers 4] [--every 60] [--ways whole sharded killed momentum diloco stepwise one]
+        [--workers 4] [--every 60] [--ways whole sharded killed momentum diloco pushes stepwise
+        one]
 
 Made-up events of a user and an item, by Zipf's law, and whether they are of one kind. Processes of
 this machine; all but the tables is left at its default. Memory is anonymous, as
 `sharded_table.py` has it: of the driver before the run and at its peak, and of the largest worker
 at its peak. "whole" has `nn.Embedding(sparse=True)` in every worker, which SparseAdam steps. In a
 third run a worker is killed after half of its steps. "momentum" and "diloco" have an outer momentum
-of the layers beside the tables. "stepwise" is `all_reduce`, and "one" a single worker, which trains
-as one process does. Linux only.
+of the layers beside the tables. In "pushes", by `downpour`, none waits for the steps of another.
+"stepwise" is `all_reduce`, and "one" a single worker, which trains as one process does. Linux only.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ from photinus.run.data import TestRows
 from photinus.run.job import Job
 from photinus.run.train import train
 from photinus.strategies.outer import Nesterov
-from photinus.strategies.recipes import all_reduce, averaging, diloco
+from photinus.strategies.recipes import all_reduce, averaging, diloco, downpour
 from photinus.testing import Faults
 
 ITEMS, KINDS, BATCH, TESTED = 1_000, 2, 256, 20_000
 STRATEGIES = {
     "momentum": averaging(outer=Nesterov()),
     "diloco": diloco(),
+    "pushes": downpour(),
     "stepwise": all_reduce(),
 }
 """Way -> its strategy, where it is not the default."""

@@ -66,6 +66,9 @@ RECIPES: dict[str, Callable[[int], StrategySpec]] = {
     "downpour, gradients": lambda k: recipes.downpour(
         every=Steps(2), outer=Sgd(), codec="fp32", payload="gradient"
     ),
+    "downpour, a table": lambda k: recipes.downpour(
+        every=Steps(3), outer=Sgd(), codec="fp32", owners=k, rows=1, gradients_until=0.0
+    ),
     "elastic": lambda k: recipes.elastic(every=Steps(2), alpha=0.9, codec_down="fp32"),
     "publish": lambda k: recipes.publish(every=Steps(2), codec="fp32", exact_every=2),
     "gossip": lambda k: recipes.gossip(every=Steps(2), codec="fp32", exact_every=2),
@@ -118,7 +121,7 @@ def lost_of(recipe: str) -> set[int]:
 
     Of a table all give up their seats when two are lost at once, the frozen one among them.
     """
-    return {1} if recipe == "averaging, a table" else {1, 2}
+    return {1} if recipe.endswith("a table") else {1, 2}
 
 
 def epochs_of(recipe: str) -> int:

@@ -20,6 +20,7 @@ from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.engine.simulation.simulator import Simulation
 from photinus.models.base import Model
+from photinus.report.ledger import audit
 from photinus.run.evaluate import LazyModel, first_parameters, load_trained
 from photinus.run.job import Job
 from photinus.run.remote_resume import saved_job
@@ -212,6 +213,7 @@ def train_table(
     seconds=60.0,
     start="",
     base=CONFIG,
+    step_seconds=0.01,
     **parts,
 ):
     config = replace(base, epochs=16.0, workers=workers, round_words=1500.0, lr=lr)
@@ -219,7 +221,8 @@ def train_table(
     settings = {"start": start, "checkpoint_seconds": seconds}
     job = Job(model=config, workers=workers, engine="simulate", strategy=strategy, **settings)
     texts = texts_of_two_topics()
-    engine = SimulatedEngine(SimulatedCluster(faults=faults or Faults()))
+    cluster = SimulatedCluster(faults=faults or Faults(), step_seconds=step_seconds)
+    engine = SimulatedEngine(cluster)
     lazy_model, data = filled_model(job, texts), ArrayData(texts)
     return train_lazy(lazy_model, data, folder=folder, engine=engine, callbacks=list(callbacks))
 
@@ -252,6 +255,16 @@ def test_with_owners_lost_one_after_the_other_the_table_ends_with_the_same_bits(
     )
     assert np.array_equal(outcome.vector, whole.vector)
     assert '"back"' not in (outcome.folder / "ledger.jsonl").read_text()
+
+
+@pytest.mark.parametrize("outer", [Sgd(), RowAdagrad(lr=0.3)], ids=lambda outer: outer.name)
+def test_owners_of_unlike_speed_that_wait_for_no_steps_tell_two_topics_apart(outer, tmp_path):
+    faults, speeds = Faults().kill(slot=2, step=9), (0.01, 0.01, 0.05)
+    settings = {"outer": outer, "rows": CONFIG.dims, "release": "immediate"}
+    outcome = train_table(tmp_path, faults=faults, step_seconds=speeds, **settings)
+    assert separation(trained_inputs(outcome)) > 0.3
+    report = audit(tmp_path / "ledger.jsonl")
+    assert report.is_exact, report.offences
 
 
 def test_where_two_workers_never_reach_each_other_again_the_run_ends(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from photinus.embeddings.vectors import WordVectors
 from photinus.estimators.sentences import counted, rows_of, sentences_of
 from photinus.estimators.word2vec import Word2Vec, Word2VecModel
 from photinus.strategies.outer import RowAdagrad
-from photinus.strategies.recipes import averaging
+from photinus.strategies.recipes import averaging, downpour
 
 pytestmark = pytest.mark.spark
 
@@ -111,6 +111,7 @@ def assert_the_same_from_a_file(trained, sentences, folder, monkeypatch):
         ({"subwords": (5, 4)}, "subwords must be two lengths, the shorter first; got 5, 4"),
         ({"table": "split"}, 'table must be "whole" or "sharded"'),
         ({"table": "sharded", "strategy": "publish"}, "leaves the whole table with every worker"),
+        ({"table": "sharded", "strategy": "diloco"}, "nesterov steps layers beside sharded tables"),
     ],
 )
 def test_a_wrong_table_is_one_sentence(sentences, parts, wrong):
@@ -140,6 +141,20 @@ def test_rounds_of_sharded_tables_are_short_where_most_rows_are_read_once():
     assert jobs["whole"].strategy.every == Steps(38)
     assert jobs["sharded"].strategy.every == Steps(4)
     assert jobs["sharded"].model.round_words == 4 * 8 * 1000  # the gains follow from it
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("strategy", [downpour(), averaging(every=Steps(3))], ids=str)
+@pytest.mark.usefixtures("spark")
+def test_a_strategy_of_sharded_tables_has_the_owners_and_rows_of_the_default(strategy, workers):
+    counts = np.full(3_000, 2)
+    default = Word2Vec(table="sharded")._job(counts, workers).strategy
+    made = Word2Vec(table="sharded", strategy=strategy)._job(counts, workers).strategy
+    assert made.is_sharded
+    assert made.recipe == strategy.recipe
+    assert made.every == (Steps(3) if strategy.recipe == "averaging" else default.every)
+    for name in ("owners", "rows", "codec", "outer", "gradients_until"):
+        assert getattr(made, name) == getattr(default, name), name
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,12 @@ class PeerDirectory:
         """Returns whether a meeting is due: after m publications of each on average, or as wanted.
 
         Also when the budget is spent, or when a worker that is done with its rows waits for a
-        meeting: slower ones, which are not called, would be late for it.
+        meeting: slower ones, which are not called, would be late for it. Where pushes call the
+        others: when one with steps waits for them.
         """
         phases, owner, leases = self._phases, self._owner, self._leases
+        if owner.policy.calls:
+            return any(s.pending_push and s.pending_push.header.get("steps") for s in leases)
         max_rounds = owner.policy.rounds_between
         if not max_rounds or not leases.members:
             return False

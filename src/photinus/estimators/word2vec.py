@@ -45,6 +45,7 @@ from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.outer import Sgd
 from photinus.strategies.phase_defaults import PhaseFacts
 from photinus.strategies.recipes import averaging, to_plain
+from photinus.strategies.shards import READS
 from photinus.strategies.spec import StrategySpec
 
 if TYPE_CHECKING:
@@ -330,6 +331,8 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
             **config_settings,
         }
         job = Job.from_dict({"strategy": to_plain(default_strategy), **job_dict, "model": model})
+        if self._is_sharded:
+            job = replace(job, strategy=_sharded(job.strategy, default_strategy))
         if self._is_sharded and not getattr(job.strategy, "is_sharded", False):
             wrong, do = "the strategy leaves the whole table with every worker", "leave it out"
             raise UsageError(wrong, got=f'{job.strategy}, and table="sharded"', do=do)
@@ -358,6 +361,27 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
         if table not in ("whole", "sharded"):
             raise UsageError('table must be "whole" or "sharded"', got=repr(table))
         return bool(table == "sharded")
+
+
+def _sharded(
+    strategy: StrategySpec | CustomStrategy, default: StrategySpec
+) -> StrategySpec | CustomStrategy:
+    """Returns a strategy with a shard of the tables at each worker, where its recipe can have one.
+
+    Args:
+        strategy: the user's.
+        default: what a part is where the user did not set it.
+    """
+    if not isinstance(strategy, StrategySpec) or strategy.is_sharded:
+        return strategy
+    if strategy.payload != "delta" or not {"owners", "rows"} <= strategy.known:
+        return strategy
+    names = {"every", "merge", "codec", "gradients_until"}
+    names |= {"outer"} if strategy.recipe == default.recipe else set()
+    settings = {n: getattr(default, n) for n in (*(strategy.usual & names), "owners", "rows")}
+    if strategy.is_immediate and default.owners == 1:  # alone it reads each row of all that do
+        settings["merge"] = READS
+    return strategy.with_settings(settings)
 
 
 def _round_words(job: Job, tokens: int) -> float:

@@ -175,7 +175,7 @@ class PeerSession:
         ahead = self._shards.fetched_ahead(push.table.asks, self._version)
         guard = next_to(slot, called.slots)
         backlog = self._shards.backlog(self._leases.get(guard, 0), owned)
-        return RowMeeting(slot, called, push, ahead, backlog)
+        return RowMeeting(slot, called, push, ahead, backlog, self._shards.last_reads)
 
     # -- to and from other workers ---------------------------------------------------------------
 
@@ -556,7 +556,9 @@ class PeerSession:
         result = meeting.result()._replace(version=message.version)
         if self._push is not None and not isinstance(meeting, ReduceScatter):
             guard = self._leases.get(meeting.backup_slot, 0)
-            self._shards.end_round(self._push, meeting.slots, (guard, meeting.backed_up_to))
+            reads = meeting.reads if isinstance(meeting, RowMeeting) else {}
+            progress = guard, meeting.backed_up_to
+            self._shards.end_round(self._push, meeting.slots, progress, reads)
         self._meeting = self._push = self._points = self._announced = None
         self._begin_version(message.version)
         return result

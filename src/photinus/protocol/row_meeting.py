@@ -6,6 +6,7 @@ Without input or output: it returns what to send to which worker, and takes in w
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,8 @@ from photinus.strategies.rows import shares_of_reads, union
 from photinus.strategies.shard_backups import BACKLOG_NUMBERS, from_arrays, next_moved, to_arrays
 from photinus.transport.frames import Frame
 
+Reads = tuple[Vector, Vector]
+"""Rows [r] in order, and in which share of a worker's steps each was read [r]."""
 _BLOCK = 1 << 14
 """Rows whose deltas are added at once: what that takes beside them is small."""
 
@@ -70,6 +73,8 @@ class ShardExchange:
         """The version of the last checkpoint: what moved before it needs no backup."""
         self.read = RowRead(0, np.empty(0, np.int64), {}, {})
         """The rows that are asked for now, while no step is taken."""
+        self.last_reads: dict[int, Reads] = {}
+        """Slot -> what its last push with steps read of the own shard."""
 
     def bring_push(self, message: Message) -> None:
         """Called when its worker pushes for the next round: the last round moved its shard."""
@@ -77,7 +82,11 @@ class ShardExchange:
             self._version = message.version
 
     def end_round(
-        self, push: Message, slots: tuple[int, ...], backup_progress: tuple[int, int]
+        self,
+        push: Message,
+        slots: tuple[int, ...],
+        backup_progress: tuple[int, int],
+        reads: Mapping[int, Reads],
     ) -> None:
         """Called when a round is over, and its worker is about to move its shard.
 
@@ -86,11 +95,13 @@ class ShardExchange:
             slots: of the members.
             backup_progress: the lease of the next worker, and below which row its backup has all
                 that moved.
+            reads: slot -> what its steps of this round read of the own shard.
         """
         self._owned, self._slots = push.table.owned, slots
         self._codec = answer_codec(push.codec)
         self._version, self._requested, self._answers = -1, {}, {}
         self._backup_lease, self._backed_up_to = backup_progress
+        self.last_reads |= reads
 
     def backlog(self, lease: int, owned: OwnedShard) -> tuple[Vector, int]:
         """Returns rows that a backup lacks, of earlier rounds, and below which row it then has all.
@@ -190,6 +201,7 @@ class RowMeeting:
         brought: the worker's push: rows, their deltas, what it asks for, and its shard.
         ahead: owner -> the rows that are asked for, as they were before the round.
         backlog: rows of the own shard that its backup lacks, and below which it then has all.
+        last_reads: slot -> what its last push with steps read of the own shard.
     """
 
     def __init__(
@@ -199,6 +211,7 @@ class RowMeeting:
         push: Message,
         ahead: Mapping[int, Vector],
         backlog: tuple[Vector, int] | None = None,
+        last_reads: Mapping[int, Reads] = MappingProxyType({}),
     ) -> None:
         assert call.vector is not None
         assert push.table.owned is not None
@@ -212,6 +225,9 @@ class RowMeeting:
         """The next worker, which keeps the backup of this one's shard."""
         self._backed_up_slot = self.slots[self.slots.index(slot) - 1]
         self._backlog = (np.empty(0, np.int64), 0) if backlog is None else backlog
+        self._last_reads = last_reads
+        self.reads: dict[int, Reads] = {}
+        """The same of this round, once all deltas have arrived."""
         self._moved: ShardMove | None = None
         self._answers: dict[int, Piece] = {}
         """Slot -> the rows that it asked for, once all deltas have arrived."""
@@ -313,15 +329,25 @@ class RowMeeting:
         """Returns the sum of all deltas [r, width] of these rows, each times its weight."""
         owned = self._owned
         total = np.zeros((rows.size, self._width), owned.rows.dtype)
-        weights = [float(w > 0) for w in self._weights] if owned.by_reads else self._weights
-        for part, weight in zip(parts, weights, strict=True):
+        if owned.by_reads:
+            self.reads = {
+                slot: (part["rows"], part["reads"] / part["steps"][0])
+                for slot, part in zip(self.slots, parts, strict=True)
+                if part["steps"][0]
+            }
+        for slot, part, weight in zip(self.slots, parts, self._weights, strict=True):
             delta, at = self._by_row.decode(part["vector"]), np.searchsorted(rows, part["rows"])
+            factors = np.full(at.size, weight > 0 if owned.by_reads else weight)
+            if owned.by_push and slot in self.reads:  # of who has not pushed yet, as its own
+                known = {**dict.fromkeys(self.slots, self.reads[slot]), **self._last_reads}
+                known |= self.reads
+                factors = shares_of_reads(rows, known.values())[at]
+            column = _column(factors, total)
             for start in range(0, at.size, _BLOCK):
                 some = slice(start, start + _BLOCK)
-                total[at[some]] += total.dtype.type(weight) * delta[some]
-        if owned.by_reads:
-            reads_by_part = ((p["rows"], p["reads"] / max(1, p["steps"][0])) for p in parts)
-            total *= shares_of_reads(rows, reads_by_part).astype(total.dtype)[:, None]
+                total[at[some]] += column[some] * delta[some]
+        if owned.by_reads and not owned.by_push:
+            total *= _column(shares_of_reads(rows, self.reads.values()), total)
         return total
 
     def _for_backup(self) -> Piece:
@@ -393,3 +419,8 @@ class RowMeeting:
             slot=self.slot,
             table=RowExchange(moved=self._moved, guarded=guarded),
         )
+
+
+def _column(factors: Vector, rows: Vector) -> Vector:
+    """Returns factors [r] of rows [r, width] as a column of their type."""
+    return factors.astype(rows.dtype)[:, None]

@@ -21,6 +21,7 @@ from photinus.strategies.spec import MAX_STEPS_AHEAD, OF_DENSE_LAYERS, StrategyS
 
 _OF_ROUNDS = {"merge": READS, "gradients_until": 0.0}
 _USUAL: Mapping[str, Mapping[str, Any]] = {
+    "downpour": {**_OF_ROUNDS, "every": Steps(16)},
     "averaging": {**_OF_ROUNDS, "every": Steps(16), "outer": Sgd()},
     "diloco": _OF_ROUNDS,
 }
@@ -35,7 +36,9 @@ _OF_ALL: _Requirements = {
 }
 _OF_DELTAS: _Requirements = {
     **_OF_ALL,
-    "release": (lambda v: v == "rounds", 'release="rounds"'),
+    "payload": (lambda v: v == "delta", 'payload="delta"'),
+    "fetch": (lambda v: v is None, "no fetch: a push always brings rows back"),
+    "staleness": (lambda v: v == "none", 'staleness="none"'),
     "every": (lambda v: not v.counts_rows, "every=Steps(16) or Seconds(2)"),
     "outer": (
         lambda v: v.is_by_row or isinstance(v, OF_DENSE_LAYERS),
@@ -49,7 +52,16 @@ _OF_ALL_REDUCE: _Requirements = {
     **_OF_ALL,
     "error_feedback": (lambda v: v is None, "no error_feedback: int8 and int4 always have it"),
 }
-_REQUIREMENTS = {"averaging": _OF_DELTAS, "diloco": _OF_DELTAS, "all_reduce": _OF_ALL_REDUCE}
+_OF_PUSHES: _Requirements = {
+    **_OF_DELTAS,
+    "outer": (lambda v: v.is_by_row, "one by row, such as Sgd(), where nobody waits"),
+}
+_REQUIREMENTS = {
+    "averaging": _OF_DELTAS,
+    "diloco": _OF_DELTAS,
+    "downpour": _OF_DELTAS,
+    "all_reduce": _OF_ALL_REDUCE,
+}
 """Recipe -> what it requires of its parts."""
 
 
@@ -90,13 +102,16 @@ def _sharded_strategy(
 ) -> StrategySpec:
     """Returns a strategy with a shard of the rows at each worker."""
     if not isinstance(strategy, StrategySpec) or strategy.recipe not in _REQUIREMENTS:
-        wrong = "workers agree on sharded tables by averaging, diloco or all_reduce"
+        wrong = "workers agree on sharded tables by averaging, diloco, downpour or all_reduce"
         do = "name one of these, or use nn.Embedding(sparse=True), which every worker holds whole"
         raise UsageError(wrong, got=str(strategy), do=do)
     settings: dict[str, Any] = dict(_USUAL.get(strategy.recipe, {}))
     settings |= _SINGLE_WORKER if workers == 1 else {}
     settings = {name: value for name, value in settings.items() if name in strategy.usual}
-    for name, (is_accepted, do) in _REQUIREMENTS[strategy.recipe].items():
+    if strategy.is_immediate:
+        settings["merge"] = READS
+    requirements = _OF_PUSHES if strategy.is_immediate else _REQUIREMENTS[strategy.recipe]
+    for name, (is_accepted, do) in requirements.items():
         value = settings.get(name, getattr(strategy, name))
         if not is_accepted(value):
             wrong = f"{name} of {strategy.recipe} does not go with sharded tables"
@@ -137,6 +152,9 @@ def _check_layers(strategy: StrategySpec, model: ShardedModel) -> None:
         strategy.check_no_dense_layers()
     if not model.has_statistics:
         return
+    if strategy.is_immediate:  # an old change of a variance could make it negative
+        wrong = "running statistics, as of BatchNorm, need rounds of all workers"
+        raise UsageError(wrong, got=str(strategy), do="use averaging()")
     if strategy.outer != Sgd():
         wrong = "running statistics, as of BatchNorm, move by the workers' mean"
         do = "use averaging()" if strategy.recipe == "diloco" else "use outer=Sgd()"

@@ -91,6 +91,8 @@ class OwnedShard(NamedTuple):
     """Returns where some of its rows [r] move by what was merged for them [r, width]."""
     by_reads: bool = False
     """A row moves by its share of reads (`rows.shares_of_reads`), not by the mean."""
+    by_push: bool = False
+    """Each push is weighed by itself, and not among those of its round."""
     moved: Vector = np.zeros(0, np.int32)
     """In which version each row moved last [m], as far as that is known; else 0."""
     backup: Any = None
@@ -204,6 +206,8 @@ class Strategy(ABC):
     """True when the workers make every mean among themselves: no owner holds parameters."""
     is_sharded: bool = False
     """True when the parameters are a table of which each worker owns rows that no other has."""
+    calls: bool = False
+    """True when a meeting may take place between two of its pushes, as the policy has it."""
     is_early: bool = False
     """True when it also offers a fragment of its next `meet` once that alone is final; its `merge`
     is the policy's."""
@@ -264,6 +268,8 @@ class Policy(ABC):
     """How many numbers a row holds, where only rows that changed travel; 0: all travel."""
     shards: int = 0
     """How many workers own rows that no other has: without one none continues; 0: no worker."""
+    calls: bool = False
+    """True when a push with steps calls the others to a meeting, whatever they are doing."""
 
     @abstractmethod
     def init(self, point: Message) -> Any:  # noqa: ANN401

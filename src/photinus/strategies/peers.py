@@ -223,6 +223,8 @@ class Meetings(Policy):
     When all members have come each is sent the list of members, with the weights of the merge; each
     sends `ready` when it holds the whole mean, and when all are ready it is agreed. If one is lost
     before that, the survivors meet again: they keep their progress.
+
+    Where a push calls the others, it weighs 1/K whoever else has pushed.
     """
 
     merge: str = "uniform"
@@ -231,6 +233,7 @@ class Meetings(Policy):
     rounds_between: int = 0
     rows: int = 0
     shards: int = 0
+    calls: bool = False
     keeps = False
     meets = True
     LIMITS = {  # noqa: RUF012
@@ -300,6 +303,8 @@ class Meetings(Policy):
         state = state._replace(pushes=present, meeting=meeting, ready=frozenset())
         works = [present[s].since for s in meeting]
         weights = np.array(coefficients(self.merge, works), "f8")
+        if self.calls:
+            weights = np.array([work.steps > 0 for work in works]) / max(1, self.shards)
         shares = np.array(coefficients("examples", works), "f8")
         invitation = Message("meet", weights, version=state.version, floats=shares, slots=meeting)
         return [*replies, *(Reply(s, invitation) for s in meeting)], state

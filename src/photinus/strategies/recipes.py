@@ -52,7 +52,7 @@ def _recipe(function: Callable[P, StrategySpec]) -> Callable[P, StrategySpec]:
             if name not in defaults:
                 raise unknown_name(f"argument of {function.__name__}", name, defaults)
         strategy = function(*args, **parts)
-        if "merge" in parts and strategy.is_immediate:
+        if "merge" in parts and strategy.is_immediate and not strategy.is_sharded:
             wrong, got = f"merge of {function.__name__} is a part of rounds", "release='immediate'"
             raise UsageError(wrong, got=got, do="leave it out")
         unset_parts = frozenset(recipe_parts - parts.keys())
@@ -361,6 +361,9 @@ def downpour(
     gradients_until: float | str = AUTO,
     staleness: str | int = "none",
     rows: int = 0,
+    owners: int = 1,
+    merge: str = "uniform",
+    exact: int = 0,
     gain: str = "safe",
 ) -> StrategySpec:
     """Pushes to a server that applies each push on arrival; no worker waits for another.
@@ -379,6 +382,11 @@ def downpour(
         staleness: weight of a push that is s versions late: "none": 1; "inverse": 1/(1+s);
             a number n: dropped where s > n.
         rows: only rows of so many numbers that changed travel; 0: the whole vector.
+        owners: 1, or with rows as many as there are workers: each owns a shard of a table.
+        merge: of a sharded table, what a push weighs: "uniform": 1/K; "reads": more of rows that
+            few steps read.
+        exact: of a sharded table, so many numbers at the end of each row travel as float32 in
+            int8 and int4.
         gain: "safe" lowers an outer gain at which training diverges; "unsafe" takes it as given.
 
     Raises:

@@ -79,7 +79,7 @@ def shares_of_reads(rows: Vector, reads_by_worker: Iterable[tuple[Vector, Vector
 
     Args:
         rows: in order [r].
-        reads_by_worker: of each worker which of these it changed, in order, and their shares pᵢ.
+        reads_by_worker: of each worker which rows it read, in order, and their shares pᵢ.
 
     Example:
         >>> one, two = (np.array([4, 7]), np.array([0.01, 1.0])), (np.array([7]), np.array([1.0]))
@@ -89,6 +89,9 @@ def shares_of_reads(rows: Vector, reads_by_worker: Iterable[tuple[Vector, Vector
     unread, sums = np.ones(rows.size), np.zeros(rows.size)
     for read_rows, shares in reads_by_worker:
         positions = np.searchsorted(rows, read_rows)
+        positions[positions == rows.size] = 0
+        is_named = rows[positions] == read_rows
+        positions, shares = positions[is_named], shares[is_named]
         unread[positions] *= 1 - shares
         sums[positions] += shares
     return np.divide(1 - unread, sums, out=np.zeros(rows.size), where=sums > 0)

@@ -7,7 +7,7 @@ those that its next steps read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +50,10 @@ class ShardState(NamedTuple):
     """When it last pushed."""
     is_fed: bool = False
     """The rows of its first steps have arrived."""
+    is_called: bool = False
+    """Another worker is due, and waits for this one's shard."""
+    is_serving: bool = False
+    """It brings only its shard to the round, and keeps the steps since its last push."""
     is_closing: bool = False
     """It has no rows of data left, and stays for the sake of its shard."""
     is_over: bool = False
@@ -92,6 +96,9 @@ class Sharded(Strategy):
 
     An outer optimizer with momentum steps the dense layers alone. A table's row, which may be in
     few rounds, moves by the merged delta itself: row ← row − Σ cᵢΔᵢ.
+
+    Where a worker that is due calls the others, none waits for another's steps. The called ones
+    bring their shards between two steps, and push what they learn at their own time.
     """
 
     every: Trigger = field(default_factory=lambda: Steps(50))
@@ -106,6 +113,7 @@ class Sharded(Strategy):
     """uniform: cᵢ = 1/K · reads: as `shares_of_reads` has it for each row."""
     exact: int = 0
     """How many numbers at the end of a row travel as float32 in int8 and int4."""
+    calls: bool = False
     site = PARAMETERS
     meets = True
     is_sharded = True
@@ -131,9 +139,7 @@ class Sharded(Strategy):
         After each the owners are asked for the rows of the round after the next one. A worker that
         rejoins with a shard that has moved has no first round: it asks for what moved.
         """
-        is_last = clock.closing and not state.is_over
-        is_time = is_last or not state.is_fed or self.every.fires(clock, state.sent)
-        if not is_time or state.is_over:
+        if state.is_over or not (state.is_called or self._is_due(clock, state)):
             return ()
         return (Turn("meet"),) if clock.closing else (Turn("meet"), Turn("publish"))
 
@@ -142,8 +148,8 @@ class Sharded(Strategy):
     ) -> tuple[Message | None, ShardState]:
         """Offers the rows' deltas, or gradients; the loop adds which rows the next steps read."""
         if turn.kind == "publish":
-            # by time it is not known which steps the round after the next one will have
-            requested = None if self.every.is_deterministic else state.rows[:0]
+            # without a count it is not known which steps the round after the next one will have
+            requested = None if self._has_fixed_steps else state.rows[:0]
             return Message("fetch", version=state.version, table=RowExchange(asks=requested)), state
         outer = _by_row(state)
         shard = OwnedShard(
@@ -151,6 +157,7 @@ class Sharded(Strategy):
             outer,
             self._moves(state, outer),
             by_reads=self.merge == READS,
+            by_push=self.calls,
             moved=state.moved,
             backup=state.backup,
             exact=self.exact,
@@ -161,11 +168,13 @@ class Sharded(Strategy):
         if state.is_behind:
             nothing = by_row.encode(state.received)
             return Message("fetch", nothing, version=state.version, codec=name, table=table), state
+        if not self._is_due(clock, state):
+            return self._only_serve(table, state)
         delta = self._offered(vector, state)  # [r, width]
         changed = delta.any(axis=1)
         feedback = RowErrorFeedback(state.left_rows, state.left.reshape(-1, self.rows))
         feedback.add_to(delta, state.rows)
-        if self.every.is_deterministic:  # by time, some of the rows that came were not read
+        if self._has_fixed_steps:  # else some of the rows that came were not read
             changed = delta.any(axis=1) | self._sends_unmoved
         if not self.outer.is_by_row:  # with steps momentum moves all dense layers, else none
             is_dense = state.rows < state.dense_rows
@@ -188,6 +197,25 @@ class Sharded(Strategy):
         )
         return message, state._replace(sent=clock, is_closing=clock.closing, pending=pending)
 
+    def _is_due(self, clock: Clock, state: ShardState) -> bool:
+        """Returns whether it has something to push, or to ask for, by itself."""
+        return clock.closing or not state.is_fed or self.every.fires(clock, state.sent)
+
+    @property
+    def _has_fixed_steps(self) -> bool:
+        """True when all rounds have equally many steps."""
+        return self.every.is_deterministic and not self.calls
+
+    def _only_serve(self, table: RowExchange, state: ShardState) -> tuple[Message, ShardState]:
+        """Offers nothing to a round that another worker has called, and asks for nothing."""
+        none = state.rows[:0]
+        table = replace(table, asks=none, reads=none)
+        nothing = RowCodec(self.codec, self.rows, self.exact).encode(state.received[:0])
+        message = Message(
+            "push", nothing, rows=none, version=state.version, codec=self.codec, table=table
+        )
+        return message, state._replace(is_serving=True)
+
     def _moves(
         self, state: ShardState, outer: tuple[Vector, ...]
     ) -> Callable[[Vector, Vector], ShardMove]:
@@ -207,57 +235,35 @@ class Sharded(Strategy):
 
     def accept(self, vector: Vector, incoming: Message, state: ShardState) -> ShardState:
         """Takes its shard, or what a round did to it and the rows of the next steps."""
-        if incoming.kind not in ("heal", "agreed"):
-            return state
-        assert incoming.vector is not None
-        table = incoming.table
+        if incoming.kind == "call":
+            return state._replace(is_called=incoming.version == state.version)
         if incoming.kind == "heal":
-            own = incoming.vector.reshape(-1, self.rows)
-            state = self.init(vector)
-            outer = incoming.outer
-            if self.outer.is_by_row and not outer:
-                outer = tuple(array.ravel() for array in self.outer.init(own))
-            moved = np.zeros(len(own), np.int32)
-            if table.moved is not None:
-                moved[table.moved.at] = incoming.version
-            return state._replace(
-                own=own,
-                outer=outer,
-                moved=moved,
-                first=None if table.moved is None else table.moved.rows,
-                backup=table.backup,
-                version=incoming.version,
-                is_behind=table.is_behind,
-                dense_rows=table.dense_rows,
-                dense_outer=table.dense_outer,
-            )
-        assert incoming.rows is not None
-        assert table.moved is not None
-        write(table.moved, state.own, _by_row(state), state.moved, incoming.version)
-        if table.guarded is not None and state.backup is not None:
-            has_room = state.backup.take(table.guarded)
-            state = state if has_room else state._replace(backup=None)
-        received = decode(incoming.codec, incoming.vector).astype(vector.dtype, copy=False)
-        received = received.reshape(-1, self.rows)
-        vector.reshape(-1, self.rows)[incoming.rows] = received
-        feedback = (
-            RowErrorFeedback(state.left_rows, state.left)
-            if state.pending is None
-            else state.pending
-        )
-        if state.is_behind:  # it may be of a checkpoint, and was pushed since
-            feedback = RowErrorFeedback(state.left_rows[:0], state.left[:0])
-        return state._replace(
-            left_rows=feedback.rows,
-            left=feedback.numbers.ravel(),
-            pending=None,
-            dense_outer=table.moved.dense_outer or state.dense_outer,
-            rows=incoming.rows,
-            received=received,
+            return self._with_shard(vector, incoming)
+        if incoming.kind != "agreed":
+            return state
+        state, is_serving = _with_move(incoming, state), state.is_serving
+        return state if is_serving else _with_rows(vector, incoming, state)
+
+    def _with_shard(self, vector: Vector, incoming: Message) -> ShardState:
+        """Returns the state with the shard that a worker begins or continues with."""
+        assert incoming.vector is not None
+        table, own = incoming.table, incoming.vector.reshape(-1, self.rows)
+        outer = incoming.outer
+        if self.outer.is_by_row and not outer:
+            outer = tuple(array.ravel() for array in self.outer.init(own))
+        moved = np.zeros(len(own), np.int32)
+        if table.moved is not None:
+            moved[table.moved.at] = incoming.version
+        return self.init(vector)._replace(
+            own=own,
+            outer=outer,
+            moved=moved,
+            first=None if table.moved is None else table.moved.rows,
+            backup=table.backup,
             version=incoming.version,
-            is_fed=True,
-            is_behind=False,
-            is_over=state.is_closing and not incoming.since.steps,
+            is_behind=table.is_behind,
+            dense_rows=table.dense_rows,
+            dense_outer=table.dense_outer,
         )
 
 
@@ -324,6 +330,44 @@ def dense_moves_by(
         return ShardMove(at, rows, (), dense_outer=state)
 
     return move
+
+
+def _with_move(agreed: Message, state: ShardState) -> ShardState:
+    """Returns the state after a round moved the shard, and the one whose backup is here."""
+    table, backup = agreed.table, state.backup
+    assert table.moved is not None
+    write(table.moved, state.own, _by_row(state), state.moved, agreed.version)
+    if table.guarded is not None and backup is not None and not backup.take(table.guarded):
+        backup = None  # there is no room
+    return state._replace(
+        backup=backup,
+        dense_outer=table.moved.dense_outer or state.dense_outer,
+        version=agreed.version,
+        is_called=False,
+        is_serving=False,
+    )
+
+
+def _with_rows(vector: Vector, agreed: Message, state: ShardState) -> ShardState:
+    """Returns the state with the rows that the next steps read, which are written to `vector`."""
+    assert agreed.vector is not None
+    assert agreed.rows is not None
+    table = vector.reshape(-1, state.own.shape[1])
+    received = decode(agreed.codec, agreed.vector).astype(vector.dtype, copy=False)
+    table[agreed.rows] = received = received.reshape(-1, table.shape[1])
+    feedback = state.pending or RowErrorFeedback(state.left_rows, state.left)
+    if state.is_behind:  # it may be of a checkpoint, and was pushed since
+        feedback = RowErrorFeedback(state.left_rows[:0], state.left[:0])
+    return state._replace(
+        left_rows=feedback.rows,
+        left=feedback.numbers.ravel(),
+        pending=None,
+        rows=agreed.rows,
+        received=received,
+        is_fed=True,
+        is_behind=False,
+        is_over=state.is_closing and not agreed.since.steps,
+    )
 
 
 def _by_row(state: ShardState) -> tuple[Vector, ...]:

@@ -195,12 +195,10 @@ class StrategySpec:
 
     def _check_rows(self) -> None:
         """Checks that rows that are not pushed do not move, and that vectors can be cut."""
-        if not self.is_immediate:
+        if self.is_sharded:
             self._check_table()
             return
-        is_sparse_safe = (
-            self.is_immediate and self.payload == "delta" and isinstance(self.outer, _SPARSE_SAFE)
-        )
+        is_sparse_safe = self.payload == "delta" and isinstance(self.outer, _SPARSE_SAFE)
         if not is_sparse_safe or self.codec not in ("fp32", "bf16"):
             wrong = "rows are for deltas released at once, sgd or adagrad outside, fp32 or bf16"
             raise UsageError(wrong, got=str(self), do="use rows=0")
@@ -215,7 +213,10 @@ class StrategySpec:
             "fragments": not self.fragments,
             "gradients_until": not self.gradients_until,
             "merge": self.merge in (MERGES if is_gradient else ("uniform", READS)),
-            "outer": self.outer.is_by_row or isinstance(self.outer, OF_DENSE_LAYERS),
+            "outer": self.outer.is_by_row
+            or (isinstance(self.outer, OF_DENSE_LAYERS) and not self.is_immediate),
+            "fetch": self.fetch is None,
+            "staleness": self.staleness == "none",
             "codec_down": self.codec_down in (None, self.codec),
             "quorum": self.quorum == 1,
             "error_feedback": self.error_feedback in (None, codec(self.codec).has_feedback),
@@ -240,7 +241,7 @@ class StrategySpec:
 
     def _check_shards(self) -> None:
         fits_by_name = {
-            "release": not self.is_immediate,
+            "release": self.is_sharded or not self.is_immediate,
             "payload": not self.is_without_owner,
             "fragments": not self.fragments,
             "codec": self.is_sharded or self.codec in ("fp32", "bf16"),  # wherever a shard ends
@@ -272,6 +273,7 @@ class StrategySpec:
             return f"{self.recipe} {every}{outer}, merge {self.merge}{quorum}{rows}, {self._codecs}"
         fetch = f", fetch every {self.fetch}" if self.fetch else ""
         rows = f", rows of {self.rows}" if self.rows else ""
+        rows += f" among {self.owners} workers" if self.is_sharded else ""
         suffix = f"staleness {self.staleness}{rows}, {self._codecs}"
         return f"{self.recipe} {every}{fetch}{outer}, {suffix}"
 
@@ -291,7 +293,8 @@ class StrategySpec:
     @property
     def _codecs(self) -> str:
         default_down = answer_codec(self.codec) if self.is_sharded else self.codec
-        down = self.codec_down or ("fp32" if self.is_immediate else default_down)
+        is_whole_down = self.is_immediate and not self.is_sharded
+        down = self.codec_down or ("fp32" if is_whole_down else default_down)
         text = self.codec if down == self.codec else f"{self.codec} up, {down} down"
         if self.error_feedback is None:
             return text
@@ -312,7 +315,8 @@ class StrategySpec:
     @property
     def is_sharded(self) -> bool:
         """True when the rows are sharded over the workers, and no worker holds all of them."""
-        return self.rows > 0 and not self.is_immediate
+        is_rounds = not self.is_immediate
+        return self.rows > 0 and (is_rounds or self.owners > 1 or self.merge == READS)
 
     @property
     def is_without_owner(self) -> bool:
@@ -366,7 +370,7 @@ class StrategySpec:
         """Returns the worker's half."""
         if self.payload == "elastic":
             return Elastic(every=self.every)
-        if self.is_immediate:
+        if self.is_immediate and not self.is_sharded:
             return Downpour(
                 every=self.every,
                 fetch=self.fetch,
@@ -388,6 +392,7 @@ class StrategySpec:
                 rows=self.rows,
                 merge=self.merge,
                 exact=self.exact,
+                calls=self.is_immediate,
             )
         rounds: Strategy = Averaging(every=self.every, outer=self.outer, meets=self.owners > 1)
         if self.fragments:
@@ -421,7 +426,9 @@ class StrategySpec:
             )
         if self.is_sharded:
             merge = "uniform" if self.merge == READS else self.merge
-            return Meetings(merge=merge, rows=self.rows, shards=self.owners)
+            return Meetings(
+                merge=merge, rows=self.rows, shards=self.owners, calls=self.is_immediate
+            )
         if self.owners > 1:
             return Meetings(merge=self.merge, quorum=self.quorum, grace_seconds=self.grace_seconds)
         if self.payload == "elastic":

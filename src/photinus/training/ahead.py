@@ -119,6 +119,8 @@ class LookaheadFeed(_Ahead):
         self._queue: deque[tuple[Batch, int, Vector]] = deque()
         self._read: list[Vector] = []
         """The rows of each batch handed out since `reads` was asked for."""
+        self.counted = feed.position
+        """The position when it was asked for."""
 
     def asks(self, rounds: int = 0) -> Vector:
         """Returns which rows [r] the batches after so many rounds read, in order and once each."""
@@ -150,12 +152,13 @@ class LookaheadFeed(_Ahead):
             at[at == rows.size] = 0
             reads[at[rows[at] == batch_rows]] += 1
         self._read.clear()
+        self.counted = self._position
         return reads
 
     def seek(self, position: int) -> None:
         """Continues after `position` examples; what was read ahead is dropped."""
         self._feed.seek(position)
-        self._source, self._position = None, position
+        self._source, self._position, self.counted = None, position, position
         self._queue.clear()
         self._read.clear()
 

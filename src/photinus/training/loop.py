@@ -100,7 +100,7 @@ def exchange(context: PhaseContext, vector: Vector, clock: Clock, state: Any) ->
             latest = context.arrived.pop(0)
         else:
             points = _points(context, turn, state)
-            reply = yield Exchange(turn, message, context.feed.position, points)
+            reply = yield Exchange(turn, message, context.position, points)
             latest = reply.merged_with(latest)
         if turn.kind == "push":
             latest = _until_taken(context, latest)

@@ -75,7 +75,7 @@ def accept(
     """Accepts what arrived, one message after the other; returns the strategy's new state."""
     parameters = model.parameters
     for incoming in messages:
-        if incoming.table.moved is not None:
+        if incoming.rows is not None and incoming.rows.size and incoming.table.moved is not None:
             model.forget()
         model.to_host(vector)
         state = strategy.accept(vector, incoming, state)

@@ -71,6 +71,11 @@ class PhaseContext:
     copies: list[ShardCopy] = field(default_factory=list)
     """Copies of its shard of a table for a checkpoint: at most one is being sent."""
 
+    @property
+    def position(self) -> int:
+        """The feed's, or that at the last push, where a round may end before the next one."""
+        return self.feed.counted if isinstance(self.feed, LookaheadFeed) else self.feed.position
+
     def offered(self, turn: Turn, vector: Vector, state: Any) -> tuple[Vector, Any]:  # noqa: ANN401
         """Returns what a turn offers, a vector of its own or gradients, and the strategy's state.
 
@@ -97,8 +102,10 @@ class PhaseContext:
             owned = owned._replace(update=partial(_step, self.inner, owned, progress))
         elif owned is not None:
             owned = owned._replace(inner=self.inner.state())
-        reads = None
-        if message.rows is not None:  # they are counted where the merge asks, and else forgotten
+        reads = table.reads
+        if (
+            reads is None and message.rows is not None
+        ):  # they are counted where the merge asks, and else forgotten
             is_merged_by_reads = owned is not None and owned.by_reads
             reads = feed.reads(message.rows if is_merged_by_reads else message.rows[:0])
         asks = feed.asks(int(turn.kind == "publish")) if table.asks is None else table.asks

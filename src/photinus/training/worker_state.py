@@ -49,26 +49,32 @@ def _measured(context: PhaseContext, state: Any) -> Read:  # noqa: ANN401
     """
     is_sharded, sums = isinstance(state, ShardState), dict[str, float]()
     if is_sharded:
+        # a worker that did not push has steps in its rows that no owner knows
+        own = context.model.parameters.trained.reshape(-1, state.received.shape[1])[state.rows]
+        dense = np.arange(context.model.dense_rows if context.strategy.calls else 0)
         yield RowsRequest(np.empty(0, np.int64))
     for batch in context.held():
         if is_sharded:
-            rows = context.model.measured_rows(batch)
+            rows = np.concatenate([dense, context.model.measured_rows(batch)])
             numbers = yield RowsRequest(rows)
             if numbers is None:
-                _load_rows(context, state.rows, state.received)
+                _load_rows(context, state.rows, own)
                 return None
             _load_rows(context, rows, numbers)
         for name, value in context.model.measure(batch).items():
             sums[name] = sums.get(name, 0.0) + float(value)
     if is_sharded:
-        _load_rows(context, state.rows, state.received)
+        _load_rows(context, state.rows, own)
     return {name: value for name, value in sums.items() if math.isfinite(value)}
 
 
 def _load_rows(context: PhaseContext, rows: Vector, numbers: Vector) -> None:
     """Has these rows [r, width] of the table in memory, and no others."""
+    trained = context.model.parameters.trained
     context.model.forget()
-    context.model.parameters.trained.reshape(-1, numbers.shape[1])[rows] = numbers
+    trained.reshape(-1, numbers.shape[1])[rows] = numbers
+    if rows.size and rows[0] < context.model.dense_rows:
+        context.model.to_device(trained)
 
 
 def tell_pages(context: PhaseContext, most: int = 0) -> Reports:
@@ -90,7 +96,7 @@ def pages_after(seconds: float) -> int:
 
 def snapshot(context: PhaseContext, clock: Clock, state: Any) -> WorkerSnapshot:  # noqa: ANN401
     """Returns copies of all that a worker holds alone."""
-    parameters, position = context.model.parameters, context.feed.position
+    parameters, position = context.model.parameters, context.position
     context.model.to_host(parameters.trained, parameters.floats, parameters.integers)
     is_table = isinstance(state, ShardState)
     trained = parameters.trained if is_held_by_workers(context.strategy) and not is_table else None
