@@ -337,15 +337,14 @@ class RowMeeting:
             }
         for slot, part, weight in zip(self.slots, parts, self._weights, strict=True):
             delta, at = self._by_row.decode(part["vector"]), np.searchsorted(rows, part["rows"])
-            factors = np.full(at.size, weight > 0 if owned.by_reads else weight)
+            factors = total.dtype.type(weight > 0 if owned.by_reads else weight)
             if owned.by_push and slot in self.reads:  # of who has not pushed yet, as its own
                 known = {**dict.fromkeys(self.slots, self.reads[slot]), **self._last_reads}
                 known |= self.reads
-                factors = shares_of_reads(rows, known.values())[at]
-            column = _column(factors, total)
+                factors = _column(shares_of_reads(rows, known.values())[at], total)
             for start in range(0, at.size, _BLOCK):
                 some = slice(start, start + _BLOCK)
-                total[at[some]] += column[some] * delta[some]
+                total[at[some]] += (factors[some] if factors.ndim else factors) * delta[some]
         if owned.by_reads and not owned.by_push:
             total *= _column(shares_of_reads(rows, self.reads.values()), total)
         return total

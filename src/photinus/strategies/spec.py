@@ -93,7 +93,7 @@ class StrategySpec:
     whole_part: bool = False
     """A step takes all rows of a worker."""
     owners: int = 1
-    """In rounds: 1, or as many as there are workers, each the owner of a shard."""
+    """In rounds, or with rows: 1, or as many as there are workers, each the owner of a shard."""
     fragments: int = 0
     """The vector is pushed in so many parts, one after the other; 0: whole."""
     delay: int = 0
@@ -106,8 +106,9 @@ class StrategySpec:
     staleness: str | int = "none"
     """Released at once, s versions late: none · inverse, times 1/(1+s) · n, dropped above n."""
     rows: int = 0
-    """Only rows of so many numbers that changed travel; 0: all. In rounds every worker then owns a
-    shard of the rows, and holds of the others' those that its next steps read."""
+    """Only rows of so many numbers that changed travel; 0: all. In rounds, or with several owners,
+    every worker then owns a shard of the rows, and holds of the others' those that its next steps
+    read."""
     exact: int = 0
     """In rounds of rows, int8 and int4: so many numbers at the end of a row travel as float32."""
     usual: frozenset[str] = frozenset()

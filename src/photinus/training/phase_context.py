@@ -103,9 +103,8 @@ class PhaseContext:
         elif owned is not None:
             owned = owned._replace(inner=self.inner.state())
         reads = table.reads
-        if (
-            reads is None and message.rows is not None
-        ):  # they are counted where the merge asks, and else forgotten
+        # they are counted where the merge asks, and else forgotten
+        if reads is None and message.rows is not None:
             is_merged_by_reads = owned is not None and owned.by_reads
             reads = feed.reads(message.rows if is_merged_by_reads else message.rows[:0])
         asks = feed.asks(int(turn.kind == "publish")) if table.asks is None else table.asks
