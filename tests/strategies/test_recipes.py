@@ -110,7 +110,16 @@ WRONG = [
     ),
     ({"recipe": "downpour", "fragments": 2}, "unknown argument of downpour; got 'fragments'"),
     ({"recipe": "downpour", "fetch": 5}, "fetch of downpour must be a table; got 5"),
-    ({"recipe": "downpour", "merge": "nova"}, "unknown argument of downpour; got 'merge'"),
+    (
+        {"recipe": "downpour", "merge": "nova"},
+        "merge of downpour is for sharded tables; got owners=1, rows=0; leave it out",
+    ),
+    ({"recipe": "downpour", "merge": "nova", "owners": 2, "rows": 4}, "rows of several owners"),
+    (
+        {"recipe": "downpour", "payload": "gradient", "owners": 2, "rows": 4},
+        "rows of several owners are for deltas, merge uniform or reads, an optimizer by row",
+    ),
+    ({"recipe": "downpour", "owners": 2}, "several owners are for rounds of whole vectors"),
     ({"recipe": "downpour", "outer": "descent"}, "a descent is named package.module:name; got ''"),
     ({"gain": "yolo"}, "gain of averaging must be one of 'safe', 'unsafe'"),
 ]

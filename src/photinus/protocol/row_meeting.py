@@ -86,7 +86,7 @@ class ShardExchange:
         push: Message,
         slots: tuple[int, ...],
         backup_progress: tuple[int, int],
-        reads: Mapping[int, Reads],
+        reads: Mapping[int, Reads] = MappingProxyType({}),
     ) -> None:
         """Called when a round is over, and its worker is about to move its shard.
 

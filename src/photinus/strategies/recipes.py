@@ -53,7 +53,10 @@ def _recipe(function: Callable[P, StrategySpec]) -> Callable[P, StrategySpec]:
                 raise unknown_name(f"argument of {function.__name__}", name, defaults)
         strategy = function(*args, **parts)
         if "merge" in parts and strategy.is_immediate and not strategy.is_sharded:
-            wrong, got = f"merge of {function.__name__} is a part of rounds", "release='immediate'"
+            needed, got = "for sharded tables", f"owners={strategy.owners}, rows={strategy.rows}"
+            if "release" in parts:
+                needed, got = "a part of rounds", "release='immediate'"
+            wrong = f"merge of {function.__name__} is {needed}"
             raise UsageError(wrong, got=got, do="leave it out")
         unset_parts = frozenset(recipe_parts - parts.keys())
         return dataclasses.replace(strategy, usual=unset_parts, known=frozenset(defaults))

@@ -168,7 +168,7 @@ class Sharded(Strategy):
         if state.is_behind:
             nothing = by_row.encode(state.received)
             return Message("fetch", nothing, version=state.version, codec=name, table=table), state
-        if not self._is_due(clock, state):
+        if state.is_called and not self._is_due(clock, state):
             return self._only_serve(table, state)
         delta = self._offered(vector, state)  # [r, width]
         changed = delta.any(axis=1)

@@ -159,11 +159,11 @@ class StrategySpec:
         self._check_needs()
         if self.owners > 1:
             self._check_shards()
+        if self.rows:
+            self._check_rows()
         if self.fragments or self.is_immediate:  # refuses conflicting parts now
             self.worker()
             self.owner()
-        if self.rows:
-            self._check_rows()
         if self.merge == READS and not self.is_sharded:
             wrong = 'merge="reads" is for sharded tables'
             raise UsageError(wrong, got="rows 0", do='use "uniform", "examples" or "nova"')
@@ -208,9 +208,9 @@ class StrategySpec:
         if self.every.steps is None or self.every.counts_rows:
             wrong = "with rows in rounds, `every` must be Steps, alone or with Seconds"
             raise UsageError(wrong, got=repr(self.every), do="e.g. every=Seconds(2) | Steps(64)")
-        is_gradient = self.payload == "gradient"
+        is_gradient = self.payload == "gradient" and not self.is_immediate
         fits_by_name = {
-            "payload": self.payload in ("delta", "gradient"),
+            "payload": self.payload == "delta" or is_gradient,
             "fragments": not self.fragments,
             "gradients_until": not self.gradients_until,
             "merge": self.merge in (MERGES if is_gradient else ("uniform", READS)),
@@ -228,6 +228,11 @@ class StrategySpec:
                 "rows in rounds are for deltas, merge uniform or reads, no descent or "
                 "delayed_nesterov outside, no codec_down, and gradients_until 0"
             )
+            if self.is_immediate:
+                wrong = (
+                    "rows of several owners are for deltas, merge uniform or reads, an optimizer "
+                    "by row outside, no codec_down, fetch or staleness, and gradients_until 0"
+                )
             if is_gradient:
                 wrong = (
                     f"rows of {self.recipe} are for gradients of all workers, merge uniform, "
