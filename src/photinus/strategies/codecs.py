@@ -113,7 +113,7 @@ def decode(name: str, encoded: Vector) -> Vector:
     if name == "bf16":
         numbers: Vector = np.left_shift(encoded, 16, dtype=np.uint32).view(np.float32)
         return numbers
-    return _decode_blocks(codec(name), encoded)
+    return _decode_blocks(codec(name), encoded, 0, numbers_in(name, encoded))
 
 
 def numbers_in(name: str, encoded: Vector) -> int:
@@ -179,21 +179,11 @@ class Decoded:
         """Returns numbers [stop − start]; `start` is a multiple of `BLOCK`."""
         start, stop, _ = index.indices(self._size)
         codec = self._codec
-        if not codec.levels:
-            return decode(codec.name, self._encoded[start:stop]).astype(self.dtype, copy=False)
-        whole_blocks, body_at, tail_at = _block_offsets(codec, self._encoded)
-        first, last = start // BLOCK, min(-(-stop // BLOCK), whole_blocks)
-        scales = np.ascontiguousarray(self._encoded[: 4 * (whole_blocks + 1)]).view(np.float32)
-        numbers, width = np.empty(stop - start, np.float32), BLOCK * codec.bits // 8
-        if last > first:
-            body = self._encoded[body_at + first * width : body_at + last * width].reshape(
-                -1, width
-            )
-            full = numbers[: (last - first) * BLOCK].reshape(-1, BLOCK)
-            unpack(codec, body, scales[first:last], full)
-        if stop > whole_blocks * BLOCK:
-            tail = numbers[None, (last - first) * BLOCK :]
-            unpack(codec, self._encoded[None, tail_at:], scales[-1:], tail)
+        numbers = (
+            _decode_blocks(codec, self._encoded, start, stop)
+            if codec.levels
+            else decode(codec.name, self._encoded[start:stop])
+        )
         return numbers.astype(self.dtype, copy=False)
 
 
@@ -253,19 +243,23 @@ def pack(codec: Codec, numbers: Vector, scales: Vector, body: Vector, scratch: V
     _LAYOUTS[codec.name].store(scratch, body)
 
 
-def _decode_blocks(codec: Codec, encoded: Vector) -> Vector:
-    if not encoded.size:
-        return np.empty(0, np.float32)
+def _decode_blocks(codec: Codec, encoded: Vector, start: int, stop: int) -> Vector:
+    """Returns numbers [stop − start]; `start` is a multiple of `BLOCK`."""
+    numbers = np.empty(stop - start, np.float32)
+    if not numbers.size:
+        return numbers
     whole_blocks, body_at, tail_at = _block_offsets(codec, encoded)
-    block_bytes = BLOCK * codec.bits // 8
-    tail, scales = encoded[None, tail_at:], np.ascontiguousarray(encoded[:body_at]).view(np.float32)
-    numbers = np.empty(whole_blocks * BLOCK + _last_block_size(codec, tail), np.float32)
-    body = encoded[body_at:tail_at].reshape(whole_blocks, block_bytes)
-    full = numbers[: whole_blocks * BLOCK].reshape(whole_blocks, BLOCK)
-    for start in range(0, whole_blocks, _BLOCKS_AT_ONCE):
-        rows = slice(start, min(start + _BLOCKS_AT_ONCE, whole_blocks))
-        unpack(codec, body[rows], scales[rows], full[rows])
-    unpack(codec, tail, scales[-1:], numbers[None, whole_blocks * BLOCK :])
+    scales = np.ascontiguousarray(encoded[:body_at]).view(np.float32)
+    body = encoded[body_at:tail_at].reshape(whole_blocks, BLOCK * codec.bits // 8)
+    first, last = start // BLOCK, min(-(-stop // BLOCK), whole_blocks)
+    whole, tail = np.split(numbers, [(last - first) * BLOCK])
+    blocks = whole.reshape(-1, BLOCK)
+    for at in range(0, len(blocks), _BLOCKS_AT_ONCE):
+        chunk = blocks[at : at + _BLOCKS_AT_ONCE]
+        rows = slice(first + at, first + at + len(chunk))
+        unpack(codec, body[rows], scales[rows], chunk)
+    if tail.size:
+        unpack(codec, encoded[None, tail_at:], scales[-1:], tail[None])
     return numbers
 
 

@@ -81,7 +81,7 @@ def compress(
     return ErrorFeedback(strategy, codec) if error_feedback else Encoded(strategy, codec)
 
 
-class Compressed(Strategy):
+class Encoded(Strategy):
     """A strategy whose pushes travel in a codec: all else of it is as it was."""
 
     def __init__(self, strategy: Strategy, codec: str) -> None:
@@ -95,10 +95,6 @@ class Compressed(Strategy):
         if name == "strategy" or name.startswith("__"):  # asked by copy, before it has any
             raise AttributeError(name)
         return getattr(self.strategy, name)
-
-
-class Encoded(Compressed):
-    """A strategy's pushes in a codec."""
 
     def init(self, vector: Vector) -> Any:  # noqa: ANN401
         """As of the strategy."""
@@ -143,7 +139,7 @@ class FeedbackState(NamedTuple):
         return getattr(self.state, name)
 
 
-class ErrorFeedback(Compressed):
+class ErrorFeedback(Encoded):
     """A strategy's pushes in a codec, with error feedback."""
 
     def __init__(self, strategy: Strategy, codec: str) -> None:

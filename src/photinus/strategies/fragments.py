@@ -21,7 +21,7 @@ from photinus.strategies.base import (
     fragments_of,
     part,
 )
-from photinus.strategies.compress import Compressed, compress
+from photinus.strategies.compress import Encoded, compress
 from photinus.strategies.rounds import decoded
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def fragments(
     if not hasattr(strategy, "offer"):
         wrong = "fragments wraps a recipe, or the worker's half of a strategy"
         raise UsageError(wrong, got=repr(strategy), do="such as fragments(averaging(), 4)")
-    if isinstance(strategy, Compressed):
+    if isinstance(strategy, Encoded):
         inner = fragments(strategy.strategy, count, delay=delay, alpha=alpha)
         return compress(inner, strategy.codec)
     return Fragments(strategy=strategy, **parts)

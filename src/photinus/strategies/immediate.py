@@ -19,7 +19,7 @@ from photinus.strategies.base import (
     Strategy,
     Turn,
 )
-from photinus.strategies.codecs import CODECS, codec, decode, encode
+from photinus.strategies.codecs import CODECS, codec, decode, encode, residual
 from photinus.strategies.outer import OuterOptimizer, Sgd
 from photinus.strategies.rounds import decoded
 from photinus.strategies.rows import changed, numbers_of
@@ -101,7 +101,7 @@ class Downpour(Strategy):
         rows = changed(unsent, self.rows) if self.rows else None
         pushed = unsent if rows is None else unsent[numbers_of(rows, self.rows, unsent.size)]
         encoded = encode(self.codec, pushed)
-        residual = unsent - decode(self.codec, encoded) if has_feedback else np.zeros_like(unsent)
+        left = residual(self.codec, unsent, encoded) if has_feedback else np.zeros_like(unsent)
         message = Message(
             "push",
             encoded,
@@ -111,7 +111,7 @@ class Downpour(Strategy):
             version=state.version,
             codec=self.codec,
         )
-        mark = residual if is_sum else vector + residual
+        mark = left if is_sum else vector + left
         return message, state._replace(mark=mark, sent=clock)
 
     def accept(self, vector: Vector, incoming: Message, state: FetchState) -> FetchState:

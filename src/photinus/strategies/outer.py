@@ -138,8 +138,8 @@ class SlowMo(_MomentumOptimizer):
 
 
 @dataclass(frozen=True, slots=True)
-class Adagrad(OuterOptimizer):
-    """s ← s + Δ²; θ ← θ − lr·Δ / (√s + ε) (Duchi et al., 2011; FedAdagrad: Reddi et al., 2020)."""
+class _SquaresOptimizer(OuterOptimizer):
+    """An optimizer that divides by the root of the squares so far."""
 
     lr: float = 0.1
     """The rate of a number's first update."""
@@ -147,25 +147,38 @@ class Adagrad(OuterOptimizer):
     """ε, which keeps the quotient finite."""
     initial: float = 0.0
     """What every sum s begins at."""
-    name = "adagrad"
     is_by_row = True
     LIMITS = {"lr": above(0), "eps": above(0), "initial": at_least(0)}  # noqa: RUF012
 
     def __post_init__(self) -> None:
         validate(self)
 
+    def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
+        """One step: s ← s + the squares of Δ; θ ← θ − lr·Δ / (√s + ε)."""
+        s = state[0] + self._squares(delta)
+        return vector - _scaled(self.lr, delta) / (np.sqrt(s) + vector.dtype.type(self.eps)), (s,)
+
+    @abstractmethod
+    def _squares(self, delta: Vector) -> Vector:
+        """Returns what is added to the sums s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adagrad(_SquaresOptimizer):
+    """s ← s + Δ²; θ ← θ − lr·Δ / (√s + ε) (Duchi et al., 2011; FedAdagrad: Reddi et al., 2020)."""
+
+    name = "adagrad"
+
     def init(self, vector: Vector) -> State:
         """Returns the accumulator at its initial value."""
         return (np.full_like(vector, self.initial),)
 
-    def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
-        """One step: s ← s + Δ²; θ ← θ − lr·Δ / (√s + ε)."""
-        s = state[0] + delta * delta
-        return vector - _scaled(self.lr, delta) / (np.sqrt(s) + vector.dtype.type(self.eps)), (s,)
+    def _squares(self, delta: Vector) -> Vector:
+        return delta * delta
 
 
 @dataclass(frozen=True, slots=True)
-class RowAdagrad(OuterOptimizer):
+class RowAdagrad(_SquaresOptimizer):
     """s ← s + mean Δ²; θ ← θ − lr·Δ / (√s + ε), one s for each row of a table [m, width].
 
     A table of moments would take as much room as the table. Of a flat vector there is one s.
@@ -179,27 +192,15 @@ class RowAdagrad(OuterOptimizer):
         [[-0.5, -0.5], [0.0, 0.0]]
     """
 
-    lr: float = 0.1
-    """The rate of a row's first update."""
-    eps: float = 1e-6
-    """ε, which keeps the quotient finite."""
-    initial: float = 0.0
-    """What every sum s begins at."""
     name = "row_adagrad"
-    is_by_row = True
-    LIMITS = {"lr": above(0), "eps": above(0), "initial": at_least(0)}  # noqa: RUF012
-
-    def __post_init__(self) -> None:
-        validate(self)
 
     def init(self, vector: Vector) -> State:
         """Returns a sum for each row, at its initial value."""
         return (np.full((*vector.shape[:-1], 1), self.initial, vector.dtype),)
 
-    def update(self, vector: Vector, delta: Vector, state: State) -> tuple[Vector, State]:
-        """One step: s ← s + mean Δ²; θ ← θ − lr·Δ / (√s + ε)."""
-        s = state[0] + (delta * delta).mean(axis=-1, keepdims=True)
-        return vector - _scaled(self.lr, delta) / (np.sqrt(s) + vector.dtype.type(self.eps)), (s,)
+    def _squares(self, delta: Vector) -> Vector:
+        squares: Vector = (delta * delta).mean(axis=-1, keepdims=True)
+        return squares
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +296,7 @@ class RowAdam(OuterOptimizer):
 
 
 @dataclass(frozen=True, slots=True)
-class DelayedNesterov(OuterOptimizer):
+class DelayedNesterov(_MomentumOptimizer):
     """Nesterov for pushes that are applied one by one: the momentum moves once in N of them.
 
     θ ← θ − lr·Δ, and at every N-th push b ← βb + Σ Δ over the last N; θ ← θ − lr·(Δ + βb).
@@ -304,25 +305,11 @@ class DelayedNesterov(OuterOptimizer):
     """
 
     lr: float = 0.7
-    """The rate."""
     momentum: float = 0.3
-    """β: the share of the buffer that stays after each update."""
     pushes: int = 0
     """N; 0: as many as the run has workers."""
     name = "delayed_nesterov"
-    LIMITS = {  # noqa: RUF012
-        "lr": above(0),
-        "momentum": between(0, 0.999),
-        "pushes": whole(0),
-    }
-
-    def __post_init__(self) -> None:
-        validate(self)
-
-    @property
-    def gain(self) -> float:
-        """The learning rate over (1 − momentum)."""
-        return self.lr / (1 - self.momentum)
+    LIMITS = {**_MomentumOptimizer.LIMITS, "pushes": whole(0)}  # noqa: RUF012
 
     def init(self, vector: Vector) -> State:
         """Returns an empty momentum, the sum since it moved, and how many are in that [1]."""

@@ -37,7 +37,7 @@ QUORUM = Limit(
 )
 
 
-class RoundState(NamedTuple):
+class AveragingState(NamedTuple):
     """A worker's state between rounds."""
 
     anchor: Vector
@@ -78,25 +78,25 @@ class Averaging(Strategy):
         """Without an owner the outer optimizer's state, which is the same on all."""
         return ("outer",) if self.meets else ()
 
-    def init(self, vector: Vector) -> RoundState:
+    def init(self, vector: Vector) -> AveragingState:
         """The anchor is where all start."""
-        return RoundState(vector.copy(), self.outer.init(vector), 0, Clock(), Clock())
+        return AveragingState(vector.copy(), self.outer.init(vector), 0, Clock(), Clock())
 
-    def due(self, clock: Clock, state: RoundState) -> tuple[Turn, ...]:
+    def due(self, clock: Clock, state: AveragingState) -> tuple[Turn, ...]:
         """A swap when the trigger fires; at the end of the phase, when anything is unsent."""
         is_unsent = clock.closing and clock.steps > state.counted.steps
         is_due = is_unsent or self.every.fires(clock, state.sent)
         return (Turn("meet" if self.meets else "swap"),) if is_due else ()
 
     def offer(
-        self, turn: Turn, vector: Vector, clock: Clock, state: RoundState
-    ) -> tuple[Message | None, RoundState]:
+        self, turn: Turn, vector: Vector, clock: Clock, state: AveragingState
+    ) -> tuple[Message | None, AveragingState]:
         """Offers the delta since the anchor: Δᵢ = anchor − θᵢ."""
         delta, since = state.anchor - vector, clock.since(state.counted)
         message = Message("push", delta, turn.fragment, since=since, version=state.version)
         return message, state._replace(sent=clock)
 
-    def accept(self, vector: Vector, incoming: Message, state: RoundState) -> RoundState:
+    def accept(self, vector: Vector, incoming: Message, state: AveragingState) -> AveragingState:
         """Takes the merged delta through the outer step, or the agreed point after a miss."""
         if incoming.kind == "here":
             return state
@@ -107,7 +107,7 @@ class Averaging(Strategy):
             return state._replace(anchor=mean.copy(), outer=outer, version=incoming.version)
         anchor, outer = self.outer.update(state.anchor, mean, state.outer)
         np.copyto(vector, anchor)
-        return RoundState(anchor, outer, incoming.version, state.sent, state.sent)
+        return AveragingState(anchor, outer, incoming.version, state.sent, state.sent)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

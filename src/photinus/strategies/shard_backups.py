@@ -33,7 +33,8 @@ class ShardBackup:
         count: how many rows the other shard has.
         like: no rows [0, width], of the table's type.
         outer: the optimizer of the shard.
-        room: where the blocks may lie, given a shape, a type and the bytes of all of them.
+        allocate: returns where a block may lie, given a shape, a type and the bytes of all blocks;
+            None for nowhere.
     """
 
     def __init__(
@@ -43,10 +44,8 @@ class ShardBackup:
         outer: OuterOptimizer,
         allocate: Callable[..., Vector | None],
     ) -> None:
-        self._like, self._allocate = (
-            (like, *(outer.init(like) if outer.is_by_row else ())),
-            allocate,
-        )
+        self._like = like, *(outer.init(like) if outer.is_by_row else ())
+        self._allocate = allocate
         self._places = np.full(count, -1, np.int32)
         """Row of the shard -> which of the rows here it is [m]; -1: it has not moved."""
         self._row_count = 0

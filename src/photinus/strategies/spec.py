@@ -43,6 +43,7 @@ from photinus.strategies.rounds import QUORUM, AllReduce, Averaging, Rounds
 from photinus.strategies.row_codec import answer_codec
 from photinus.strategies.shards import READS, Sharded, ShardedGradients
 
+_TRIGGER = Limit("a trigger, such as Steps(10)", lambda v: isinstance(v, Trigger))
 _SPARSE_SAFE = (Sgd, Adagrad)
 """Optimizers that do not change a number whose delta is 0."""
 OF_DENSE_LAYERS = (Nesterov, SlowMo, Adam)
@@ -122,10 +123,8 @@ class StrategySpec:
     exact_every: int = 10
     """Without an owner, how many publications of each there are between exact averages."""
     LIMITS = {  # noqa: RUF012
-        "every": Limit("a trigger, such as Steps(10)", lambda v: isinstance(v, Trigger)),
-        "fetch": Limit.optional(
-            Limit("a trigger, such as Steps(10)", lambda v: isinstance(v, Trigger))
-        ),
+        "every": _TRIGGER,
+        "fetch": Limit.optional(_TRIGGER),
         "outer": Limit(
             "an outer optimizer, such as Nesterov(), or a Descent of a function of your own",
             lambda v: type(v) in (*OUTERS.values(), Descent),  # others have no name in a job
