@@ -36,7 +36,7 @@ class Loop:
     """What is sent to every worker: where to say hello, and how all agree.
 
     Args:
-        call: where, and with which key.
+        rendezvous: where, and with which key.
         workers: how many there are.
         strategy: how they agree, where `agree` names no other.
     """

@@ -404,11 +404,8 @@ class PeerSession:
     ) -> AddressedFrame:
         if self._is_sparse and (found := gather(piece["vector"])) is not None:
             piece = {**piece, "vector": found[0], "kept": found[1]}
-        header = {"version": self._version, **self._meeting_fields, **work}
-        header |= {} if start == WHOLE else {"start": start}
-        frame = self._seat.frame(kind, header, piece)
-        self.counts["bytes"] += frame.size_bytes
-        return AddressedFrame(to, frame)
+        header = {**self._meeting_fields, **work, **({} if start == WHOLE else {"start": start})}
+        return self._addressed(to, kind, piece, header)
 
     @property
     def _meeting_fields(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class ReduceScatter:
     Args:
         slot: the worker's own.
         slots: of the members.
-        brought: the worker's push: vector [n] as the codec has it, and buffers. Before the call
+        push: the worker's own: vector [n] as the codec has it, and buffers. Before the call
             its numbers are unknown: `announce` brings them.
     """
 
@@ -287,7 +287,8 @@ class ReduceScatter:
 
     def result(self) -> Message:
         """Returns the mean [n] as an `agreed` message; the coordinator decides the version."""
-        vector, floats, integers = (
-            self._mean[name] if name in self._names else None for name in _NAMES
+        mean = {name: self._mean[name] for name in self._names}
+        floats, integers = mean.get("floats"), mean.get("integers")
+        return Message(
+            "agreed", mean["vector"], codec=self._codec, floats=floats, integers=integers
         )
-        return Message("agreed", vector, codec=self._codec, floats=floats, integers=integers)

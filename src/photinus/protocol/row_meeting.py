@@ -197,8 +197,8 @@ class RowMeeting:
 
     Args:
         slot: the worker's own.
-        called: the `meet` message: the members and their weights.
-        brought: the worker's push: rows, their deltas, what it asks for, and its shard.
+        call: the `meet` message: the members and their weights.
+        push: the worker's own: rows, their deltas, what it asks for, and its shard.
         ahead: owner -> the rows that are asked for, as they were before the round.
         backlog: rows of the own shard that its backup lacks, and below which it then has all.
         last_reads: slot -> what its last push with steps read of the own shard.

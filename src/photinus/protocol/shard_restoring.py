@@ -28,8 +28,8 @@ class ShardRestore:
 
     Args:
         slot: the worker's own.
-        called: the `meet` message: the owners of shards, and the shards' version.
-        brought: what the worker asks for, and its shard as it was loaded.
+        call: the `meet` message: the owners of shards, and the shards' version.
+        push: what the worker asks for, and its shard as it was loaded.
     """
 
     def __init__(self, slot: int, call: Message, push: Message) -> None:

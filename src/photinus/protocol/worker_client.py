@@ -225,11 +225,15 @@ class Worker:
 
     def _collect(self, request: Request) -> StepReply:
         """Returns what has arrived, without waiting."""
+        self._take_in(request)
+        self._look_at_mesh(0.0)
+        return self._session.step_reply(time.monotonic())
+
+    def _take_in(self, request: Request) -> None:
+        """Takes in what the coordinator has sent while it is asked nothing."""
         for frame in self._receive(0.0):
             if not self._is_about_peers(frame):
                 self._session.answers(request, None, frame)
-        self._look_at_mesh(0.0)
-        return self._session.step_reply(time.monotonic())
 
     def _send_early(self, run: Message, size: int, merge: str) -> None:
         """Sends a run of segments in the middle of a step."""
@@ -253,9 +257,7 @@ class Worker:
             if time.monotonic() - progress_at > GIVE_UP_SECONDS:
                 break
             self._look_at_mesh(_MEET_SECONDS)
-            for frame in self._receive(0.0):
-                if not self._is_about_peers(frame):
-                    self._session.answers(request, None, frame)
+            self._take_in(request)
             if time.monotonic() - asked_at > _AGAIN_SECONDS:
                 asked_at = time.monotonic()
                 self._post(peers.repeat_requests())

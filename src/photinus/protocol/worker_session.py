@@ -79,7 +79,9 @@ class WorkerSession:
 
     def __init__(self, seat: Seat, about: Mapping[str, Any]) -> None:
         self.seat, self.peers, self._about = seat, PeerSession(), dict(about)
-        self._hellos = self._sequence = self._version = 0
+        self.version = 0
+        """The agreed point that was last heard of."""
+        self._hellos = self._sequence = 0
         self.under_way: dict[int, Frame] = {}
         """Sequence -> a push that the worker does not wait for, and that is not answered yet."""
         self._undelivered: list[Frame] = []
@@ -87,11 +89,6 @@ class WorkerSession:
         self._push_metrics = PushMetrics()
         self._measured: dict[str, float] | None = None
         self._granted_at = self._asked_at = self._answered_at = self._waited_seconds = 0.0
-
-    @property
-    def version(self) -> int:
-        """The agreed point that was last heard of."""
-        return self._version
 
     def listens_at(self, address: str) -> None:
         """Puts into every hello the address at which other workers find this one."""
@@ -127,7 +124,7 @@ class WorkerSession:
             header |= {"is_weightless": True} if request.is_weightless else {}
             return self.seat.frame("hello", header)
         if isinstance(request, WorkerSnapshot):
-            return snapshot_to(self.seat.frame("state", {"version": self._version}), request)
+            return snapshot_to(self.seat.frame("state", {"version": self.version}), request)
         if isinstance(request, Close):
             return self._close_frame(request)
         if isinstance(request, Page):
@@ -190,7 +187,7 @@ class WorkerSession:
             if parameters is None
             else {name: parameters.section(f) for name, f in _SECTIONS.items()}
         )
-        header = {"version": self._version, "position": request.position, "rests": request.rests}
+        header = {"version": self.version, "position": request.position, "rests": request.rests}
         return self._numbered(
             "close", header | self._take_measured(), arrays | inner_to(request.inner)
         )
@@ -222,7 +219,7 @@ class WorkerSession:
         is_answer = frame.kind in ("agreed", "heal", "ack") and is_mine
         if is_answer and frame.sequence in self.under_way:
             del self.under_way[frame.sequence]
-            self._version = frame.header["version"]
+            self.version = frame.header["version"]
             self._undelivered.append(frame)
             return isinstance(request, Exchange) and not self.waits(request)
         if question is None:
@@ -247,14 +244,11 @@ class WorkerSession:
         """Returns what an answer means for the worker's generator."""
         if answer.kind == "done":
             return None
+        self.goes_on(now)
         if answer.kind == "page":
-            self.goes_on(now)
             return page_of(answer)
-        self._push_metrics.wait_seconds += now - self._asked_at
-        self._answered_at = now
-        self._version = answer.header["version"]
+        self.version = answer.header["version"]
         if answer.kind != "grant":
-            self._waited_seconds += now - self._asked_at
             is_delivered = any(frame is answer for frame in self._undelivered)
             reply = self.step_reply(now, () if is_delivered else (answer,))
             if answer.kind == "agreed" and self.peers.is_meeting:

@@ -7,7 +7,7 @@ and its feed holds no rows: the user's loop takes each step before the worker re
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from photinus.models.optimizers import InnerOptimizer
 from photinus.nn import ShardedEmbedding
 from photinus.strategies.base import PARAMETERS, StrategyPair
 from photinus.strategies.custom import CustomStrategy
-from photinus.strategies.phase_defaults import AUTO
 from photinus.strategies.single_worker import SingleWorker
 from photinus.strategies.spec import StrategySpec
 from photinus.training.plan import Phase, TrainingPlan
@@ -180,9 +179,8 @@ def strategy_pair(strategy: Any, workers: int) -> StrategyPair:  # noqa: ANN401 
     if not isinstance(strategy, (StrategySpec, CustomStrategy)):
         do = "e.g. photinus.averaging(every=photinus.Steps(20))"
         raise UsageError("strategy must be made by a recipe", got=repr(strategy), do=do)
-    is_recipe = isinstance(strategy, StrategySpec)
-    if isinstance(strategy, StrategySpec) and strategy.gradients_until == AUTO:
-        strategy = replace(strategy, gradients_until=0.0)
+    if isinstance(strategy, StrategySpec):
+        strategy = strategy.without_start
     if strategy.worker().site != PARAMETERS or getattr(strategy, "gradients_until", 0.0):
         raise UsageError(
             "a loop of one's own agrees on parameters after its steps, not on gradients in them",
@@ -191,9 +189,9 @@ def strategy_pair(strategy: Any, workers: int) -> StrategyPair:  # noqa: ANN401 
             "gradients_until=0 leaves a start by gradients out",
         )
     every = getattr(strategy.worker(), "every", None)
-    if is_recipe and every is not None and (every.epochs or every.examples):
-        wrong = "a loop of one's own is counted in steps and seconds, not in rows"
-        raise UsageError(wrong, got=f"every {every}", do="e.g. every=photinus.Steps(50)")
     if isinstance(strategy, StrategySpec):
+        if every is not None and (every.epochs or every.examples):
+            wrong = "a loop of one's own is counted in steps and seconds, not in rows"
+            raise UsageError(wrong, got=f"every {every}", do="e.g. every=photinus.Steps(50)")
         strategy.check_workers(workers)
     return SingleWorker(every=every) if workers == 1 and every is not None else strategy

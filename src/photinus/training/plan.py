@@ -188,7 +188,7 @@ class TrainingPlan:
     @property
     def has_peers(self) -> bool:
         """True when in any phase the workers exchange frames with each other."""
-        return any(getattr(p.strategy.owner(), "meets", False) for p in self.phases)
+        return any(p.strategy.owner().meets for p in self.phases)
 
     def device(self, phase: int, slot: int) -> str:
         """Returns what a slot's worker computes on in a phase: a device's name, or "auto"."""
@@ -215,28 +215,18 @@ class TrainingPlan:
         A model is built only where they are not given in `start`. With a sharded table `trained` is
         empty.
         """
-        if self.is_sharded(phase):
-            return self._beside_table(phase, history)
-        start = self.start.get(self.phases[phase].config.name, ())
+        config, is_sharded = self.phases[phase].config, self.is_sharded(phase)
+        start = self.start.get(config.name, ())
         if len(start) < 3:
-            p = self.build(phase, history).parameters
+            blank = config.blank(history, self.seed) if is_sharded else self.build(phase, history)
+            p = blank.parameters
             start = (p.trained, p.floats, p.integers)
-        trained, floats, integers = (section.copy() for section in start)
-        return trained, floats, integers
+        trained, floats, integers = start
+        return (trained[:0] if is_sharded else trained).copy(), floats.copy(), integers.copy()
 
     def is_sharded(self, phase: int) -> bool:
         """True when each worker owns a part of a phase's parameters that no other worker has."""
-        return getattr(self.phases[phase].strategy.owner(), "shards", 0) > 0
-
-    def _beside_table(
-        self, phase: int, history: tuple[Vector, ...]
-    ) -> tuple[Vector, Vector, Vector]:
-        config = self.phases[phase].config
-        start = self.start.get(config.name, ())
-        if len(start) < 3:
-            p = config.blank(history, self.seed).parameters
-            start = (p.trained, p.floats, p.integers)
-        return start[0][:0].copy(), start[1].copy(), start[2].copy()
+        return self.phases[phase].strategy.owner().shards > 0
 
     def sent(self) -> TrainingPlan:
         """Returns what travels to the workers: the same without the parameters to start from."""

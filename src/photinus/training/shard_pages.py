@@ -34,7 +34,7 @@ class ShardCopy:
     waits for its last page.
 
     Args:
-        held: the shard and its optimizer's state.
+        state: of the strategy, with the shard and its optimizer's state.
         is_last: it is sent because the worker's share is done.
     """
 
