@@ -393,7 +393,7 @@ class Coordinator(LeaseServer):
             progress=self.owner.progress,
             stop=self._phases.is_spent,
             save=kind == "agreed" and (is_snapshot or self._membership.is_healer(seat)),
-            measure=kind == "agreed" and self._phases.should_measure(seat.slot),
+            measure=kind == "agreed" and self._phases.early_stopping.should_measure(seat.slot),
         )
         if push.kind == "push" and kind in ("agreed", "ack"):  # as its worker will read it
             self.callbacks.enter("ack", seat.last_answer, {})

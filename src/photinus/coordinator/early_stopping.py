@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from photinus.coordinator.callbacks import Callbacks
@@ -14,9 +15,7 @@ from photinus.training.snapshots import RunSnapshot
 _LAST_TRIAL_PROGRESS = 0.98
 """The progress at which the last trial begins, before any worker has left."""
 
-
-def _mean_metrics(sums: Mapping[str, float]) -> dict[str, float]:
-    return finished((), sums)
+_mean_metrics = partial(finished, ())
 
 
 class TrialResult(NamedTuple):
@@ -60,10 +59,6 @@ class EarlyStopping:
         self._candidate: RunSnapshot | None = None
         self._slots_awaited, self._slots_to_ask = set[int](), set[int]()
         self._sums: dict[str, float] = {}
-
-    def measure_for(self, epochs: float) -> None:
-        """Measures about once in each of so many epochs of the stage."""
-        self.epochs = epochs
 
     def begin(self, progress: float, version: int, slots: frozenset[int]) -> bool:
         """Begins a trial with this round where one is due; returns whether it did."""

@@ -241,20 +241,11 @@ class Leases:
     def grant(self, seat: SeatState, hello: Frame, now: float) -> None:
         """Gives the seat to the sender of the hello: a new lease."""
         seat.lease += 1
-        seat.is_live, seat.close_frame, seat.pending_hello, seat.last_answer = (
-            True,
-            None,
-            None,
-            None,
-        )
-        seat.yields = ""
-        seat.answers = {}
-        header = hello.header
-        seat.attempt, seat.hello, seat.phases_held = (
-            header["attempt"],
-            header["hello"],
-            header["has"],
-        )
+        seat.is_live = True
+        seat.close_frame = seat.pending_hello = seat.last_answer = None
+        seat.yields, seat.answers, header = "", {}, hello.header
+        seat.attempt, seat.hello = header["attempt"], header["hello"]
+        seat.phases_held = header["has"]
         seat.host, seat.address = header.get("host", ""), header.get("address", "")
         seat.ends_at, seat.is_disconnected, seat.is_dead = now + self.lease_seconds, False, False
         seat.transferred_at = -math.inf

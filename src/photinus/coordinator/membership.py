@@ -19,7 +19,8 @@ from photinus.training.requests import Grant
 from photinus.training.strategy_state import is_kept
 from photinus.transport.frames import Frame
 
-InnerOptimizer = Mapping[str, Vector]
+InnerState = Mapping[str, Vector]
+"""Of a worker's inner optimizer."""
 FEW_CAME_SECONDS = 30.0
 
 
@@ -147,8 +148,7 @@ class Membership:
     def _seat(self, seat: SeatState, now: float) -> list[Frame]:
         """Grants the seat, or asks a survivor for the parameters that only workers hold."""
         frames: list[Frame] = []
-        if seat.pending_hello is not None:
-            self._check_digest(seat)
+        self._check_digest(seat)
         if self._owner.has_shards and seat.close_frame is not None:
             return []  # its shard was sent with its close: nothing is left to do here
         if self._snapshots.is_in_workers_only and not self._owner.has_shards:
@@ -169,7 +169,7 @@ class Membership:
         wrong = f"{arrived} of {self._leases.workers} workers came within {FEW_CAME_SECONDS:.0f} s"
         self._callbacks.warn(wrong, do=self._callbacks.advice())
 
-    def _admit(self, seat: SeatState, now: float, point: Message, inner: InnerOptimizer) -> Frame:
+    def _admit(self, seat: SeatState, now: float, point: Message, inner: InnerState) -> Frame:
         lost_before = seat.lost
         if not is_kept(inner):  # what it had done since its fragments' last turns is gone
             seat.mark_lost(seat.position, self._owner.numbers)
@@ -179,7 +179,7 @@ class Membership:
         admit(seat, self._leases, self._callbacks, now, phase=phase, version=version, **extra)
         return self._grant(seat, point, inner)
 
-    def _grant(self, seat: SeatState, point: Message, inner: InnerOptimizer) -> Frame:
+    def _grant(self, seat: SeatState, point: Message, inner: InnerState) -> Frame:
         """Returns what a seat's worker is sent: the phase, and from where it continues."""
         owner, history, is_fresh = self._owner, self._snapshots.history, self._owner.version == 0
         shard: dict[str, Kind] = {}

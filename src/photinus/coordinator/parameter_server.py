@@ -84,6 +84,9 @@ class ParameterServer:
     def restore(self, point: Message, applied: int) -> None:
         """Goes back to a point; what was waiting is dropped."""
         self._state = self.policy.init(point)
+        vector = self.point.vector
+        self.numbers = 0 if vector is None else vector.size
+        """How many numbers the parameters have; 0 where the workers alone hold them."""
         self._opened_at: float | None = None
         """When the first push of this round arrived."""
         self._quorum_at: float | None = None
@@ -113,11 +116,6 @@ class ParameterServer:
         return self.policy.agreed(self._state)
 
     @property
-    def numbers(self) -> int:
-        """How many numbers the parameters have; 0 where the workers alone hold them."""
-        return 0 if self.point.vector is None else self.point.vector.size
-
-    @property
     def progress(self) -> float:
         """Examples applied / budget, at most 1."""
         return min(1.0, self.applied / self.budget)
@@ -142,7 +140,7 @@ class ParameterServer:
         """
         message = message_of(frame, frame.kind)
         is_sound = frame.header.get("is_finite", True)
-        if not is_sound or not _is_finite(message, self.point, self.policy.rows):
+        if not is_sound or not _is_finite(message, self.numbers, self.policy.rows):
             return None
         seat.pending_push = frame
         members = self._leases.members if self.policy.waits else self._leases.held_slots
@@ -345,11 +343,11 @@ class ParameterServer:
         return {"consistency": spread / length} if length > 0 and math.isfinite(spread) else {}
 
 
-def _is_finite(message: Message, point: Message, width: int) -> bool:
+def _is_finite(message: Message, numbers: int, width: int) -> bool:
     """Returns whether all numbers are finite, and checks their count; rows have `width` numbers."""
-    if message.vector is not None and point.vector is not None:
+    if message.vector is not None and numbers:
         count, (start, stop) = numbers_in(message.codec, message.vector), message.fragment
-        wanted = stop - start or point.vector.size
+        wanted = stop - start or numbers
         if message.rows is not None:
             wanted = numbers_of(message.rows, width, wanted).size
         if count != wanted:  # one number alone would be spread over all, in silence

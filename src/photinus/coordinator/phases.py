@@ -188,7 +188,7 @@ class Phases:
         config, rows = self.phase.config, {s.slot: s.rows for s in self._leases}
         epochs = config.passes(self._leases.rows)
         if self._plan.measures:
-            self.early_stopping.measure_for(epochs)
+            self.early_stopping.epochs = epochs
         start, end = (round(share * epochs * self._leases.rows) for share in self.span)
         self.owner.begin(end - start)
         snapshot = self.snapshots.saved
@@ -279,7 +279,7 @@ class Phases:
             next_phase += 1
         if not has_rest and not self.owner.has_shards:
             assert point.vector is not None
-            self.snapshots.keep_stage(point.vector)
+            self.snapshots.history = (*self.snapshots.history, point.vector)
         if next_phase == len(self._plan.phases):
             return False
         close_frames = self._leases.close_frames
@@ -297,7 +297,7 @@ class Phases:
             snapshot = replace(
                 snapshot, inner={slot: state for slot, state in inner_states.items() if state}
             )
-            self.snapshots.continue_from(snapshot)
+            self.snapshots.last = snapshot
         self._callbacks.save(snapshot)
         return True
 
@@ -461,10 +461,6 @@ class Phases:
             then="from there it learns slowly",
             do=f"{do}; if they are small, lower the rate",
         )
-
-    def should_measure(self, slot: int) -> bool:
-        """Returns whether a slot's worker must measure the point that it is sent now: True once."""
-        return self.early_stopping.should_measure(slot)
 
     def add_measurement(self, frame: Frame) -> None:
         """Takes what a worker measured."""

@@ -207,11 +207,9 @@ class Service:
             is_own_error = isinstance(error, PhotinusError)
             reason = str(error) if is_own_error else f"{type(error).__name__}: {error}"
             reason = reason[:4_000]  # it is sent to every worker, in a header of 64 KiB
-            kind, text = (
-                type(error).__name__,
-                f"the coordinator failed on {description}: {reason}",
-            )
-            self._carry(self._coordinator.stop(text, kind if is_own_error else ""))
+            text = f"the coordinator failed on {description}: {reason}"
+            kind = type(error).__name__ if is_own_error else ""
+            self._carry(self._coordinator.stop(text, kind))
 
     def _log(self, frame: Frame) -> None:
         level, text = frame.header.get("level", ""), frame.header.get("text", "")
@@ -253,13 +251,12 @@ class Service:
         slot, pending = frame.slot, self._pending_hellos.get(frame.slot)
         if frame.kind == "grant" and pending is not None and _is_answer(frame, pending[1]):
             self._holders[slot] = self._pending_hellos.pop(slot)[0]
-        if frame.kind in ("busy", "fenced") and request is not None and request.slot == slot:
-            return [peer] if peer is not None else []
+        is_asked = request is not None and request.slot == slot
+        senders = [peer] if peer is not None and is_asked else []
+        if frame.kind in ("busy", "fenced") and is_asked:
+            return senders
         holders = [self._holders[slot]] if slot in self._holders else []
         if frame.kind in ("done", "stop"):
-            senders = (
-                [peer] if peer is not None and request is not None and request.slot == slot else []
-            )
             recipients = [*holders, *([pending[0]] if pending is not None else []), *senders]
             return list(dict.fromkeys(recipients))
         return holders

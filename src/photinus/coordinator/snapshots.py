@@ -60,6 +60,7 @@ class SnapshotCollector:
         self._plan, self._leases, self._callbacks = plan, leases, callbacks
         self._owner, self._early_stopping = owner, early_stopping
         self.last = last
+        """The one that the run continues from."""
         self.history: tuple[Vector, ...] = last.history if last else plan.start.get("", ())
         """What the earlier stages agreed on."""
         self.is_requested = False
@@ -81,14 +82,6 @@ class SnapshotCollector:
     def enter_phase(self, now: float) -> None:
         """Begins to count the time until the next save."""
         self._saved_at = now
-
-    def keep_stage(self, trained: Vector) -> None:
-        """Keeps what a stage that is over agreed on [n]."""
-        self.history = (*self.history, trained)
-
-    def continue_from(self, snapshot: RunSnapshot) -> None:
-        """Takes a snapshot as the last one: the run continues from there."""
-        self.last = snapshot
 
     def request(self, *, is_open: bool) -> bool:
         """Has the present round saved, however recent the last save is, where one is open."""
@@ -184,11 +177,8 @@ class SnapshotCollector:
             return False
         # where workers do not wait, no two of them are at the same point: each starts fresh
         slots = members if owner.policy.waits else frozenset[int]()
-        self._pending, self._slots_awaited, self._worker_snapshots = (
-            self.present_snapshot(),
-            set(slots),
-            {},
-        )
+        self._pending = self.present_snapshot()
+        self._slots_awaited, self._worker_snapshots = set(slots), {}
         return bool(slots)
 
     def take(self, slot: int, version: int, snapshot: WorkerSnapshot, now: float) -> None:
@@ -350,12 +340,8 @@ class SnapshotCollector:
 
     def fall_back(self) -> None:
         """Goes back to the last snapshot or the phase's start: no worker has the parameters."""
-        owner, leases, snapshot, lost_version = (
-            self._owner,
-            self._leases,
-            self.last,
-            self._owner.version,
-        )
+        owner, leases, snapshot = self._owner, self._leases, self.last
+        lost_version = owner.version
         if snapshot is None or snapshot.phase != owner.phase:
             snapshot = replace(
                 self.present_snapshot(),

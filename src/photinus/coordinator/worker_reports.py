@@ -50,10 +50,8 @@ class WorkerReports:
         counts.compute_seconds += header.get("compute_seconds", 0.0)
         counts.wait_seconds += header.get("wait_seconds", 0.0)
         up, down = self._new_bytes(push.slot, peer)
-        counts.bytes_sent, counts.bytes_received = (
-            counts.bytes_sent + up,
-            counts.bytes_received + down,
-        )
+        counts.bytes_sent += up
+        counts.bytes_received += down
         counts.is_changed = True
 
     def due(self, now: float) -> list[WorkerReport]:
@@ -66,11 +64,8 @@ class WorkerReports:
 
     def _report(self, slot: int, counts: _SlotCounts, now: float) -> WorkerReport:
         speed = (counts.examples - counts.reported_examples) / (now - counts.reported_at)
-        counts.reported_at, counts.reported_examples, counts.is_changed = (
-            now,
-            counts.examples,
-            False,
-        )
+        counts.reported_at, counts.reported_examples = now, counts.examples
+        counts.is_changed = False
         return WorkerReport(
             slot=slot,
             phase=counts.phase,
