@@ -44,7 +44,7 @@ class Job:
     def is_stranded(self):
         return self.stranded
 
-    def failed(self):
+    def failures(self):
         return Failures(self.own, self.own, self.lost, self.why)
 
     def cure(self, reason):
@@ -293,8 +293,8 @@ def test_failures_are_counted_by_task_and_by_what_failed():
     scala = SimpleNamespace(sc=lambda: SimpleNamespace(statusStore=lambda: store))
     of = SimpleNamespace(setJobGroup=None, statusTracker=lambda: tracker, _jsc=scala)
     job = SparkJob(of, list, "group")
-    assert job.failed() == Failures(3, 2, 2, "KeyError: x")
-    assert job.failed() == job.failed(), "an attempt counts once"
+    assert job.failures() == Failures(3, 2, 2, "KeyError: x")
+    assert job.failures() == job.failures(), "an attempt counts once"
     assert job.reason() == "KeyError: x"
 
 

@@ -13,7 +13,7 @@ class Job:
     failed = 0
     reads = 0
 
-    def failures(self):
+    def failure_count(self):
         return self.failed
 
     def ended_tasks(self):

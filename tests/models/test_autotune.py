@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from photinus.models import autotune as measuring
-from photinus.models.autotune import fastest
+from photinus.models.autotune import fastest_settings
 from photinus.models.matmul import resolve
 from photinus.models.tensors import to_memory_format
 
@@ -48,8 +48,8 @@ def test_bfloat16_is_taken_only_where_it_is_much_faster(costs, low, chosen):
             ("bfloat16", "channels_last"): low[1],
         }
     )
-    assert fastest(net, (2, 3, 8, 8)) == chosen
-    assert fastest(net, (2, 3, 8, 8), ("bfloat16",), ("channels_last",)) == (
+    assert fastest_settings(net, (2, 3, 8, 8)) == chosen
+    assert fastest_settings(net, (2, 3, 8, 8), ("bfloat16",), ("channels_last",)) == (
         "bfloat16",
         "channels_last",
     )
@@ -57,7 +57,7 @@ def test_bfloat16_is_taken_only_where_it_is_much_faster(costs, low, chosen):
 
 def test_it_really_runs_and_leaves_chance_alone():
     before = torch.get_rng_state()
-    precision, memory = fastest(net, (2, 3, 8, 8))
+    precision, memory = fastest_settings(net, (2, 3, 8, 8))
     assert precision in measuring.PRECISIONS
     assert memory in measuring.MEMORIES
     assert torch.equal(torch.get_rng_state(), before)
@@ -74,14 +74,14 @@ def test_what_is_many_times_slower_is_tried_no_longer_than_it_takes_to_see_that(
             return super().forward(x)
 
     monkeypatch.setattr(time, "thread_time", lambda: seconds[0])
-    assert fastest(lambda: Slow(3, 2), (4, 3)) == ("float32", "contiguous")
+    assert fastest_settings(lambda: Slow(3, 2), (4, 3)) == ("float32", "contiguous")
     assert steps == {"float32": 2 * 4, "bfloat16": 2 * 2}
 
 
 def test_bfloat16_is_not_taken_without_instructions_for_it():
     """Held to AVX2 it is a hundred times slower here: no busy machine hides that."""
     has_them = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    image, _ = fastest(lambda: nn.Conv2d(16, 32, 5), (32, 16, 16, 16))
+    image, _ = fastest_settings(lambda: nn.Conv2d(16, 32, 5), (32, 16, 16, 16))
     product = resolve("auto", [(100, 784, 500)])
     assert {image, product} <= {"float32", "mkl", "onednn", *(["bfloat16"] * has_them)}
 

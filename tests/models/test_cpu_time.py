@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from photinus.models import matmul
-from photinus.models.autotune import fastest
+from photinus.models.autotune import fastest_settings
 from photinus.models.cpu_time import cpu_seconds
 
 
@@ -52,4 +52,4 @@ def test_a_coarse_clock_chooses_as_a_fine_one_would(clock, low, chosen):
             clock.spend(low if torch.is_autocast_enabled("cpu") else 0.001)
             return super().forward(x)
 
-    assert fastest(lambda: Timed(3, 2), (4, 3)) == (chosen, "contiguous")
+    assert fastest_settings(lambda: Timed(3, 2), (4, 3)) == (chosen, "contiguous")

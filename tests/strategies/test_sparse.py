@@ -9,7 +9,7 @@ from photinus.core.errors import FrameError
 from photinus.protocol.messages import Seat, message_of, message_to
 from photinus.strategies.base import Message
 from photinus.strategies.codecs import CODECS, encode
-from photinus.strategies.sparse import gather, scatter, to_dense, to_sparse
+from photinus.strategies.sparse import to_dense, to_sparse, with_zeros, without_zeros
 from photinus.transport.frames import Decoder, encode_frame
 
 SEAT = Seat(b"r" * 16)
@@ -29,10 +29,10 @@ def mostly_zero(size, some=5, dtype="f4"):
 def test_what_is_gathered_is_scattered_to_the_same_bits(dtype, size, places):
     vector = np.zeros(size, dtype)
     vector[[place for place in places if place < size]] = 7
-    gathered = gather(vector)
+    gathered = without_zeros(vector)
     if gathered is not None:
         assert gathered[0].nbytes + gathered[1].nbytes < vector.nbytes
-        whole = scatter(*gathered)
+        whole = with_zeros(*gathered)
         assert whole.dtype == vector.dtype
         np.testing.assert_array_equal(whole, vector)
 
@@ -51,7 +51,7 @@ def test_a_message_in_any_codec_comes_back_to_the_bit_over_the_wire(codec, size)
 def test_a_minus_zero_and_a_nan_travel():
     vector = np.zeros(1000, np.float32)
     vector[200], vector[400] = -0.0, np.nan
-    whole = scatter(*gather(vector))
+    whole = with_zeros(*without_zeros(vector))
     np.testing.assert_array_equal(whole.view(np.uint32), vector.view(np.uint32))
 
 
@@ -74,4 +74,4 @@ def test_what_holds_no_zeros_or_rows_of_its_own_travels_as_it_is():
 )
 def test_bits_that_do_not_go_with_the_numbers_are_refused(some, kept, words):
     with pytest.raises(FrameError, match=words):
-        scatter(some, kept)
+        with_zeros(some, kept)

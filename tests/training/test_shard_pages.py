@@ -10,7 +10,7 @@ from photinus.core.errors import NotReadyError, UsageError
 from photinus.strategies.shards import ShardState
 from photinus.training import shard_pages
 from photinus.training.requests import Page
-from photinus.training.shard_pages import ShardCopy, fetched, fetched_moved, sample_of
+from photinus.training.shard_pages import ShardCopy, fetched_moved, fetched_shard, sample_of
 
 
 @pytest.fixture(autouse=True)
@@ -158,7 +158,9 @@ def test_a_row_that_is_longer_than_a_page_is_told_whole():
 
 def test_what_is_fetched_lies_where_there_is_room_or_is_refused():
     numbers = np.arange(10.0)
-    asks = fetched({"vector": ("float64", (10,))}, 3, lambda shape, dtype: np.empty(shape, dtype))
+    asks = fetched_shard(
+        {"vector": ("float64", (10,))}, 3, lambda shape, dtype: np.empty(shape, dtype)
+    )
     page, starts = next(asks), []
     while page is not None:
         starts.append(page.start)
@@ -170,4 +172,4 @@ def test_what_is_fetched_lies_where_there_is_room_or_is_refused():
     assert starts == [0, 4, 8]
     assert np.array_equal(arrays["vector"], numbers)
     with pytest.raises(NotReadyError, match="fits neither in memory nor on disk"):
-        next(fetched({"vector": ("float64", (10,))}, 3, lambda shape, dtype: None))
+        next(fetched_shard({"vector": ("float64", (10,))}, 3, lambda shape, dtype: None))

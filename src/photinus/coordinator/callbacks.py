@@ -31,12 +31,16 @@ def emit_to(callbacks: Sequence[Callable[[Event], None]]) -> Callable[[Event], N
             raise UsageError(wrong, do="give it to train, or to an estimator")
 
     def emit(event: Event) -> None:
-        for callback in callbacks:
+        for callback in callbacks or (log_warning,):
             callback(event)
-        if not callbacks and isinstance(event, Warned):
-            logging.getLogger("photinus").warning(event.text)
 
     return emit
+
+
+def log_warning(event: Event) -> None:
+    """Logs a warning that nothing else shows; no other event."""
+    if isinstance(event, Warned):
+        logging.getLogger("photinus").warning(event.text)
 
 
 def wait_for_them() -> str:

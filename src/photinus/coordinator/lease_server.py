@@ -158,7 +158,9 @@ class LeaseServer(ABC):
         return Seat(run, term, self.phase, slot, lease).frame(kind, header)
 
 
-def admit(seat: SeatState, leases: Leases, callbacks: Callbacks, now: float, **extra: Any) -> None:  # noqa: ANN401
+def grant_seat(
+    seat: SeatState, leases: Leases, callbacks: Callbacks, now: float, **extra: int
+) -> None:
     """Grants a seat to the worker that asks for it; enters it in the ledger with `extra`."""
     hello = seat.pending_hello
     assert hello is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 from photinus.checkpoint.mapped import Kind
 from photinus.coordinator.callbacks import Callbacks
-from photinus.coordinator.lease_server import admit
+from photinus.coordinator.lease_server import grant_seat
 from photinus.coordinator.leases import Leases, SeatState
 from photinus.coordinator.peer_directory import PeerDirectory
 from photinus.coordinator.phases import Phases
@@ -176,7 +176,7 @@ class Membership:
         # a worker that says hello does not know its phase; a new term enters what it resumed from
         phase, version = self._owner.point_id
         extra = {"lost": seat.lost - lost_before} if seat.lost > lost_before else {}
-        admit(seat, self._leases, self._callbacks, now, phase=phase, version=version, **extra)
+        grant_seat(seat, self._leases, self._callbacks, now, phase=phase, version=version, **extra)
         return self._grant(seat, point, inner)
 
     def _grant(self, seat: SeatState, point: Message, inner: InnerState) -> Frame:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from photinus.coordinator.callbacks import Callbacks
-from photinus.coordinator.lease_server import LeaseServer, admit
+from photinus.coordinator.lease_server import LeaseServer, grant_seat
 from photinus.coordinator.leases import Leases, SeatState
 from photinus.core import errors
 from photinus.core.errors import FencedError, FrameError, PhotinusError, user_message
@@ -144,7 +144,7 @@ class TaskServer(LeaseServer):
     def _granted(self, seat: SeatState, now: float) -> Frame:
         assert seat.pending_hello is not None
         has = seat.pending_hello.header["has"]
-        admit(seat, self.leases, self.callbacks, now)
+        grant_seat(seat, self.leases, self.callbacks, now)
         state = self._rule.state(has)
         self.bytes_sent += state.nbytes
         grant = Grant(

@@ -156,10 +156,8 @@ class Agreed:
         steps: int | None,
     ) -> None:
         pair = strategy_pair(strategy, here.loop.workers)
-        rendezvous, seat = (
-            here.loop.rendezvous,
-            Seat(here.loop.rendezvous.key.run, here.loop.rendezvous.term, 0, here.slot),
-        )
+        rendezvous = here.loop.rendezvous
+        seat = Seat(rendezvous.key.run, rendezvous.term, 0, here.slot)
         self._loop = OwnLoop(model)
         layout = self._loop.parameters.layout
         plan = plan_of(pair, here.loop.workers, is_counted=steps is not None, loop=self._loop)

@@ -109,9 +109,7 @@ def _exchange(request: Request, file: FrozenFile) -> Generator[Request, Any, Any
     grant = yield request._replace(has=0 if is_fetcher else 1)
     if not isinstance(grant, Grant):
         return grant
-    frozen, others = (
-        (None, grant.history) if is_fetcher else (file.wait_for_vector(), grant.history)
-    )
+    frozen, others = None if is_fetcher else file.wait_for_vector(), grant.history
     if frozen is None:
         if not is_fetcher:
             grant = yield request  # it has the claim now

@@ -66,13 +66,8 @@ class MemoryCap:
         read: Callable[[], int] = anonymous_bytes,
         end: Callable[[], object] = lambda: os._exit(0),  # it has reported why: it ended well
     ) -> None:
-        self._max_bytes, self._slot, self._on_exceeded, self._read = (
-            max_bytes,
-            slot,
-            on_exceeded,
-            read,
-        )
-        self._end = end
+        self._max_bytes, self._slot = max_bytes, slot
+        self._on_exceeded, self._read, self._end = on_exceeded, read, end
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
         used_bytes = self._measure()

@@ -210,10 +210,8 @@ class SeatSharing:
             self._lent_slots, self._slots_left = 0, None
             return
         if self._slots_left is None:
-            self._slots_left, self._remote_slots_before = (
-                self._claim.slots or 0,
-                _total_slots(self._remote_claims()),
-            )
+            self._slots_left = self._claim.slots or 0
+            self._remote_slots_before = _total_slots(self._remote_claims())
         self._lent_slots, self._slots_left = self._lent_slots + slots, self._slots_left - slots
 
     def _in_transit(self, remote_claims: Sequence[SeatClaim]) -> int:

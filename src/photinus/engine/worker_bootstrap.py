@@ -169,7 +169,7 @@ class Rendezvous:
             generator,
             self._open_link,
             seat,
-            about={"attempt": attempt, "host": _host_name(), "pid": os.getpid(), **hello_fields},
+            about={"attempt": attempt, "host": platform.node(), "pid": os.getpid(), **hello_fields},
             seated=on_seated,
             notes=lines.take,
         )
@@ -374,7 +374,3 @@ def _log_refused(counts: Mapping[str, int]) -> None:
 def _make_ring(link: Link, backend: str, slot: int) -> Ring:
     assert isinstance(link, TcpLink)
     return Ring(link.local_host, device=gpu(slot) if backend == "nccl" else "cpu")
-
-
-def _host_name() -> str:
-    return platform.node()

@@ -24,7 +24,7 @@ _REPEATS = 3
 _HOPELESS_FACTOR = 4.0
 
 
-def fastest(
+def fastest_settings(
     make: Callable[[], nn.Module],
     shape: tuple[int, ...],
     precisions: tuple[str, ...] = PRECISIONS,

@@ -28,7 +28,7 @@ from photinus.core.settings import (
     whole,
 )
 from photinus.models.activations import ACTIVATIONS, AUTO
-from photinus.models.autotune import MEMORIES, PRECISIONS, fastest
+from photinus.models.autotune import MEMORIES, PRECISIONS, fastest_settings
 from photinus.models.base import Model, ModelConfig
 from photinus.models.losses import FAR_LOSSES, LOSSES, UNSCALED_LOSSES
 from photinus.models.low_precision import LOW_PRECISION_DTYPES
@@ -375,7 +375,9 @@ class ModuleConfig(ModelConfig):
         memories = MEMORIES if self.memory == "auto" else (self.memory,)
         shape = (min(self.batch_size, _TRIAL_ROWS), *self.example)
         try:
-            precision, memory = fastest(self._make_trial_module, shape, precisions, memories)
+            precision, memory = fastest_settings(
+                self._make_trial_module, shape, precisions, memories
+            )
         except (RuntimeError, IndexError, ValueError, TypeError) as error:
             raise UsageError(
                 f"the module {self.module} does not read examples of shape {list(self.example)}",

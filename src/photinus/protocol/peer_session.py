@@ -24,7 +24,7 @@ from photinus.protocol.shard_restoring import ShardRestore
 from photinus.strategies.base import Message
 from photinus.strategies.codecs import is_sound
 from photinus.strategies.row_codec import RowCodec
-from photinus.strategies.sparse import gather, scatter, to_dense
+from photinus.strategies.sparse import to_dense, with_zeros, without_zeros
 from photinus.transport.frames import Frame
 from photinus.transport.ring import RingMembers
 
@@ -402,7 +402,7 @@ class PeerSession:
         start: int = WHOLE,
         work: Mapping[str, Any] = MappingProxyType({}),
     ) -> AddressedFrame:
-        if self._is_sparse and (found := gather(piece["vector"])) is not None:
+        if self._is_sparse and (found := without_zeros(piece["vector"])) is not None:
             piece = {**piece, "vector": found[0], "kept": found[1]}
         header = {**self._meeting_fields, **work, **({} if start == WHOLE else {"start": start})}
         return self._addressed(to, kind, piece, header)
@@ -445,7 +445,7 @@ class PeerSession:
         was_whole = meeting.is_whole
         piece = dict(frame.arrays)
         if "kept" in piece:
-            piece["vector"] = scatter(piece["vector"], piece.pop("kept"))
+            piece["vector"] = with_zeros(piece["vector"], piece.pop("kept"))
         if isinstance(meeting, RowMeeting):
             is_merged = meeting.take(frame.kind, frame.slot, piece)
         else:

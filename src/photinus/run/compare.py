@@ -164,7 +164,7 @@ def _free_folder(folder: Path) -> Path:
 
 
 def _one(job: Job, engine: Engine, folder: Path, rows: tuple[Any, TestRows | None]) -> Compared:
-    tally, strategy = _Tally(_clock(engine)), job.strategy
+    tally, strategy = _Tally(engine.clock), job.strategy
     name, settings = str(strategy), _settings(strategy)
     data, test = rows
     try:
@@ -215,10 +215,3 @@ def _warnings(tally: _Tally, strategy: StrategySpec | CustomStrategy) -> tuple[s
     if is_own or not starts_by_itself or any(wrong in text for text in warnings):
         return warnings
     return (*warnings, user_message(wrong, do=f"set gradients_until=0 to begin with {recipe}"))
-
-
-def _clock(engine: Engine) -> Callable[[], float]:
-    """Returns whose seconds count: the simulator's are virtual."""
-    if isinstance(engine, SimulatedEngine):
-        return lambda: engine.seconds
-    return time.monotonic

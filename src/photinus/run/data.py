@@ -247,10 +247,8 @@ def check_test(rows: TestRows, classes: int | None) -> None:
         DataError: a label is none of 0..classes-1, or a number is not finite.
     """
     if not isinstance(rows, TestRows):
-        wrong, do = (
-            "rows to measure on must be arrays",
-            "hand over (features, labels) or a TestRows",
-        )
+        wrong = "rows to measure on must be arrays"
+        do = "hand over (features, labels) or a TestRows"
         raise UsageError(wrong, got=type(rows).__name__, do=do)
     if rows.labels is None and classes is not None:
         raise UsageError("rows to measure on need labels", do="TestRows(features, labels)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from photinus.coordinator.phases import RunResult
 from photinus.core.addresses import on_disk
 from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
-from photinus.core.settings import to_dict
+from photinus.core.settings import from_dict, to_dict
 from photinus.data.base import Batch
 from photinus.data.inputs import Inputs
 from photinus.embeddings.word2vec import WordTables
@@ -51,9 +51,9 @@ from photinus.run.remote_resume import fetched
 
 _CHUNK_ROWS = 1000
 _FILTERS = 100
+"""How many units of the first layer the report shows."""
 _SPARK_CLASS = re.compile(r'"class": ?"([\w.]+\.)(\w+)"')
 """In the metadata of what Spark ML saved: the module of its class, and the class."""
-"""How many units of the first layer the report shows."""
 
 
 class LazyModel:
@@ -160,15 +160,13 @@ class TrainedModel:
         """Returns the parameters as a plain `state_dict`, arrays by name."""
         if isinstance(self.settings, DBN):
             return tensors_from_state_dict(self.settings.module(self.vector).state_dict())
-        return {name: t if self.is_mapped else np.array(t) for name, t in self._named_tensors()}
+        arrays = named_arrays(self.model())
+        return arrays if self.is_mapped else {name: np.array(a) for name, a in arrays.items()}
 
     @property
     def is_mapped(self) -> bool:
         """True where it is a table in a file, which is read where it lies."""
         return self.made is not None and self.made.parameters.trained is self.vector
-
-    def _named_tensors(self) -> Iterable[tuple[str, Vector]]:
-        return named_arrays(self.model()).items()
 
 
 def named_arrays(model: Model) -> dict[str, Vector]:
@@ -272,8 +270,6 @@ def load_trained(
         CheckpointError: the folder holds no whole model.
         UsageError: it comes from elsewhere and names code, or names what is no model.
     """
-    from photinus.core.settings import from_dict
-
     saved = load_model(folder)
     saved.check_code(f"the model in {folder}", trust_code)
     kind = str(saved.meta.get("kind", ""))
@@ -313,10 +309,11 @@ def first_parameters(draft: LazyModel) -> dict[str, tuple[Vector, ...]]:
     if job.start and on_disk(job.start).is_file():  # a model's folder may hold more
         _check_names(model, tensors)
     parameters: dict[str, tuple[Vector, ...]] = {}
-    if draft.is_sharded and model is not None:
-        parameters[_config_of(job.model).name] = _first_table(job, model, tensors)
-    else:
-        parameters[_config_of(job.model).name] = _vectors(job.model, tensors, model)
+    parameters[_config_of(job.model).name] = (
+        _first_table(job, model, tensors)
+        if is_table and model is not None
+        else _vectors(job.model, tensors, model)
+    )
     _check_constants(model, tensors)
     if tensors and (frozen := getattr(model, "frozen", {})):
         parameters[""] = (np.concatenate([array.reshape(-1) for array in frozen.values()]),)
@@ -394,7 +391,7 @@ def _vectors(
     return parameters.trained, parameters.floats, parameters.integers
 
 
-def measured(
+def measure_result(
     draft: LazyModel, result: RunResult, test: TestRows
 ) -> tuple[dict[str, float], dict[str, Any]]:
     """Returns the metrics on rows that were not trained on, and what a report shows of them."""

@@ -586,9 +586,11 @@ class Job:
             every = strategy.every if isinstance(strategy, StrategySpec) else Steps(50)
             return averaging(every=every, outer=Sgd(), codec="fp32", gradients_until=0.0)
         is_without = self._is_folder or not self._takes_gradients
-        if isinstance(strategy, StrategySpec) and is_without and strategy.gradients_until == AUTO:
-            return dataclasses.replace(strategy, gradients_until=0.0)
-        return strategy
+        return (
+            strategy.without_start
+            if isinstance(strategy, StrategySpec) and is_without
+            else strategy
+        )
 
     @property
     def urgency(self) -> Urgency:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import logging
 import platform
 import secrets
 import signal
@@ -21,6 +20,7 @@ from photinus.checkpoint.files import checked_name
 from photinus.checkpoint.folder import RunFolder
 from photinus.checkpoint.mirror import Mirror
 from photinus.checkpoint.signatures import Trust
+from photinus.coordinator.callbacks import log_warning
 from photinus.coordinator.checkpoints import Checkpoints
 from photinus.coordinator.phases import RunResult
 from photinus.core.errors import PhotinusError, RunFailedError, UsageError, user_message
@@ -67,7 +67,7 @@ from photinus.run.evaluate import (
     LazyModel,
     TrainedModel,
     first_parameters,
-    measured,
+    measure_result,
     save_adapter,
     save_trained,
 )
@@ -94,7 +94,6 @@ if TYPE_CHECKING:
 _Given = tuple[Any, TestRows | tuple[Array, Array] | None, Engine | None]
 """Rows to train on, rows to measure on, and the engine, where a caller names them."""
 _NOTHING_GIVEN: _Given = (None, None, None)
-_log = logging.getLogger("photinus")
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,10 +301,8 @@ def resume_run(
             f"{folder_name(path, mirror)} is done: there is nothing to resume",
             do="start a new run; start = 'FOLDER/model' continues from its parameters",
         )
-    run_folder, make_hint = (
-        RunFolder(path, resume=True),
-        partial(_resume_hint, path, mirror, job),
-    )
+    run_folder = RunFolder(path, resume=True)
+    make_hint = partial(_resume_hint, path, mirror, job)
     with (
         interruptible(signal.SIGTERM),
         _with_view(callbacks, verbose, make_hint) as all_callbacks,
@@ -337,7 +334,7 @@ def _with_view(
         do = "e.g. callbacks=[print]"
         raise UsageError("callbacks must be a list of functions", got=repr(callbacks), do=do)
     view = Terminal() if (is_watched() if verbose is None else verbose) else None
-    view_callback = _log_warning if verbose is None else None
+    view_callback = log_warning if verbose is None else None
     view_callback = view_callback if view is None else view.write
     try:
         yield callbacks if view_callback is None else (*callbacks, view_callback)
@@ -346,12 +343,6 @@ def _with_view(
     finally:
         if view is not None:
             view.close()
-
-
-def _log_warning(event: Event) -> None:
-    """Logs a warning that no view shows, as where the output goes to a file."""
-    if isinstance(event, Warned):
-        _log.warning(event.text)
 
 
 def new_folder(name: str) -> Path:
@@ -422,20 +413,13 @@ class _Run:
         callbacks: Sequence[Callable[[Event], None]],
         mirror: Mirror | None,
     ) -> None:
-        self.job, self.run_folder, self.run, self.callbacks, self.mirror = (
-            job,
-            run_folder,
-            run,
-            callbacks,
-            mirror,
-        )
+        self.job, self.run_folder, self.run = job, run_folder, run
+        self.callbacks, self.mirror = callbacks, mirror
         self.term = run_folder.claim_term({"run": run.hex(), "job": job.name})
         if mirror is not None:
             mirror.claim(self.term)
-        self._journal, self._ledger = (
-            Journal(run_folder.events),
-            LedgerWriter(run_folder.ledger, run),
-        )
+        self._journal = Journal(run_folder.events)
+        self._ledger = LedgerWriter(run_folder.ledger, run)
         self._event_writer = ThinnedEvents(self._journal.write)
         self._fingerprint = _fingerprint(job)
         self.checkpoints = Checkpoints(
@@ -559,10 +543,8 @@ class _Run:
     def _check_applied(self, plan: TrainingPlan, snapshot: RunSnapshot | None) -> None:
         """Refuses a result in which a phase has learnt nothing, since nothing was applied."""
         for number, phase in enumerate(plan.phases):
-            is_begun = snapshot is not None and (snapshot.phase, bool(snapshot.applied)) >= (
-                number,
-                True,
-            )
+            begun = (-1, False) if snapshot is None else (snapshot.phase, snapshot.applied > 0)
+            is_begun = begun >= (number, True)
             if (refused := self._ledger.refused(number)) and not is_begun:
                 raise RunFailedError(
                     f"nothing was learnt in {phase.name}: no push was applied",
@@ -599,7 +581,7 @@ class _Run:
         if test is None:
             return {}, None
         with limit_threads(self.job.threads):
-            metrics, extra = measured(self.draft, result, test)
+            metrics, extra = measure_result(self.draft, result, test)
         phase = len(result.vectors) - 1 if isinstance(self.job.model, DBN) else 0
         examples = len(test.features)
         self.emit(
@@ -654,23 +636,9 @@ def _fingerprint(job: Job) -> str:
     """What must be the same for a checkpoint to fit: all but where and how long it runs."""
     plain = Job.from_dict(job.to_dict()).to_dict()  # 4 epochs are 4.0 when they are read again
     for name in (
-        "engine",
-        "checkpoint_seconds",
-        "security",
-        "transport",
-        "name",
-        "device",
-        "resources",
-    ):
-        plain.pop(name)
-    for name in (
-        "cpu_share",
-        "memory",
-        "priority",
-        "weight",
-        "jobs_folder",
-        "deadline_seconds",
-        "lease_seconds",
+        *("engine", "checkpoint_seconds", "security", "transport", "name", "device", "resources"),
+        *("cpu_share", "memory", "priority", "weight", "jobs_folder"),
+        *("deadline_seconds", "lease_seconds"),
     ):
         plain.pop(name, None)
     for part, defaults in _LATER_SETTINGS.items():

@@ -19,7 +19,7 @@ _WORD_BYTES = 8
 """Bytes that are compared with 0 together."""
 
 
-def gather(vector: Vector) -> tuple[Vector, Vector] | None:
+def without_zeros(vector: Vector) -> tuple[Vector, Vector] | None:
     """Returns the grains of a vector [n] that hold more than zeros, and a bit for each grain.
 
     −0 is not 0 here: no bit is lost. None where that would be longer than the vector.
@@ -27,7 +27,7 @@ def gather(vector: Vector) -> tuple[Vector, Vector] | None:
     Example:
         >>> vector = np.zeros(1000, np.float32)
         >>> vector[300] = 7.0
-        >>> values, mask = gather(vector)
+        >>> values, mask = without_zeros(vector)
         >>> values.nbytes, mask.nbytes
         (480, 7)
     """
@@ -41,8 +41,8 @@ def gather(vector: Vector) -> tuple[Vector, Vector] | None:
     return np.concatenate([body.reshape(-1, grain)[has_values].ravel(), vector[body_size:]]), mask
 
 
-def scatter(values: Vector, mask: Vector) -> Vector:
-    """The inverse of `gather`: returns the whole vector [n].
+def with_zeros(values: Vector, mask: Vector) -> Vector:
+    """The inverse of `without_zeros`: returns the whole vector [n].
 
     Raises:
         FrameError: these bits do not fit these numbers, or the vector would be too long.
@@ -74,7 +74,11 @@ def _grain_size(vector: Vector) -> tuple[int, int]:
 
 def to_sparse(message: Message) -> Message:
     """Returns a message without the zeros of its vector, where that is shorter."""
-    sparse = None if message.vector is None or message.rows is not None else gather(message.vector)
+    sparse = (
+        None
+        if message.vector is None or message.rows is not None
+        else without_zeros(message.vector)
+    )
     return message if sparse is None else message._replace(vector=sparse[0], kept=sparse[1])
 
 
@@ -82,8 +86,8 @@ def to_dense(message: Message) -> Message:
     """The inverse of `to_sparse`.
 
     Raises:
-        FrameError: as of `scatter`.
+        FrameError: as of `with_zeros`.
     """
     if message.kept is None or message.vector is None:
         return message
-    return message._replace(vector=scatter(message.vector, message.kept), kept=None)
+    return message._replace(vector=with_zeros(message.vector, message.kept), kept=None)

@@ -112,7 +112,7 @@ class ShardCopy:
         return page, stop - start
 
 
-def fetched(
+def fetched_shard(
     kinds: Mapping[str, tuple[str, tuple[int, ...]]], version: int, allocate: Allocator
 ) -> Generator[Page, Page, dict[str, Vector]]:
     """Asks for the arrays of a shard page by page; returns them where there was room for them.
@@ -149,7 +149,7 @@ def fetched_moved(
     Raises:
         UsageError: the start is another one than that of the checkpoint.
     """
-    sample = yield from fetched({name: kinds[name] for name in (AT, FIRST)}, version, memory)
+    sample = yield from fetched_shard({name: kinds[name] for name in (AT, FIRST)}, version, memory)
     at, first = sample[AT], sample[FIRST].reshape(kinds[FIRST][1])
     if not np.array_equal(first, sample_of(shard[_VECTOR])):
         wrong = "the first numbers of the table are drawn otherwise than for the checkpoint"

@@ -41,8 +41,8 @@ from photinus.training.shard_pages import (
     AT,
     ShardCopy,
     allocated,
-    fetched,
     fetched_moved,
+    fetched_shard,
     sample_of,
 )
 from photinus.training.strategy_state import position_of, split_state
@@ -276,7 +276,7 @@ def _with_shard(
     heal, moved = grant.heal._replace(slot=slot), None
     optimizer = context.strategy.outer  # type: ignore[attr-defined]
     if grant.shard and AT not in grant.shard:
-        arrays = yield from fetched(grant.shard, heal.version, data.room)
+        arrays = yield from fetched_shard(grant.shard, heal.version, data.room)
         outer, dense_outer = _named(arrays, "outer."), _named(arrays, DENSE)
         heal = heal._replace(vector=arrays["vector"], outer=outer)
     else:
@@ -290,7 +290,7 @@ def _with_shard(
             named = {"vector": shard, **{f"outer.{n}": array for n, array in enumerate(outer)}}
             moved = yield from fetched_moved(grant.shard, heal.version, named)
             kinds = {name: kind for name, kind in grant.shard.items() if name.startswith(DENSE)}
-            dense_outer = tuple((yield from fetched(kinds, heal.version, memory)).values())
+            dense_outer = tuple((yield from fetched_shard(kinds, heal.version, memory)).values())
         outer = tuple(array.ravel() for array in outer)
         heal = heal._replace(vector=shard.ravel(), outer=outer)
     if not (optimizer.is_by_row or dense_outer):  # before the first round

@@ -47,10 +47,8 @@ def launch_here(
     workers = coordinator.leases.workers
     parts = [[] if data is None else [list(data[slot::workers])] for slot in range(workers)]
     if any(part and not part[0] for part in parts):
-        got, do = (
-            f"{len(data or ())} rows for {workers} workers",
-            "hand over more, or use fewer workers",
-        )
+        got = f"{len(data or ())} rows for {workers} workers"
+        do = "hand over more, or use fewer workers"
         raise DataError("a worker has no rows", got=got, do=do)
     try:
         ForkingPickler.dumps(function)  # into a child's private pipe, never to a socket or a file

@@ -109,13 +109,9 @@ class SimulatedEngine(Engine):
 
     def __init__(self, cluster: SimulatedCluster | None = None) -> None:
         if not isinstance(cluster, SimulatedCluster | None):
-            got, do = (
-                type(cluster).__name__,
-                "e.g. SimulatedCluster(faults=Faults().kill(slot=1, step=40))",
-            )
-            raise UsageError(
-                "the simulated cluster must be a photinus.SimulatedCluster", got=got, do=do
-            )
+            wrong = "the simulated cluster must be a photinus.SimulatedCluster"
+            do = "e.g. SimulatedCluster(faults=Faults().kill(slot=1, step=40))"
+            raise UsageError(wrong, got=type(cluster).__name__, do=do)
         self.cluster = cluster or SimulatedCluster()
         self._simulation: Simulation | None = None
         self._seconds_before = 0.0
@@ -142,10 +138,8 @@ class SimulatedEngine(Engine):
     def run(self, run_spec: RunSpec) -> RunResult:
         data, plan = run_spec.data, run_spec.plan
         if run_spec.transport != SOCKETS:
-            wrong, got = (
-                "the simulator's links are its SimulatedCluster's",
-                f"transport {run_spec.transport!r}",
-            )
+            wrong = "the simulator's links are its SimulatedCluster's"
+            got = f"transport {run_spec.transport!r}"
             raise UsageError(wrong, got=got, do='use transport="sockets", or another engine')
         if not isinstance(data, ArrayData):
             got = type(data).__name__

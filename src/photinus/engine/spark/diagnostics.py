@@ -166,7 +166,7 @@ def _rows(job: SparkJob, workers: int) -> set[tuple[str, ...]] | str:
     """Returns what the tasks saw, or why they saw nothing."""
     job.start()
     deadline = time.monotonic() + _TASKS_SECONDS
-    while job.is_alive() and time.monotonic() < deadline and job.failures() <= workers:
+    while job.is_alive() and time.monotonic() < deadline and job.failure_count() <= workers:
         job.join(0.2)
     if job.is_alive():
         job.cancel()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from photinus.coordinator.callbacks import log_warning
 from photinus.coordinator.phases import RunResult
 from photinus.core.errors import LinkLostError, NotReadyError, UsageError, user_message
 from photinus.core.events import Event, Warned
@@ -68,7 +69,6 @@ from photinus.engine.spark.slots import (
     AbsenceReasons,
     StarvationWatch,
     count_held_slots,
-    logged,
     taken_slots,
     too_few,
     too_few_so_far,
@@ -425,14 +425,14 @@ class _TaskSpec:
         set_aside: list[Block] = []
         rows = gather(self._training_rows(batches, checker, set_aside), self.spec, checker, budget)
         if isinstance(rows, Rows):
-            worker_data = part_of(rows, self.bootstrap.plan)
+            worker_data = part_of(rows, plan)
             if set_aside:
                 held_rows = Rows.of(*_concatenated(set_aside), scale=self.spec.scale)
                 worker_data = replace(worker_data, held=held_rows)
             return (
                 worker_data if self.streamed_rows is None else replace(worker_data, passes=1)
             ), False
-        if self.bootstrap.plan.measures:
+        if plan.measures:
             do = "use more workers or a larger budget, or validation=0"
             raise NotReadyError("rows that stream cannot be set aside to measure on", do=do)
         if isinstance(self.bootstrap, CoordinatorSpec):
@@ -520,12 +520,8 @@ class _Passes:
         run_spec: RunSpec,
         shuffle: Callable[[], None],
     ) -> None:
-        self._session, self._make_job, self._run_spec, self._shuffle = (
-            session,
-            make_job,
-            run_spec,
-            shuffle,
-        )
+        self._session, self._make_job = session, make_job
+        self._run_spec, self._shuffle = run_spec, shuffle
         self._streamed_rows: Mapping[int, int] = {}
 
     def next(self, job: SparkJob) -> SparkJob | None:
@@ -603,7 +599,7 @@ def check_slots(
     workers: int,
     profile: ResourceProfile | None = None,
     sharing: SeatSharing | None = None,
-    emit: Callable[[Event], None] = logged,
+    emit: Callable[[Event], None] = log_warning,
 ) -> None:
     """Refuses at once when there can never be as many slots as workers.
 

@@ -50,9 +50,9 @@ def check_python(context: SparkContext) -> None:
     answers = context.parallelize([0], 1).map(find_photinus)
     job = SparkJob(context, answers.collect, f"photinus-python-{application}")
     job.start()
-    while job.is_alive() and not job.failures():
+    while job.is_alive() and not job.failure_count():
         job.join(0.1)
-    failure = job.failure()
+    failure = job.last_failure()
     if job.is_alive():
         job.cancel()
         job.join()

@@ -157,11 +157,11 @@ class SparkJob(threading.Thread):
         except Exception:  # without Java, too
             return True
 
-    def failures(self) -> int:
+    def failure_count(self) -> int:
         """Returns how many attempts have failed so far; Spark retries them silently."""
         return sum(info.numFailedTasks for info in self._stages().values())
 
-    def failed(self) -> Failures:
+    def failures(self) -> Failures:
         """Returns by what its tasks have failed: of a lost process the task may be innocent."""
         stages = {stage: info.numFailedTasks for stage, info in self._stages().items()}
         if sum(stages.values()) > len(self._failure_messages):
@@ -199,11 +199,11 @@ class SparkJob(threading.Thread):
 
     def reason(self) -> str:
         """Returns why a task failed, in one line; empty where Spark does not report it."""
-        return self.failed().reason
+        return self.failures().reason
 
-    def failure(self) -> str:
+    def last_failure(self) -> str:
         """Returns what Spark reports of the last attempt that failed; empty where it does not."""
-        self.failed()
+        self.failures()
         return next((text for _, text in reversed(self._failure_messages.values())), "")
 
     def ended_tasks(self) -> list[tuple[int, str]]:
@@ -345,7 +345,7 @@ def run_query(spark: SparkSession, query: Callable[[], _T]) -> _T:
             return answer
         if not is_lost(job.error):
             raise job.error
-        if job.failed().lost > _MAX_LOST:
+        if job.failures().lost > _MAX_LOST:
             break
     wrong = "the processes that read the rows were lost again and again"
     raise NotReadyError(wrong, got=cause_of(job.error), do=job.cure(job.error)) from job.error
@@ -358,7 +358,7 @@ def _wait_for_query(job: SparkJob) -> None:
         while job.is_alive():
             job.join(0.2)
             with deferred():
-                failed = _failed(job)
+                failed = _checked_failures(job)
             if failed.most > _MAX_FAILURES and _PYTHON_ERROR.match(failed.reason):
                 do = "look at how the DataFrame is made"
                 raise DataError("the rows cannot be read", got=failed.reason, do=do)
@@ -369,13 +369,13 @@ def _wait_for_query(job: SparkJob) -> None:
     raise_task_error(job)
 
 
-def _failed(job: SparkJob) -> Failures:
+def _checked_failures(job: SparkJob) -> Failures:
     """Returns by what tasks have failed.
 
     Raises:
         DataError: a row was refused where it is read, as it will be at every retry.
     """
-    failed = job.failed()
+    failed = job.failures()
     match = _PHOTINUS_ERROR.search(failed.reason)
     if match and match[1] == DataError.__name__:
         raise DataError(match[2])
@@ -486,7 +486,7 @@ def _have_workers_joined(service: Awaited, job: SparkJob) -> bool:
     leases = [service.lease(slot) for slot in range(slots)]
     if all(leases):
         return True
-    failed = _failed(job)
+    failed = _checked_failures(job)
     if any(leases):
         return False
     cure = job.cure(failed.reason)

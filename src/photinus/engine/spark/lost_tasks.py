@@ -12,7 +12,7 @@ class _Seats(Protocol):
 
 
 class _Tasks(Protocol):
-    def failures(self) -> int:
+    def failure_count(self) -> int:
         """Returns how many tasks have failed so far."""
 
     def ended_tasks(self) -> list[tuple[int, str]]:
@@ -37,7 +37,7 @@ class LostTaskReporter:
         Args:
             job: that runs now.
         """
-        failures = job.failures()
+        failures = job.failure_count()
         if failures == self._failures_seen:
             return
         self._failures_seen = failures

@@ -32,12 +32,8 @@ class SeatJobs:
         make_job: Callable[[frozenset[int]], SparkJob],
         executors: LentExecutors,
     ) -> None:
-        self._sharing, self._session, self._make_job, self._executors = (
-            sharing,
-            session,
-            make_job,
-            executors,
-        )
+        self._sharing, self._session = sharing, session
+        self._make_job, self._executors = make_job, executors
         self._jobs: list[SparkJob] = []
         self._tries = 0
 

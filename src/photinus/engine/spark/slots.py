@@ -5,7 +5,6 @@ Two runs with a part of their slots each would wait for each other for ever, wha
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -50,12 +49,6 @@ def too_few_so_far(workers: int, slots: int, seconds: float) -> Warned:
 
 def _needed(workers: int) -> str:
     return f"{workers} workers need {workers} slots at the same time"
-
-
-def logged(event: Event) -> None:
-    """Shows a warning where no run has begun that could."""
-    if isinstance(event, Warned):
-        logging.getLogger("photinus").warning(event.text)
 
 
 @contextmanager
@@ -134,11 +127,8 @@ class AbsenceReasons:
     def advice(self) -> str:
         """Returns what to do about them."""
         try:
-            own_tasks, all_tasks = (
-                (0 if self._job is None else self._job.running()),
-                self._running(),
-            )
-            slots = self._slots()
+            own_tasks = 0 if self._job is None else self._job.running()
+            all_tasks, slots = self._running(), self._slots()
         except Exception:  # Java, or the application, is gone: the run ends with a better message
             return wait_for_them()
         if own_tasks >= self._workers:
