@@ -201,10 +201,8 @@ class DeepDist:
                     again=False,
                 )
                 refused += task_server.refused
-                bytes_received, bytes_sent = (
-                    bytes_received + task_server.bytes_received,
-                    bytes_sent + task_server.bytes_sent,
-                )
+                bytes_received += task_server.bytes_received
+                bytes_sent += task_server.bytes_sent
                 for name, count in task_server.leases.counts.items():
                     counts[name] = counts.get(name, 0) + count
         finally:

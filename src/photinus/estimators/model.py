@@ -154,9 +154,8 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
 
     def predict(self, value: Any) -> Any:  # noqa: ANN401 - a vector or an array
         """Returns what is predicted for one row: a number, or several."""
-        row = np.asarray(value.toArray() if hasattr(value, "toArray") else value, np.float32)
         predict = predictor(self.network, ["prediction"], thresholds=self._thresholds())
-        prediction = predict(row[None])["prediction"][0]
+        prediction = predict(_one_row(value))["prediction"][0]
         return prediction if prediction.ndim else float(prediction)
 
     def evaluate(self, dataset: DataFrame) -> Evaluation:
@@ -189,10 +188,8 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
         Of the user's own metrics the network itself computes those that it was trained with; the
         user trusted no others with its code.
         """
-        requested, trained_with = (
-            self.getOrDefault("metrics"),
-            self.network.settings.get("metrics", ()),
-        )
+        requested = self.getOrDefault("metrics")
+        trained_with = self.network.settings.get("metrics", ())
         if left_out := [name for name in requested if ":" in name and name not in trained_with]:
             warning = user_message(
                 "evaluate leaves metrics of your own out that fit was not given",
@@ -263,10 +260,8 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
     ) -> Callable[..., Any]:
         """Returns the function of columns; the weights are sent once a session."""
         thresholds = self._thresholds()
-        batch_size, features = (
-            self.getOrDefault("predictBatchSize"),
-            self.getOrDefault("featuresCol"),
-        )
+        batch_size = self.getOrDefault("predictBatchSize")
+        features = self.getOrDefault("featuresCol")
         column_name = features if isinstance(features, str) else tuple(features)
         key = (
             *(application_of(spark), batch_size, is_bytes, column_name, layer),
@@ -382,10 +377,8 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
         network, example = _example(run, folder, rows)
         network = tried(network, example, cls._heads)
         if network.head not in cls._heads:
-            wrong, do = (
-                f"{folder} holds no {cls.__name__}",
-                f"{_CLASS_OF_HEAD[network.head]}.fromRun",
-            )
+            wrong = f"{folder} holds no {cls.__name__}"
+            do = f"{_CLASS_OF_HEAD[network.head]}.fromRun"
             raise UsageError(wrong, got=f"a network of {_HEAD_TEXTS[network.head]}", do=do)
         return cls(network)._with_columns_of(run.source)
 
@@ -420,8 +413,7 @@ class NetworkClassificationModel(NetworkModel, ClassificationModel, HasProbabili
 
     def predictRaw(self, value: Any) -> DenseVector:  # noqa: ANN401 - a vector or an array
         """Returns one row's outputs before the softmax."""
-        row = np.asarray(value.toArray() if hasattr(value, "toArray") else value, np.float32)
-        return DenseVector(predictor(self.network, ["raw"])(row[None])["raw"][0])
+        return DenseVector(predictor(self.network, ["raw"])(_one_row(value))["raw"][0])
 
 
 def model_of_run(run: SavedRun, folder: str, rows: DataFrame) -> NetworkModel:
@@ -457,6 +449,12 @@ def _example(
         wrong = f"{folder} does not say how long a row is"
         raise UsageError(wrong, do="fromRun(FOLDER, rows) looks at the first rows of a table")
     return network, np.zeros((2, *network.shape), np.float32)
+
+
+def _one_row(value: Any) -> Array:  # noqa: ANN401 - a vector or an array
+    """Returns a row's features as a batch of one [1, ...]."""
+    row = value.toArray() if hasattr(value, "toArray") else value
+    return np.asarray(row, np.float32)[None]
 
 
 def _threads(spark: SparkSession) -> int:

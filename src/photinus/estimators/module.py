@@ -146,7 +146,10 @@ class _ModuleEstimator(NetworkEstimator):
         return UsageError(wrong, got=_error_text(error), do=do)
 
     def _try_loss(self, draft: LazyModel, rows: SelectedRows, labels: Array | None) -> None:
-        """Measures two rows with labels of zeros: a loss that returns no number is found here."""
+        """Measures two rows with labels of zeros: a loss that returns no number is found here.
+
+        What may be wrong with the outputs is noted in the draft.
+        """
         try:
             draft.model().measure(Batch(rows.example, labels))
         except DataError as error:
@@ -156,6 +159,7 @@ class _ModuleEstimator(NetworkEstimator):
         except Exception as error:  # whatever the user's loss raises
             wrong = f"the loss {draft.job.model.loss} does not take two rows with labels of zeros"
             raise UsageError(wrong, got=_error_text(error)) from error
+        draft.advice = output_advice(draft, rows.example)
 
 
 def _scalar_types_advice(columns: Mapping[str, str | tuple[str, ...]]) -> str:
@@ -273,7 +277,6 @@ class TorchEstimator(_ModuleEstimator):
     def _plan(self, rows: SelectedRows, workers: int, known_outputs: int | None) -> Plan:
         draft, shape = self._draft_and_shape(rows, workers)
         self._try_loss(draft, rows, _zero_labels(rows))
-        draft.advice = output_advice(draft, rows.example)
         loss = draft.job.model.loss
         checks = RowChecks().under(loss)
         head = LOGS if loss == "poisson" else NUMBERS
@@ -404,7 +407,6 @@ class TorchClassifier(_ModuleEstimator, NetworkClassifier):
                 do = "set loss='binary_cross_entropy' for several"
                 raise UsageError(wrong, got=f"several in {rows.spec.label}", do=do)
             self._try_loss(draft, rows, labels)
-            draft.advice = output_advice(draft, rows.example)
             # a loss of the user's own may mean something else by them
             checks = RowChecks().under(loss)
             model_class = TorchMultiLabelModel
@@ -418,11 +420,8 @@ class TorchClassifier(_ModuleEstimator, NetworkClassifier):
             do += _ONE_OUTPUT if outputs == 1 and (known_outputs or 2) == 2 else ""
             raise UsageError(wrong, got=f"outputs of shape {list(shape[1:])}", do=do)
         self._try_loss(draft, rows, labels)
-        draft.advice = output_advice(draft, rows.example)
-        head, checks = (
-            BINARY if is_single_logit else CLASSES,
-            self._row_checks(2 if is_single_logit else outputs),
-        )
+        head = BINARY if is_single_logit else CLASSES
+        checks = self._row_checks(2 if is_single_logit else outputs)
         return Plan(draft=draft, outputs=outputs, head=head, checks=checks)
 
 

@@ -43,11 +43,8 @@ _MAX_GROUP_SIZE = 4096
 _GROUPS_PER_WORKER = 4
 """Groups of walks for each worker, at least."""
 
-_to_string, _to_int, _to_float = (
-    TypeConverters.toString,
-    TypeConverters.toInt,
-    TypeConverters.toFloat,
-)
+_to_string, _to_int = TypeConverters.toString, TypeConverters.toInt
+_to_float = TypeConverters.toFloat
 _WALK_ROWS = (
     ParamRow(
         name="srcCol", meaning="the column of an edge's source", convert=_to_string, default="src"
@@ -305,10 +302,10 @@ def _walk_groups(
             paths = walks(
                 graph, order[numbers % graph.nodes], length, bias, generator(seed, "walk", group)
             )
-            yield _sentences(paths, texts)
+            yield _rows_of_walks(paths, texts)
 
 
-def _sentences(paths: Vector, names: pa.Array) -> pa.RecordBatch:
+def _rows_of_walks(paths: Vector, names: pa.Array) -> pa.RecordBatch:
     offsets = np.concatenate([[0], np.cumsum((paths != END).sum(axis=1))]).astype(np.int32)
     words = names.take(pa.array(paths[paths != END])).cast(pa.string())
     column = pa.ListArray.from_arrays(pa.array(offsets), words)

@@ -77,12 +77,12 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
     return [round(n * step, 12) for n in range(first, last + 1)]
 
 
-def thinned(points: Sequence[Point], limit: int = _MAX_POINTS) -> list[Point]:
-    """Returns at most `limit` points: means of neighbours, so that no peak is made up."""
+def thinned(points: Sequence[Point]) -> list[Point]:
+    """Returns not too many points: means of neighbours, so that no peak is made up."""
     finite = [p for p in points if math.isfinite(p[0]) and math.isfinite(p[1])]
-    if len(finite) <= limit:
-        return list(points) if len(points) <= limit else finite
-    edges = [len(finite) * n // limit for n in range(limit + 1)]
+    if len(finite) <= _MAX_POINTS:
+        return list(points) if len(points) <= _MAX_POINTS else finite
+    edges = [len(finite) * n // _MAX_POINTS for n in range(_MAX_POINTS + 1)]
     groups = [finite[a:b] for a, b in itertools.pairwise(edges)]
     return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
 

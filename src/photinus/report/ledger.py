@@ -176,10 +176,7 @@ class _Auditor:
         self._unchecked_starts: dict[_Key, dict[int, tuple[int, int]]] = {}
         """(run, term, phase) -> slot -> where its rows begin, and its line: of terms that do not
         name the version they resumed from."""
-
-    def read(self, entry: _Entry | None) -> None:
-        self._line_number += 1
-        handlers = {
+        self._handlers = {
             "hello": self._hello,
             "push": self._push,
             "apply": self._apply,
@@ -189,10 +186,13 @@ class _Auditor:
             "back": self._back,
             "rest": self._rest,
         }
+
+    def read(self, entry: _Entry | None) -> None:
+        self._line_number += 1
         if entry is None or entry.get("op") not in OPERATIONS:
             self._offence("is no entry")
-        elif entry["op"] in handlers:
-            handlers[entry["op"]](entry)
+        else:
+            self._handlers[entry["op"]](entry)
 
     def close(self) -> AuditResult:
         """Adds what is known only at the end."""
