@@ -14,13 +14,18 @@ from photinus.core.errors import DataError
 from photinus.core.settings import Limit, above, one_of, validate
 from photinus.data.base import Array, Block, Features
 from photinus.data.checks import InvalidValues, RowChecker, not_finite
-from photinus.data.columns import InputSpec, inputs_of, null_numbers, numpy_values
+from photinus.data.columns import (
+    InputSpec,
+    image_sizes,
+    inputs_of,
+    null_numbers,
+    numpy_values,
+    size_findings,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
-_SAME_SIZE = "scale or cut the images to one size, or leave the row out"
 
 BINARY, LIST, NUMERIC, IMAGE = "binary", "list", "numeric", "image"
 
@@ -123,8 +128,9 @@ def _findings(batch: pa.RecordBatch, spec: ColumnSpec) -> Iterator[InvalidValues
         return
     name, column = spec.features[0], batch.column(spec.features[0])
     if spec.kind == IMAGE:
-        column, wrong_sizes = _image_bytes(column, name, spec)
-        yield wrong_sizes
+        _require_type(_type_is(column, "struct"), column, name, "an image structure")
+        yield from size_findings(image_sizes(column), name, spec.shape)
+        column = column.field("data")
     yield from _unequal_lengths(column, name, spec)
     if spec.kind == LIST:
         yield from _null_inside(column, name)
@@ -184,22 +190,6 @@ def _null_inside(column: pa.Array, name: str) -> Iterator[InvalidValues]:
     bad[rows] = True
     positions = {int(row): int(null - offsets[row]) for row, null in zip(rows, nulls, strict=True)}
     yield InvalidValues(name, bad, lambda row: f"null at {positions[row]}")
-
-
-def _image_bytes(column: pa.Array, name: str, spec: ColumnSpec) -> tuple[pa.Array, InvalidValues]:
-    """Returns the images' bytes, and which images have another size."""
-    _require_type(_type_is(column, "struct"), column, name, "an image structure")
-    sizes = np.stack(
-        [np.asarray(column.field(part).fill_null(0)) for part in ("height", "width", "nChannels")],
-        axis=1,
-    )  # [n, 3]
-    bad = (sizes != np.array(spec.shape)).any(axis=1)
-
-    def describe(row: int) -> str:
-        got, expected = ("x".join(map(str, size)) for size in (sizes[row], spec.shape))
-        return f"size {got}, expected {expected}"
-
-    return column.field("data"), InvalidValues(name, bad, describe, lambda _: _SAME_SIZE)
 
 
 def _type_is(column: pa.Array, *kinds: str) -> bool:

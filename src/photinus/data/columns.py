@@ -240,8 +240,8 @@ def _shape_findings(
     if kind == "list":
         yield from _list_findings(column, name, shape)
     elif kind in ("image", "vector"):
-        sizes = _image_sizes(column) if kind == "image" else _vector_sizes(column)
-        yield from _size_findings(sizes, name, shape)
+        sizes = image_sizes(column) if kind == "image" else _vector_sizes(column)
+        yield from size_findings(sizes, name, shape)
 
 
 def _column_kind(arrow_type: Any, name: str) -> str:  # noqa: ANN401 - an Arrow type
@@ -302,7 +302,7 @@ def _list_findings(
             yield InvalidValues(name, bad, lambda _: "null inside an array")
 
 
-def _size_findings(
+def size_findings(
     sizes: NDArray[Any], name: str, shape: tuple[int, ...] | None
 ) -> Iterator[InvalidValues]:
     """Yields images or vectors of another size than the first one: sizes [n, k]."""
@@ -513,7 +513,7 @@ def _convert(column: pa.Array, name: str) -> Column:
     if kind == "bytes":
         return _bytes(column)
     if kind == "image":
-        sizes = _image_sizes(column)
+        sizes = image_sizes(column)
         values = _bytes(column.field("data")).values
         return values.reshape(-1, *(sizes[0] if len(sizes) else (0, 0, 0)))
     return _vectors(column, name) if kind == "vector" else _lists(column, name)
@@ -557,7 +557,7 @@ def _is_fixed(kind: Any) -> bool:  # noqa: ANN401 - an Arrow type
     return bool(t.is_fixed_size_list(kind))
 
 
-def _image_sizes(column: pa.Array) -> NDArray[np.int32]:
+def image_sizes(column: pa.Array) -> NDArray[np.int32]:
     """Returns height, width and channels, [n, 3]."""
     parts = ("height", "width", "nChannels")
     return np.stack([np.asarray(column.field(part).fill_null(0)) for part in parts], axis=1)

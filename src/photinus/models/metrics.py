@@ -78,13 +78,10 @@ def _mean(values: Iterable[float]) -> float:
 
 def _rates(sums: _Sums, *others: str) -> dict[str, float]:
     """Returns right / (right + others) of every class that was predicted or true; 0 of 0."""
-    right, wrong_counts = (
-        _sums_of(sums, "right"),
-        [_sums_of(sums, name) for name in ("extra", "missed")],
-    )
+    right, extra, missed = (_sums_of(sums, name) for name in ("right", "extra", "missed"))
     other_counts = [_sums_of(sums, name) for name in others]
     rates = {}
-    for k in {*right, *wrong_counts[0], *wrong_counts[1]}:
+    for k in {*right, *extra, *missed}:
         total = right.get(k, 0.0) + sum(counts.get(k, 0.0) for counts in other_counts)
         rates[k] = right.get(k, 0.0) / total if total else 0.0
     return rates

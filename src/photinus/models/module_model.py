@@ -253,10 +253,8 @@ class ModuleModel(PlacedModel):
     def _inputs(self, batch: BatchLike) -> dict[str, Tensor]:
         """Returns a batch as tensors on the host: what `_device_step` reads."""
         draws = getattr(batch, "draws", None)
-        features, device_draws = (
-            self._reading.host_inputs(batch.features, draws),
-            self._reading.device_draws(draws),
-        )
+        features = self._reading.host_inputs(batch.features, draws)
+        device_draws = self._reading.device_draws(draws)
         by_name = features if isinstance(features, dict) else {"": features}
         inputs = {_PREFIX + name: x for name, x in by_name.items()}
         if device_draws is not None:

@@ -70,12 +70,8 @@ class Recorder:
         is_required: bool = True,
         can_record: bool = True,
     ) -> None:
-        self._storage, self._name, self._dropout_off, self._is_required = (
-            storage,
-            name,
-            dropout_off,
-            is_required,
-        )
+        self._storage, self._name = storage, name
+        self._dropout_off, self._is_required = dropout_off, is_required
         self._can_record = can_record and storage.device.type == "cuda"
         self._steps_by_shape = Counter[tuple[Any, ...]]()
         self._recordings: dict[tuple[Any, ...], _Recording] = {}
