@@ -16,7 +16,7 @@ from photinus.coordinator.callbacks import Callbacks
 from photinus.coordinator.leases import Leases, SeatState
 from photinus.coordinator.reachability import FIRST_SECONDS, MissingPieces, Reachability, late_after
 from photinus.core.errors import FrameError
-from photinus.core.events import PeersMet, RoundClosed, Warned
+from photinus.core.events import PeersMet, RoundClosed
 from photinus.core.parameters import is_finite
 from photinus.protocol.messages import Seat, message_of
 from photinus.strategies.base import ALL, Message, Policy, Reply, part
@@ -213,7 +213,7 @@ class ParameterServer:
             return []
         self._opened_at = now
         if unreachable.text:
-            self._callbacks.emit(Warned(text=unreachable.text))
+            self._callbacks.warn(unreachable.text)
         for slot in unreachable.slots:
             self._leases.exclude(self._leases[slot], now)
             if self.policy.shards:  # none continues without it: all go back

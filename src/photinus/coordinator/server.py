@@ -10,7 +10,7 @@ from photinus.coordinator.advice import CodecAdvice
 from photinus.coordinator.lease_server import LeaseServer
 from photinus.coordinator.worker_reports import WorkerReports
 from photinus.core.errors import PhotinusError
-from photinus.core.events import Log, Warned
+from photinus.core.events import Log
 from photinus.protocol.headers import checked
 from photinus.transport.frames import Frame
 from photinus.transport.link import Listener, OnClosed, OnFrame, Peer
@@ -178,7 +178,7 @@ class Service:
             self._reports.add_push(frame, peer, now)
             for advise in (self._codec_advice.codec_warning, self._codec_advice.sending_advice):
                 if warning := advise(frame, peer.bytes_per_second):
-                    self._coordinator.callbacks.emit(Warned(text=warning))
+                    self._coordinator.callbacks.warn(warning)
         self._carry(self._coordinator.hear(frame, now), peer, frame)
 
     def _register_peer(self, peer: Peer, frame: Frame, *, is_held: bool) -> None:

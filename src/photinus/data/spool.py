@@ -254,11 +254,11 @@ class _MemoryBuffer:
 
     def arrays(self, storage: Storage) -> Block:
         """Returns the rows; they count as memory from now on."""
-        return self._take_block(lambda pages, shape, dtype: storage.adopt(pages, shape, dtype))
+        return self._take_block(storage.adopt)
 
     def drain(self) -> Iterator[Block]:
         """Yields the rows in their order, in blocks of some megabytes, and keeps none."""
-        yield from _split(self._take_block(lambda pages, shape, dtype: pages.array(shape, dtype)))
+        yield from _split(self._take_block(_Pages.array))
 
     def _take_block(
         self, make_array: Callable[[_Pages, tuple[int, ...], np.dtype[Any]], Array]

@@ -12,8 +12,8 @@ from photinus.coordinator.lease_server import LeaseServer
 from photinus.coordinator.leases import Yields
 from photinus.coordinator.phases import RunResult
 from photinus.coordinator.server import Service
-from photinus.core.errors import RunFailedError, user_message
-from photinus.core.events import Event, Warned
+from photinus.core.errors import RunFailedError
+from photinus.core.events import Event
 from photinus.core.file_limit import allow_descriptors
 from photinus.engine.base import BACKENDS, SOCKETS, RunSpec
 from photinus.engine.hooks import Hooks
@@ -81,7 +81,7 @@ class ListeningService(Service):
         )
 
     def _warn_refused(self, counts: Mapping[str, int]) -> None:
-        self._server.callbacks.emit(Warned(text=refused(counts)))
+        self._server.callbacks.warn(refused(counts))
 
     def call(self, limits: WorkerLimits | None = None, *, has_peers: bool = False) -> Rendezvous:
         """Returns what every worker must know, with a key of its own."""
@@ -202,11 +202,11 @@ class DriverSession(ListeningService):
         limit = f"{LAST_SECONDS:.0f} s"
         then = f"a last checkpoint is made at the end of this round, within {limit}"
         do = "a second signal ends at once" if reason.startswith("stopped by") else ""
-        self._run_spec.emit(Warned(text=user_message(reason, then=then, do=do)))
+        self._run_spec.warn(reason, then=then, do=do)
         if self.save_snapshot(LAST_SECONDS) is False:
             problem = f"no round ended within {limit}"
             then = "the last checkpoint is an older one"
-            self._run_spec.emit(Warned(text=user_message(problem, then=then)))
+            self._run_spec.warn(problem, then=then)
         self.stop(reason)
 
     def result(self) -> RunResult:

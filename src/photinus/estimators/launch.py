@@ -13,7 +13,7 @@ import torch
 from photinus.coordinator.callbacks import Callbacks, emit_to
 from photinus.coordinator.loop_coordinator import LoopCoordinator
 from photinus.core.errors import UsageError
-from photinus.core.events import Event, Warned
+from photinus.core.events import Event
 from photinus.core.settings import one_of, validate, whole
 from photinus.engine.agree import Loop
 from photinus.engine.cpu_share import check_share, share_report_lines
@@ -96,7 +96,7 @@ def launch(
     coordinator = LoopCoordinator(workers, strategy, coordinator_callbacks)
     if cpu_share is not None:
         for warning in share_report_lines(cpu_share, workers, is_here=engine == "local"):
-            coordinator_callbacks.emit(Warned(text=warning))
+            coordinator_callbacks.warn(warning)
 
     def make_loop(service: ListeningService) -> Loop:
         return Loop(service.call(limits, has_peers=has_peers), workers, strategy)

@@ -165,7 +165,7 @@ class MLP(PlacedModel):
         """Returns examples, the summed loss and, with classes, the errors."""
         with torch.no_grad():
             self._storage.sync()
-            inputs = {name: self._storage.on_device(x) for name, x in self._inputs(batch).items()}
+            inputs = self._device_inputs(batch)
             rows = inputs["rows"].to(self._dtype)
             outputs = self._forward(rows, None)[0][-1].float()
             loss, labels = self._loss_and_labels(outputs, rows, inputs)

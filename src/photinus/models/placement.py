@@ -262,14 +262,17 @@ class PlacedModel(Model):
     def _send(self, batch: Any) -> Any:  # noqa: ANN401 - a feed's
         device = self._storage.device
         if device.type == CPU:
-            inputs = {name: self._storage.on_device(x) for name, x in self._inputs(batch).items()}
-            return SentBatch(batch, inputs, None)
+            return SentBatch(batch, self._device_inputs(batch), None)
         module = torch.get_device_module(device)
         with self._copy_stream_lock:
             self._copy_stream = self._copy_stream or module.Stream(device)
         with module.stream(self._copy_stream):
-            inputs = {name: self._storage.on_device(x) for name, x in self._inputs(batch).items()}
+            inputs = self._device_inputs(batch)
             return SentBatch(batch, inputs, self._copy_stream.record_event())
+
+    def _device_inputs(self, batch: BatchLike) -> dict[str, Tensor]:
+        """Returns what a step reads of a batch, where the model computes."""
+        return {name: self._storage.on_device(x) for name, x in self._inputs(batch).items()}
 
     def _ready_inputs(self, batch: BatchLike | SentBatch) -> Mapping[str, Tensor]:
         """Returns a batch's inputs: on the host, or where they were sent, once they are there."""

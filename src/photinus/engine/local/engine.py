@@ -16,8 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from photinus.coordinator.phases import RunResult
-from photinus.core.errors import NotReadyError, RunFailedError, UsageError, user_message
-from photinus.core.events import Warned
+from photinus.core.errors import NotReadyError, RunFailedError, UsageError
 from photinus.core.signals import stopped_by
 from photinus.core.threads import environment, limit_threads
 from photinus.data.base import Block
@@ -200,10 +199,8 @@ class _Processes:
         if self._starts >= max_starts or self._early_ends[slot] >= 3:
             do = _OUT_OF_MEMORY if code == -signal.SIGKILL else "look at what it printed"
             raise RunFailedError(f"worker {slot} ended too often", got=_exit_text(code), do=do)
-        text = user_message(
-            f"worker {slot} ended", got=_exit_text(code), then="its slot is started again"
-        )
-        self._run_spec.emit(Warned(text=text))
+        wrong = f"worker {slot} ended"
+        self._run_spec.warn(wrong, got=_exit_text(code), then="its slot is started again")
         self._children[slot] = self._start(slot)
 
     def _environment(self) -> dict[str, str]:

@@ -11,8 +11,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from photinus.coordinator.loop_coordinator import LoopCoordinator
-from photinus.core.errors import DataError, RunFailedError, UsageError, user_message
-from photinus.core.events import Warned
+from photinus.core.errors import DataError, RunFailedError, UsageError
 from photinus.core.signals import interruptible
 from photinus.engine.agree import Loop
 from photinus.engine.driver_session import ListeningService
@@ -95,8 +94,8 @@ def _watch(
             if restarts > _RESTARTS or early_ends[slot] >= _EARLY_ENDS:
                 do = "look at what it printed; it must be able to import the function's module"
                 raise RunFailedError(f"worker {slot} ended too often", got=got, do=do)
-            warning = user_message(f"worker {slot} ended", got=got, then="it is started again")
-            coordinator.callbacks.emit(Warned(text=warning))
+            wrong = f"worker {slot} ended"
+            coordinator.callbacks.warn(wrong, got=got, then="it is started again")
             start(slot, restarts)
 
 

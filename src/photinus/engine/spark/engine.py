@@ -20,8 +20,8 @@ import numpy as np
 
 from photinus.coordinator.callbacks import log_warning
 from photinus.coordinator.phases import RunResult
-from photinus.core.errors import LinkLostError, NotReadyError, UsageError, user_message
-from photinus.core.events import Event, Warned
+from photinus.core.errors import LinkLostError, NotReadyError, UsageError
+from photinus.core.events import Event
 from photinus.core.factories import functions_by_value, take_by_value
 from photinus.core.settings import to_dict
 from photinus.core.signals import interruptible
@@ -180,7 +180,7 @@ class SparkEngine(Engine):
         sharing: SeatSharing,
     ) -> RunResult:
         for text in session_warnings(spark, has_view=run_spec.has_view):
-            run_spec.emit(Warned(text=text))
+            run_spec.warn(text)
         data = _as_frame_data(spark, run_spec.data, run_spec.plan)
         frame, spec = data.selected()
         functions = _functions_to_send(run_spec.plan, spec)
@@ -549,7 +549,7 @@ def _check_passes(streams: Mapping[int, int], run_spec: RunSpec) -> None:
         if getattr(phase.strategy.worker(), "whole_part", False):
             raise NotReadyError(f"{wrong}, and {phase.name} takes them in one step", do=do)
     then = "each pass over them is a Spark job of its own, in their order of arrival"
-    run_spec.emit(Warned(text=user_message(wrong, then=then, do=do)))
+    run_spec.warn(wrong, then=then, do=do)
 
 
 def sharing_of(
@@ -559,9 +559,7 @@ def sharing_of(
     is_on_connect = is_connect(spark)
     if is_on_connect and not run_spec.urgency.is_plain:
         wrong = "a run on Spark Connect shares no seats"
-        run_spec.emit(
-            Warned(text=user_message(wrong, then="priority, weight and jobs_folder are ignored"))
-        )
+        run_spec.warn(wrong, then="priority, weight and jobs_folder are ignored")
     claim = SeatClaim(
         run=run_spec.run.hex(),
         place=run_spec.run.hex() if is_on_connect else spark.sparkContext.applicationId,
