@@ -236,8 +236,9 @@ class Strategy(ABC):
 
 
 def is_held_by_workers(strategy: Strategy) -> bool:
-    """Returns whether only the workers hold the parameters, and no owner."""
-    return strategy.site == GRADIENT or bool(getattr(strategy, "meets", False))
+    """Returns whether only the workers hold the parameters, each of them all, and no owner."""
+    is_without_owner = strategy.site == GRADIENT or bool(getattr(strategy, "meets", False))
+    return is_without_owner and not getattr(strategy, "is_sharded", False)
 
 
 class Reply(NamedTuple):

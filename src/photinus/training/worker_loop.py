@@ -159,9 +159,8 @@ def _closing(
 ) -> Close:
     """Returns the close of a share, or, where rows stream, at least of the pass."""
     at = context.feed.position
+    # a shard was sent in pages
     parameters = context.model.parameters if is_held_by_workers(context.strategy) else None
-    if _is_sharded(context.strategy):
-        parameters = None  # its shard was sent in pages
     phase = plan.phases[grant.phase]
     # after a start all hold the same state: one of them sends it, for joiners and checkpoints
     inner = snapshot.inner if snapshot and phase.part == START and grant.tells else {}

@@ -99,7 +99,7 @@ def snapshot(context: PhaseContext, clock: Clock, state: Any) -> WorkerSnapshot:
     parameters, position = context.model.parameters, context.position
     context.model.to_host(parameters.trained, parameters.floats, parameters.integers)
     is_table = isinstance(state, ShardState)
-    trained = parameters.trained if is_held_by_workers(context.strategy) and not is_table else None
+    trained = parameters.trained if is_held_by_workers(context.strategy) else None
     section = slice(0) if is_table else slice(None)
     inner = {name: value.copy() for name, value in context.inner.state().items()}
     return WorkerSnapshot(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -202,19 +202,15 @@ class _Task:
                 run_directory.write_outcome(session.result())
 
 
-class _failure_reported:  # noqa: N801
+@contextmanager
+def _failure_reported(run_directory: RunDirectory) -> Iterator[None]:
     """Reports the coordinator's failure as the run's outcome; the failure of its task is none."""
-
-    def __init__(self, run_directory: RunDirectory) -> None:
-        self._run_directory = run_directory
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, PhotinusError) or isinstance(error, LinkLostError):
-            return False
-        self._run_directory.write_outcome(None, str(error), type(error).__name__)
-        return True
+    try:
+        yield
+    except LinkLostError:
+        raise
+    except PhotinusError as error:
+        run_directory.write_outcome(None, str(error), type(error).__name__)
 
 
 class _EventLog:
