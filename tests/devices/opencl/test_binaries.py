@@ -8,7 +8,7 @@ import torch
 from photinus.cli.main import main
 from photinus.core.errors import NotReadyError, UsageError
 from photinus.devices.opencl import engine as engines
-from photinus.devices.opencl.binaries import MANIFEST, VARIABLE, build, tested_engine
+from photinus.devices.opencl.binaries import MANIFEST, VARIABLE, build, usable_engine
 from photinus.devices.opencl.engine import OpenCLEngine
 from photinus.devices.opencl.offload import Offload
 
@@ -27,9 +27,9 @@ def change(folder, **fields):
 
 
 def test_a_device_computes_with_compiled_kernels_and_no_source(folder, opencl, monkeypatch):
-    made = tested_engine(opencl)
+    made = usable_engine(opencl)
     monkeypatch.setattr(OpenCLEngine, "options", lambda _: pytest.fail("it compiles"))
-    again = tested_engine(opencl)
+    again = usable_engine(opencl)
     x = torch.arange(6.0).view(2, 3)
     for engine in (made, again):
         with Offload(engine):
@@ -64,7 +64,7 @@ def test_a_boards_own_file_is_tested_and_gets_a_manifest(folder, opencl, tmp_pat
 def test_kernels_that_do_not_fit_are_refused_in_a_sentence(folder, opencl, fields, said):
     change(folder, **fields)
     with pytest.raises(NotReadyError, match=said) as refused:
-        tested_engine(opencl)
+        usable_engine(opencl)
     assert "\n" not in str(refused.value)
 
 
@@ -73,13 +73,13 @@ def test_a_cut_file_never_reaches_the_driver(folder, opencl, monkeypatch):
     file.write_bytes(file.read_bytes()[:2000])
     monkeypatch.setattr(OpenCLEngine, "__init__", lambda *_: pytest.fail("it does"))
     with pytest.raises(NotReadyError, match="is damaged"):
-        tested_engine(opencl)
+        usable_engine(opencl)
 
 
 def test_a_folder_without_kernels_is_refused(opencl, tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, str(tmp_path / "none"))
     with pytest.raises(NotReadyError, match=f"{VARIABLE} names no kernels"):
-        tested_engine(opencl)
+        usable_engine(opencl)
     with pytest.raises(UsageError, match="the kernels cannot be read"):
         build(opencl, tmp_path, tmp_path / "none")
 
@@ -103,7 +103,7 @@ def test_a_device_that_computes_wrongly_fails_its_test(opencl, monkeypatch):
     with pytest.raises(
         NotReadyError, match=r"fails its test: it computes a product wrongly; got \d"
     ):
-        tested_engine(opencl)
+        usable_engine(opencl)
 
 
 def test_kernels_are_built_and_printed_by_the_command_line(opencl, tmp_path, capsys):

@@ -65,7 +65,7 @@ def build(device: OpenCLDevice, folder: Path, file: Path | None = None, flavour:
     return folder / MANIFEST
 
 
-def tested_engine(device: OpenCLDevice) -> OpenCLEngine:
+def usable_engine(device: OpenCLDevice) -> OpenCLEngine:
     """Returns a device with the kernels that the environment names, or compiled now; tested.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from photinus.devices.opencl.binaries import tested_engine
+from photinus.devices.opencl.binaries import usable_engine
 from photinus.devices.opencl.engine import OpenCLEngine
 from photinus.devices.opencl.platforms import chosen
 
@@ -20,4 +20,4 @@ def engine(name: str) -> OpenCLEngine:
 
 @cache
 def _started(name: str) -> OpenCLEngine:
-    return tested_engine(chosen(name))
+    return usable_engine(chosen(name))
