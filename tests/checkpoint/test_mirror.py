@@ -123,26 +123,6 @@ def test_a_place_that_cannot_be_written_is_a_checkpoint_error(coordinator, monke
         mirror.push()
 
 
-def test_what_does_not_fit_at_the_address_leaves_no_half_there(coordinator, address, monkeypatch):
-    monkeypatch.setattr(Mirror, "_can_rename", True)  # as on HDFS
-    folder, store, mirror = coordinator("first")
-    put = mirror._fs.put_file
-
-    def fill(path, target):
-        put(path, target)
-        if target.endswith(full):
-            raise OSError("the quota is exceeded")
-
-    monkeypatch.setattr(mirror._fs, "put_file", fill)
-    save(store, 1)
-    for full in ("manifest.json", ""):
-        folder.events.write_text(f"a line, {full}\n")
-        with pytest.raises(CheckpointError, match="the quota is exceeded"):
-            mirror.push()
-    found = mirror._fs.find(fsspec.core.url_to_fs(address)[1])
-    assert [path.rpartition("/")[2] for path in found] == ["coordinator-1.json", "events.jsonl"]
-
-
 def test_an_address_that_nothing_opens_says_so(tmp_path):
     with pytest.raises(NotReadyError, match="nowhere://runs cannot be opened"):
         Mirror("nowhere://runs", tmp_path)

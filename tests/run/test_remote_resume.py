@@ -1,9 +1,15 @@
 """Runs that are kept at an address."""
 
+import re
+import socket
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from photinus.core.errors import CheckpointError, RunFailedError, UsageError
+from photinus.checkpoint.folder import RunFolder
+from photinus.checkpoint.store import Store
+from photinus.core.errors import CheckpointError, NotReadyError, RunFailedError, UsageError
 from photinus.report.ledger import audit
 from photinus.run import remote_resume
 from photinus.run.evaluate import load_trained
@@ -89,9 +95,84 @@ def test_a_result_that_cannot_be_kept_is_a_failure(small, address, monkeypatch):
     monkeypatch.setattr(remote_resume, "_AGAIN_SECONDS", (0.0, 0.0))
 
     class Broken:
+        address, stays = "memory://runs", False
+
         def push(self):
             raise CheckpointError("it is full")
+
+        def remove_halves(self):
+            pass
 
     with pytest.raises(RunFailedError, match="the result could not be kept; got it is full"):
         remote_resume.send_all(Broken(), is_failed=False)
     remote_resume.send_all(Broken(), is_failed=True)  # the first failure is the one to tell
+
+
+@pytest.fixture
+def address_full(monkeypatch, tmp_path):
+    """Once a run has begun nothing can be sent any more, and nobody asked for the newest term."""
+    monkeypatch.setattr(remote_resume, "_AGAIN_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(remote_resume.tempfile, "tempdir", str(tmp_path))
+    push, calls = remote_resume.Mirror.push, []
+
+    def push_once(mirror):
+        calls.append(mirror)
+        if len(calls) > 1:
+            raise CheckpointError("it is full")
+        push(mirror)
+        monkeypatch.setattr(remote_resume.Mirror, "check", _push_refused)
+
+    monkeypatch.setattr(remote_resume.Mirror, "push", push_once)
+
+
+def test_a_result_that_is_not_at_the_address_is_told_where_it_is(small, address, address_full):
+    with pytest.raises(RunFailedError, match=r"got it is full; all of it is in (.+)$") as caught:
+        train(small.job(), small.data(), folder=address)
+    folder = Path(str(caught.value).rpartition(" in ")[2])
+    whole = train(small.job(), small.data(), folder=folder.parent / "whole")
+    assert np.array_equal(load_trained(folder / "model")[0].vector, whole.vector)
+
+
+def test_a_stopped_run_whose_end_is_not_at_the_address_continues_from_this_machines_folder(
+    small, breaking, address, address_full
+):
+    job = small.job(checkpoint_seconds=0.0)
+    stop = f"{address} lacks the end of the run; continue with: photinus.resume\\('(.+)', data\\)"
+    with pytest.raises(KeyboardInterrupt, match=stop) as caught:
+        train(job, small.data(), folder=address, engine=breaking(12))
+    folder = Path(re.search(stop, str(caught.value))[1])
+    assert list((folder / "checkpoints").iterdir()), "which are not at the address"
+    outcome = resume(folder, small.data())
+    whole = train(job, small.data(), folder=folder.parent / "whole")
+    assert np.array_equal(outcome.vector, whole.vector)
+
+
+def test_where_nothing_answers_the_client_is_not_asked(tmp_path, monkeypatch):
+    mirror = remote_resume.Mirror("memory://", tmp_path)
+    monkeypatch.setattr(mirror, "push", lambda: pytest.fail("its client tries for minutes"))
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        mirror.address = f"hdfs://127.0.0.1:{silent.getsockname()[1]}/runs"
+        with pytest.raises(NotReadyError, match="nothing answers at hdfs:"):
+            remote_resume.send(mirror)
+
+
+def test_what_does_not_fit_at_the_address_leaves_no_half_there(address, tmp_path, monkeypatch):
+    mirror = remote_resume.Mirror(address, tmp_path)
+    mirror.term = RunFolder(tmp_path).claim_term()
+    monkeypatch.setattr(remote_resume.Mirror, "_can_rename", True)  # as on HDFS
+    put = mirror._fs.put_file
+
+    def fill(path, target):
+        put(path, target)
+        if target.endswith(full):
+            raise OSError("the quota is exceeded")
+
+    monkeypatch.setattr(mirror._fs, "put_file", fill)
+    Store(tmp_path / "checkpoints").save("00001", {}, {"model": {"w": np.ones(3)}})
+    for full in ("manifest.json", ""):
+        (tmp_path / "events.jsonl").write_text(f"a line, {full}\n")
+        with pytest.raises(CheckpointError, match="the quota is exceeded"):
+            remote_resume.send(mirror)
+    found = mirror._fs.find(fsspec.core.url_to_fs(address)[1])
+    assert [path.rpartition("/")[2] for path in found] == ["coordinator-1.json", "events.jsonl"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,6 +51,10 @@ class Mirror:
         """The term that was claimed; 0 before."""
         self.is_whole = True
         """True where the address holds all of it: before a term begins here, and after its end."""
+        self.stays = False
+        """True where the folder of this machine is kept if the address does not hold all of it."""
+        self.is_behind = False
+        """True where a term has ended, and `local` alone holds its end."""
 
     def holds_run(self) -> bool:
         """Returns whether some term of a run was claimed there."""
@@ -88,8 +91,16 @@ class Mirror:
                 "another coordinator has taken this run", got=f"term {term} is there already"
             ) from None
         self.term, self.is_whole = term, False
+        self.remove_halves()
+
+    def remove_halves(self) -> None:
+        """Removes what was not written to its end, as by a coordinator that was killed.
+
+        Raises:
+            CheckpointError: it cannot be removed.
+        """
         for folder in (self._path, f"{self._path}/{_CHECKPOINTS}"):
-            for leftover in self._names(folder, _TEMPORARY):  # by a coordinator that was killed
+            for leftover in self._names(folder, _TEMPORARY):
                 action = partial(self._fs.rm, f"{folder}/{leftover}", recursive=True)
                 self._attempt(action, f"{self.address}/{leftover} cannot be removed")
 
@@ -145,54 +156,45 @@ class Mirror:
             self._fs.rm(f"{self._path}/{_CHECKPOINTS}/{name}", recursive=True)
 
     def _send_folder(self, name: str) -> None:
+        parent, _, basename = name.rpartition("/")
         target = f"{self._path}/{name}"
+        temporary = (
+            f"{self._path}/{parent}/{_temporary_name(basename)}" if self._can_rename else target
+        )
+        if temporary == target and self._fs.exists(target):
+            self._fs.rm(target, recursive=True)
+        self._fs.makedirs(temporary, exist_ok=True)
         files = sorted((self.local / name).iterdir())
-        files.sort(key=lambda file: file.name == _MANIFEST)
-        if not self._can_rename:
-            if self._fs.exists(target):
-                self._fs.rm(target, recursive=True)
-            self._put_files(files, target)
+        for file in sorted(files, key=lambda file: file.name == _MANIFEST):
+            self._fs.put_file(str(file), f"{temporary}/{file.name}")
+        if temporary == target:
             return
-        with self._aside(target) as temporary:
-            self._put_files(files, temporary)
-            if self._fs.exists(target):
-                self._fs.rm(target, recursive=True)
-            self._fs.mv(temporary, target, recursive=True)
-
-    def _put_files(self, files: list[Path], folder: str) -> None:
-        self._fs.makedirs(folder, exist_ok=True)
-        for file in files:
-            self._fs.put_file(str(file), f"{folder}/{file.name}")
+        if self._fs.exists(target):
+            self._fs.rm(target, recursive=True)
+        self._fs.mv(temporary, target, recursive=True)
 
     def _send_file(self, name: str) -> None:
         target, local = f"{self._path}/{name}", str(self.local / name)
-        self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+        parent, _, basename = target.rpartition("/")
+        self._fs.makedirs(parent, exist_ok=True)
         if not self._can_rename:  # elsewhere a file that is written appears whole by itself
             self._fs.put_file(local, target)
             return
-        with self._aside(target) as temporary:
-            self._fs.put_file(local, temporary)
-            self._fs.mv(temporary, target, overwrite=True)
+        temporary = f"{parent}/{_temporary_name(basename)}"
+        self._fs.put_file(local, temporary)
+        self._fs.mv(temporary, target, overwrite=True)
 
     def _put_new(self, name: str, data: bytes) -> None:
         target = f"{self._path}/{name}"
         if not self._can_rename:
             self._fs.pipe_file(target, data, mode="create")
             return
-        with self._aside(target) as temporary:
-            self._fs.pipe_file(temporary, data)
-            self._fs.mv(temporary, target)  # of HDFS, which refuses where there is one
-
-    @contextlib.contextmanager
-    def _aside(self, target: str) -> Iterator[str]:
-        """Names what is renamed once it is whole; a half would take of the quota that is short."""
-        parent, _, basename = target.rpartition("/")
-        temporary = f"{parent}/{_temporary_name(basename)}"
+        temporary = f"{self._path}/{_temporary_name(name)}"
+        self._fs.pipe_file(temporary, data)
         try:
-            yield temporary
-        except Exception:
-            with contextlib.suppress(Exception):  # the next term removes what is left
-                self._fs.rm(temporary, recursive=True)
+            self._fs.mv(temporary, target)  # of HDFS, which refuses where there is one
+        except FileExistsError:
+            self._fs.rm(temporary)
             raise
 
     @property

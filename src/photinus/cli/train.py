@@ -263,7 +263,7 @@ def continue_run(
     from photinus.run.train import resume_run
 
     path, mirror = placed(folder)
-    with watched(path, mirror.address if mirror else "", command) as callbacks:
+    with watched(path, mirror, command) as callbacks:
         outcome = resume_run(
             mirror or path, callbacks=callbacks, verbose=False, trust_code=trust_code, note=note
         )
@@ -296,7 +296,7 @@ def begin(job: Job, folder: str | Mirror, command: str = "train") -> None:
             with contextlib.suppress(OSError):  # `| head` must not end the training
                 print(f"the run is kept in {kept_in}")  # above a live view, where there is one
 
-    with watched(path, mirror.address if mirror else "", command) as callbacks:
+    with watched(path, mirror, command) as callbacks:
         callbacks = (name_folder, *callbacks)
         outcome = train(job, folder=mirror or path, callbacks=callbacks, verbose=False)
     _print_result(outcome)

@@ -7,9 +7,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from photinus.core.errors import DataError, PhotinusError, RunFailedError, UsageError
 from photinus.core.events import Event
+
+if TYPE_CHECKING:
+    from photinus.checkpoint.mirror import Mirror
 
 
 class StoppedError(PhotinusError):
@@ -18,14 +22,14 @@ class StoppedError(PhotinusError):
 
 @contextlib.contextmanager
 def watched(
-    folder: Path, address: str = "", command: str = "train"
+    folder: Path, mirror: Mirror | None = None, command: str = "train"
 ) -> Iterator[tuple[Callable[[Event], None], ...]]:
     """Shows a run; if it is stopped, the error says how to continue.
 
     Args:
         folder: where the run is kept; the output of Java and the workers is written to its
         `logs/spark.log`.
-        address: of its copy that outlives this machine.
+        mirror: of the folder, at an address that outlives this machine.
         command: of photinus, which continues with it.
     """
     from photinus.report.terminal import Terminal
@@ -36,9 +40,10 @@ def watched(
         with redirect_stderr(_log_of(folder)):
             yield (terminal.write,)
     except KeyboardInterrupt as error:
-        raise StoppedError("stopped" + resume_hint(folder, address, command)) from error
+        raise StoppedError("stopped" + resume_hint(folder, mirror, command)) from error
     except RunFailedError as error:
-        raise RunFailedError(f"{error}{resume_hint(folder, address, command)}") from error
+        hint = resume_hint(folder, mirror, command)
+        raise RunFailedError(str(error).removesuffix(hint) + hint) from error
     except (UsageError, DataError):  # refused before there was a run: nothing is left of it
         if not (folder / "job.json").is_file():
             _remove_log_folder(folder)

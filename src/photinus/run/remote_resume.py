@@ -17,6 +17,7 @@ from photinus.core.addresses import is_address
 from photinus.core.errors import (
     CheckpointError,
     FencedError,
+    NotReadyError,
     PhotinusError,
     RunFailedError,
     UsageError,
@@ -48,6 +49,7 @@ def mirrored(address: str, above: Path | None = None) -> Mirror:
     if above is not None:
         return Mirror(address, above / name)
     mirror = Mirror(address, Path(tempfile.mkdtemp(prefix="photinus-")) / name)
+    mirror.stays = True
     atexit.register(_remove_copy, mirror)
     return mirror
 
@@ -118,6 +120,24 @@ def fetched(folder: Path | str, *names: str) -> Iterator[Path]:
         yield mirror.local
 
 
+def send(mirror: Mirror) -> None:
+    """Sends what is new; where nothing answers, a client of HDFS would try for minutes.
+
+    Raises:
+        NotReadyError: nothing answers.
+        CheckpointError: the address cannot be written to.
+        FencedError: another coordinator has taken over.
+    """
+    check_reachable(mirror.address)
+    try:
+        mirror.push()
+    except CheckpointError:
+        check_reachable(mirror.address)
+        with contextlib.suppress(CheckpointError):  # a half would take of the quota that is short
+            mirror.remove_halves()
+        raise
+
+
 def send_all(mirror: Mirror, *, is_failed: bool) -> None:
     """Sends what is left at the end: the run fails if its result does not reach the address.
 
@@ -125,17 +145,20 @@ def send_all(mirror: Mirror, *, is_failed: bool) -> None:
         RunFailedError: it could not be sent.
         FencedError: another coordinator has taken over.
     """
-    pause = threading.Event()
-    for seconds in (*_AGAIN_SECONDS, None):
+    mirror.is_behind, pause = mirror.stays, threading.Event()
+    pauses = _AGAIN_SECONDS[:1] if is_failed else _AGAIN_SECONDS  # a stop lasts 10 s at most
+    for seconds in (*pauses, None):
         try:
-            mirror.push()
-            mirror.is_whole = True
+            send(mirror)
+            mirror.is_whole, mirror.is_behind = True, False
             return
-        except CheckpointError as error:
+        except (CheckpointError, NotReadyError) as error:
             if seconds is None and not is_failed:
-                raise RunFailedError("the result could not be kept", got=error) from error
+                do = f"all of it is in {mirror.local}" if mirror.is_behind else ""
+                raise RunFailedError("the result could not be kept", got=error, do=do) from error
             pause.wait(seconds or 0.0)
         except FencedError:
+            mirror.is_behind = False
             if not is_failed:
                 raise
             return

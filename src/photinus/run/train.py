@@ -80,6 +80,7 @@ from photinus.run.remote_resume import (
     placed,
     save_job,
     saved_job,
+    send,
     send_all,
 )
 from photinus.run.resume_hint import resume_hint
@@ -315,8 +316,7 @@ def resume_run(
 def _resume_hint(path: Path, mirror: Mirror | None, job: Job) -> str:
     if not path.exists():  # stopped in a trial: nothing was made
         return ""
-    address = mirror.address if mirror else ""
-    return resume_hint(path, address, is_given=job.data.name == "given")
+    return resume_hint(path, mirror, is_given=job.data.name == "given")
 
 
 def _no_resume_hint() -> str:
@@ -468,15 +468,13 @@ class _Run:
 
     def _check_term(self, _: str) -> None:
         self.run_folder.check_term(self.term)
-        if self.mirror is not None:
-            self.mirror.check()
 
     def _on_checkpoint(self, outcome: CheckpointSaved | CheckpointFailed) -> None:
         """Called beside the training with each checkpoint; sends it to the mirror, too."""
         self.emit(outcome)
         if self.mirror is not None:
             try:
-                self.mirror.push()
+                send(self.mirror)
             except PhotinusError as error:
                 self.emit(Warned(text=user_message(str(error), then="training continues")))
 
