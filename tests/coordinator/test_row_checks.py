@@ -1,6 +1,6 @@
 import pytest
 
-from photinus.coordinator.row_checks import uneven
+from photinus.coordinator.row_checks import soon_used_up, uneven
 
 BOTH = "repartition the data, or use fewer workers"
 
@@ -23,3 +23,22 @@ def test_fewer_rows_than_workers_are_one_finding_and_empty_partitions_are_told_o
     rows, findings
 ):
     assert uneven(rows) == findings
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "slots"),
+    [
+        ([490, 490, 20], 32, "2"),
+        ([400, 300, 10, 290, 9], 32, "2, 4"),
+        ([490, 490, 20], 64, None),  # a row for each step
+        ([13, 12, 12, 9], 4, None),  # as many as the others: they end together
+        ([490, 0, 10], 32, "2"),
+        ([5, 1], 32, None),  # all in one step
+        ([490, 490, 20], 0, None),  # no steps of all together
+        ([0, 0], 32, None),
+    ],
+)
+def test_workers_with_less_than_a_row_for_each_step_use_theirs_up_early(rows, batch_size, slots):
+    found = [wrong for wrong, _, _ in soon_used_up(rows, batch_size)]
+    wrong = f"the rows of workers {slots} are used up early: less than one for each step"
+    assert found == ([] if slots is None else [wrong])

@@ -1,6 +1,7 @@
 """Sorted tables on a real Spark: rows that lie by their labels are dealt out anew, once."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -61,6 +62,20 @@ def test_rows_stay_where_the_user_says_so_or_where_every_step_is_shared(
     assert not any("redistributed" in text for text in label_warnings(events))
     rows = [e.examples for e in events if isinstance(e, WorkerJoined)]
     assert rows == [30, 30, 30]
+
+
+def test_rows_that_would_be_used_up_early_are_redistributed_also_where_every_step_is_shared(
+    spark, tiny
+):
+    ends = (0, 44, 88, 90)
+    parts = [(tiny.features[a:b], tiny.labels[a:b]) for a, b in pairwise(ends)]
+    data = FrameData(frame=frame_of(spark, parts), features="features", label="label")
+    _, events = trained(spark, tiny, data, all_reduce())
+    [text] = [e.text for e in events if isinstance(e, Warned) and "used up early" in e.text]
+    assert text.startswith("the rows of workers 2 are used up early: less than one for each step")
+    assert "redistributed" in text
+    [ended] = [e for e in events if isinstance(e, PhaseEnded)]
+    assert set(ended.passes.values()) == {3.0}
 
 
 def test_fewer_rows_than_workers_are_warned_of_once_and_stay(spark, tiny):

@@ -18,6 +18,7 @@ from photinus.coordinator.row_checks import (
     no_rows,
     no_weights,
     other_labels,
+    soon_used_up,
     uneven,
 )
 from photinus.coordinator.sharded_table import Table
@@ -368,7 +369,7 @@ class Phases:
         the worker with the most rows works while the others wait.
         """
         rows = [max(0, seat.rows) for seat in self._leases]
-        findings = uneven(rows)
+        findings = uneven(rows) or soon_used_up(rows, self._common_batch_size)
         if self._has_local_steps:  # a mean gradient is of all labels
             findings += other_labels({seat.slot: seat.labels for seat in self._leases})
         if not findings or self._begun_phase >= 0:
@@ -388,6 +389,19 @@ class Phases:
         return any(
             phase.strategy.worker().site not in AT_EVERY_STEP and self._spans(number)[0] < 1.0
             for number, phase in enumerate(self._plan.phases)
+        )
+
+    @property
+    def _common_batch_size(self) -> int:
+        """The smallest batch of the phases whose workers take each step together; 0 without."""
+        halves = [(phase.config, phase.strategy.worker()) for phase in self._plan.phases]
+        return min(
+            (
+                config.batch_size
+                for config, worker in halves
+                if worker.site in AT_EVERY_STEP and not getattr(worker, "whole_part", False)
+            ),
+            default=0,
         )
 
     # -- passes, where rows stream ---------------------------------------------------------------

@@ -10,6 +10,8 @@ from photinus.data.label_skew import skewed
 _LARGE_FACTOR = 1.5
 """A worker with more than so many times its share of the rows keeps the others waiting."""
 
+_REPARTITION = "repartition the data, or use fewer workers"
+
 Finding = tuple[str, str, str]
 """What is wrong, what was got, what to do."""
 
@@ -53,13 +55,37 @@ def uneven(rows: Sequence[int]) -> list[Finding]:
     if 0 < total < len(rows):  # however they are divided
         got = f"{total} row{'s' * (total > 1)} for {len(rows)} workers"
         return [(wrong, got, "use fewer workers")]
-    do = "repartition the data, or use fewer workers"
-    findings = [(wrong, "", do)] if empty_count else []
+    findings = [(wrong, "", _REPARTITION)] if empty_count else []
     # beside empty partitions the others hold more, which is said already
     if largest * (len(rows) - empty_count) > _LARGE_FACTOR * total and total:
         wrong = f"worker {rows.index(largest)} holds {largest / total:.0%} of the rows"
-        findings.append((wrong, f"{len(rows)} workers", do))
+        findings.append((wrong, f"{len(rows)} workers", _REPARTITION))
     return findings
+
+
+def soon_used_up(rows: Sequence[int], batch_size: int) -> list[Finding]:
+    """Returns which workers have used their rows long before the others, who then go on alone.
+
+    A worker takes a row of a step at least. One that holds less than that, and less than half of
+    what the others do, is at its end early: what only its rows show is then forgotten.
+
+    Args:
+        rows: of each worker.
+        batch_size: rows of one step of all workers together; 0 where they take none together.
+
+    Example:
+        >>> [wrong for wrong, got, do in soon_used_up([490, 490, 20], batch_size=32)]
+        ['the rows of workers 2 are used up early: less than one for each step']
+    """
+    held = {slot: count for slot, count in enumerate(rows) if count}
+    total, most = sum(rows), max(batch_size, 2 * len(held))
+    few = {slot: count for slot, count in held.items() if batch_size and count * most < total}
+    if not few:
+        return []
+    slots = ", ".join(str(slot) for slot in few)
+    wrong = f"the rows of workers {slots} are used up early: less than one for each step"
+    got = f"{min(few.values())} of {total} rows, and steps of {batch_size}"
+    return [(wrong, got, _REPARTITION)]
 
 
 def other_labels(labels: Mapping[int, Mapping[str, int]]) -> list[Finding]:
