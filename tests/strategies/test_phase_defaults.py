@@ -11,6 +11,7 @@ from photinus.strategies.phase_defaults import (
     gradient_share,
     shorten,
 )
+from photinus.strategies.recipes import all_reduce, averaging, full_gradient, iterative_reduce
 
 TABLE = [
     # workers, every, adaptive, steps, limit
@@ -80,3 +81,31 @@ def test_a_short_phase_is_by_gradients_and_a_long_one_at_its_start():
 )
 def test_rounds_follow_the_length_of_the_phase(every, workers, steps, shorter):
     assert shorten(every, PhaseFacts(workers=workers, steps=steps))[0] == shorter
+
+
+@pytest.mark.parametrize(
+    ("recipe", "facts", "got"),
+    [
+        (iterative_reduce(), {"steps": 125, "epochs": 20.0}, "125 steps in 20 rounds"),
+        (iterative_reduce(), {"steps": 750, "epochs": 2.0}, "750 steps in 2 rounds"),
+        (iterative_reduce(), {"steps": 750, "epochs": 0.5}, "750 steps in 1 round"),
+        (iterative_reduce(), {"steps": 200, "epochs": 10.0}, None),
+        (iterative_reduce(), {"steps": 125, "epochs": 20.0, "workers": 1}, None),
+        (iterative_reduce(gradients_until=0.5), {"steps": 60, "epochs": 2.0}, None),
+        (averaging(gradients_until=0, every=Epochs(1)), {"steps": 60, "epochs": 2.0},
+         "60 steps in 2 rounds"),
+        (averaging(gradients_until=0), {"steps": 60, "epochs": 2.0}, None),
+        (full_gradient(), {"steps": 125, "epochs": 20.0}, "20 steps in all"),
+        (full_gradient(), {"steps": 9, "epochs": 1.0, "workers": 1}, "1 step in all"),
+        (full_gradient(), {"steps": 125, "epochs": 100.0}, None),
+        (all_reduce(), {"steps": 9, "epochs": 1.0}, None),
+    ],
+)  # fmt: skip
+def test_a_recipe_that_agrees_by_the_epoch_says_where_a_training_is_too_short_for_it(
+    recipe, facts, got
+):
+    """Of 200 rows, 20 epochs and 7 workers, iterative_reduce ended 5 points above a plain loop, and
+    full_gradient 17."""
+    _, warnings = recipe.settled(PhaseFacts(**{"workers": 7} | facts))
+    assert [f"got {got};" in text for text in warnings] == ([] if got is None else [True])
+    assert all(text.startswith(f"{recipe.recipe}: ") for text in warnings)

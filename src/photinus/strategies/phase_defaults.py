@@ -14,6 +14,10 @@ AUTO = "auto"
 ENOUGH_STEPS = 7500
 """With "auto", so many steps of a phase begin it by gradients."""
 _FEW_ROUNDS = 10
+_FEW_STEPS = 200
+"""Of workers that train alone."""
+_ENOUGH_WHOLE_STEPS = 100
+"""Of gradients over all rows: as many as MLlib's optimizers take."""
 _LONG_STEPS = 100
 """For rounds of so many steps, or more, the user is advised to shorten them."""
 _FEW_WORKERS = 8
@@ -79,6 +83,50 @@ def shorten(every: Trigger, phase: PhaseFacts, min_steps: int = 1) -> tuple[Trig
     wrong = f"{phase.steps} steps leave no room for {_FEW_ROUNDS} rounds of {every}"
     do = f"train longer, or set every={every.steps} steps to keep it"
     return shorter, user_message(wrong, then=f"a round has {shorter}", do=do)
+
+
+def seldom_agreed(every: Trigger, phase: PhaseFacts) -> str:
+    """Returns a warning where rounds of epochs are too few, or the steps in all of them, or "".
+
+    Args:
+        every: when the workers agree.
+        phase: what is known of it.
+
+    Example:
+        >>> from photinus.core.clock import Epochs
+        >>> seldom_agreed(Epochs(1), PhaseFacts(workers=4, steps=3000, epochs=30.0))
+        ''
+    """
+    is_by_epochs = every.steps is None and every.epochs is not None
+    is_long = phase.rounds(every) >= _FEW_ROUNDS and phase.steps >= _FEW_STEPS
+    if not is_by_epochs or is_long or phase.workers == 1:
+        return ""
+    rounds = max(1, math.floor(phase.rounds(every)))
+    return user_message(
+        f"workers that agree every {every} learn less than one process in a short training",
+        got=f"{phase.steps} steps in {rounds} round{'s' * (rounds > 1)}",
+        do='train longer, or set gradients_until="auto" to begin by gradients',
+    )
+
+
+def few_whole_steps(phase: PhaseFacts) -> str:
+    """Returns a warning where steps of all rows are few, or "".
+
+    Args:
+        phase: what is known of it.
+
+    Example:
+        >>> few_whole_steps(PhaseFacts(workers=4, steps=900, epochs=100.0))
+        ''
+    """
+    if phase.epochs >= _ENOUGH_WHOLE_STEPS:
+        return ""
+    steps = max(1, math.ceil(phase.epochs))
+    return user_message(
+        "one step an epoch learns little",
+        got=f"{steps} step{'s' * (steps > 1)} in all",
+        do=f"train for {_ENOUGH_WHOLE_STEPS} epochs or more, or use all_reduce",
+    )
 
 
 def gossip_exact_every(usual: int, workers: int = _FEW_WORKERS + 1) -> int:

@@ -37,7 +37,15 @@ from photinus.strategies.outer import (
     SlowMo,
 )
 from photinus.strategies.peers import GRAPHS, Gossip, Meetings, Publish
-from photinus.strategies.phase_defaults import AUTO, PhaseFacts, clamp, gossip_exact_every, shorten
+from photinus.strategies.phase_defaults import (
+    AUTO,
+    PhaseFacts,
+    clamp,
+    few_whole_steps,
+    gossip_exact_every,
+    seldom_agreed,
+    shorten,
+)
 from photinus.strategies.recipe_settings import outer_text
 from photinus.strategies.rounds import QUORUM, AllReduce, Averaging, Rounds
 from photinus.strategies.row_codec import answer_codec
@@ -488,15 +496,23 @@ class StrategySpec:
         is_usual = {"alpha", "gradients_until"} <= self.usual
         return self.payload == "elastic" and is_usual and bool(self.gradients_until)
 
+    def _length_warnings(self, setting: PhaseFacts) -> list[str]:
+        """Returns what a phase is too short for, where no start by gradients makes up for it."""
+        warning = "" if self.gradients_until else seldom_agreed(self.every, setting)
+        if self.whole_part:
+            warning = few_whole_steps(setting)
+        return [f"{self.recipe}: {warning}"] if warning else []
+
     def settled(self, setting: PhaseFacts) -> tuple[StrategySpec, list[str]]:
         """Returns the same for a phase whose length is known, and warnings.
 
         Where a recipe's usual trigger would leave too few rounds it fires earlier, an outer gain
         that was seen to diverge is lowered, and many workers that gossip average more often.
         """
+        warnings = self._length_warnings(setting)
         if self.payload == "gradient" and not self.is_immediate:
-            return self, []
-        every, warnings = self.every, []
+            return self, warnings
+        every = self.every
         if "every" in self.usual:
             # a fragment arrives before the next is sent
             min_steps = self.fragments * self.delay + 1
