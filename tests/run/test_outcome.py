@@ -8,13 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from photinus.core.errors import UsageError
+from photinus.checkpoint.files import FolderFormat
+from photinus.core.errors import RunFailedError, UsageError
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticConfig
 from photinus.models.module import ModuleConfig
 from photinus.run.job import Job, Source
 from photinus.run.remote_resume import saved_job
-from photinus.run.train import train
+from photinus.run.train import resume, train
 
 
 @pytest.fixture
@@ -120,3 +121,22 @@ def test_a_module_typed_in_a_notebook_must_go_into_a_file(monkeypatch):
     message = r'put its class into a file .*: ModuleConfig\(module="mynets:Net"'
     with pytest.raises(UsageError, match=message):
         Job(model=Net())
+
+
+def test_a_model_that_a_full_disk_does_not_take_is_saved_as_the_run_is_resumed(
+    job_and_points, tmp_path, monkeypatch
+):
+    job, points, labels = job_and_points
+
+    def fill(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(FolderFormat, "write", fill)
+        advice = r"got No space left on device; make room there, then resume the run$"
+        with pytest.raises(RunFailedError, match=advice):
+            train(job, (points, labels), folder=tmp_path / "run")
+    whole = train(job, (points, labels), folder=tmp_path / "whole")
+    outcome = resume(tmp_path / "run", (points, labels))
+    assert np.array_equal(outcome.vector, whole.vector)
+    assert (outcome.folder / "model" / "model.safetensors").is_file()

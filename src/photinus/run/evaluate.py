@@ -20,7 +20,13 @@ from photinus.checkpoint.mapped import ScratchFolder
 from photinus.checkpoint.signatures import Trust
 from photinus.coordinator.phases import RunResult
 from photinus.core.addresses import on_disk
-from photinus.core.errors import DataError, UsageError
+from photinus.core.errors import (
+    CheckpointError,
+    DataError,
+    RunFailedError,
+    UsageError,
+    reason_of,
+)
 from photinus.core.parameters import Vector
 from photinus.core.settings import from_dict, to_dict
 from photinus.data.base import Batch
@@ -190,6 +196,9 @@ def save_trained(draft: LazyModel, result: RunResult, folder: Path, data: Any) -
         result: of its run.
         folder: where to.
         data: the rows that it was trained on, as engines take them.
+
+    Raises:
+        RunFailedError: it could not be written.
     """
     job, trained, rows = draft.job, draft.trained(result), kind_of_rows(data)
     kind = next(name for name, cls in MODELS.items() if type(job.model) is cls)
@@ -201,7 +210,15 @@ def save_trained(draft: LazyModel, result: RunResult, folder: Path, data: Any) -
         "seed": job.seed,  # of constants that are no parameters
         "rows": {**rows, "shape": rows["shape"] or list(result.row_shape)},
     }
-    return save_model(folder, trained.tensors(), meta, is_own=True)
+    try:
+        return save_model(folder, trained.tensors(), meta, is_own=True)
+    except CheckpointError as error:  # a run that has trained cannot take another folder
+        wrong, got = (
+            f"the model could not be saved in {folder}",
+            reason_of(error.__cause__ or error),
+        )
+        do = "make room there, then resume the run"
+        raise RunFailedError(wrong, got=got, do=do) from error
 
 
 def save_adapter(draft: LazyModel, result: RunResult, folder: Path) -> bool:
