@@ -59,3 +59,36 @@ def test_a_warning_that_no_view_shows_is_logged(verbose, count, small, tmp_path,
     job = replace(small.job(), strategy=diloco(), workers=2)
     train(job, small.data(), folder=tmp_path / "run", verbose=verbose)
     assert len([text for text in caplog.messages if "none is of diloco" in text]) == count
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "lr", "until", "is_warned"),
+    [
+        ("sgd", 0.05, 0.5, True),
+        ("sgd", Schedule.constant(0.05), 0.5, True),
+        ("sgd", Schedule.cosine(0.05), 0.5, False),
+        ("sgd", None, 0.5, False),
+        ("adamw", 0.05, 0.5, False),
+        ("sgd", 0.05, 1, False),
+        ("sgd", 0.05, "auto", False),  # all steps are of all workers
+    ],
+)
+def test_a_rate_that_does_not_fall_where_workers_train_alone_is_warned_of(
+    optimizer, lr, until, is_warned, tmp_path
+):
+    """With SGD at .05 and 16 workers it cost 4.8 points; with the usual rate none."""
+    x = np.random.default_rng(0).standard_normal((80, 4)).astype(np.float32)
+    arguments, events = {"in_features": 4, "out_features": 2}, []
+    model = ModuleConfig(
+        module="torch.nn:Linear", arguments=arguments, optimizer=optimizer, lr=lr, batch_size=4
+    )
+    fields = {"strategy": averaging(gradients_until=until), "data": Source(name="given")}
+    job = Job(model=model, workers=2, engine="simulate", **fields)
+    rows = ArrayData(x, (x[:, 0] > 0).astype(np.int64))
+    train(job, rows, folder=tmp_path / "run", verbose=False, callbacks=[events.append])
+    texts = [e.text for e in events if isinstance(e, Warned) and "does not fall" in e.text]
+    assert texts == is_warned * [
+        "train: workers train alone from now on, each on its part of a batch, and the learning rate"
+        " does not fall; got 0.05 to the end; set lr=photinus.Schedule.usual(0.05), or"
+        " gradients_until=1"
+    ]

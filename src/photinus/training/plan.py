@@ -49,6 +49,11 @@ class Phase:
         """The stage's name, and which part of it this is."""
         return f"{self.config.name}, by gradients" if self.part == START else self.config.name
 
+    @property
+    def is_adaptive(self) -> bool:
+        """True with Adam, AdamW and the like inside."""
+        return self.optimizer in _ADAPTIVE
+
     def steps(self, rows: int) -> int:
         """Returns how many steps each worker needs for the whole stage, of all workers' rows."""
         if self.config.max_steps:
@@ -95,7 +100,7 @@ class Phase:
             workers=workers,
             steps=max(1, math.ceil(share * self.steps(rows))),
             epochs=share * self.config.passes(rows),
-            is_adaptive=self.optimizer in _ADAPTIVE,
+            is_adaptive=self.is_adaptive,
         )
         return self.strategy.settled(setting)
 
