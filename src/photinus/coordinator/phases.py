@@ -348,7 +348,8 @@ class Phases:
         Adam at 0.005 was at it, too.
         """
         phase, rate = self.phase, getattr(self.phase.config, "rate", None)
-        if phase.part != REST or phase.is_adaptive or not callable(rate):
+        is_alone = phase.part == REST and phase.strategy.worker().site not in AT_EVERY_STEP
+        if not is_alone or phase.is_adaptive or not callable(rate):
             return
         last = rate().at(1.0)
         if 0 < last >= rate().at(self.span[0]):
