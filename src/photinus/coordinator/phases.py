@@ -343,7 +343,7 @@ class Phases:
     def _warn_of_steady_rate(self) -> None:
         """Warns where workers train alone, to the end, at a rate for all of them together.
 
-        With SGD the more workers there are, the further they end from a plain loop of the same rate.
+        With SGD they end the further from a plain loop of the same rate the more of them there are.
         Adam's steps are smaller where gradients are noisier.
         """
         phase, rate = self.phase, getattr(self.phase.config, "rate", None)
