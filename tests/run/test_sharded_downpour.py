@@ -71,6 +71,13 @@ def test_a_fast_worker_does_not_wait_for_the_steps_of_a_slow_one(strategy, tmp_p
     assert applied(outcome) >= 6 * 3000
 
 
+def test_an_owner_of_whose_rows_a_push_has_none_serves_it(tmp_path):
+    model, speeds = replace(CONFIG, epochs=0.1, batch_size=7), (0.01, 0.013, 0.02, *[0.01] * 4)
+    strategy = recipes.downpour(every=Steps(2))
+    outcome, _ = run_at_speeds(tmp_path, strategy, speeds=speeds, model=model)
+    assert applied(outcome) == pytest.approx(300, abs=7)
+
+
 @pytest.mark.parametrize(
     ("faults", "is_undone"),
     [

@@ -87,7 +87,7 @@ def shares_of_reads(rows: Vector, reads_by_worker: Iterable[tuple[Vector, Vector
         [1.0, 0.5]
     """
     unread, sums = np.ones(rows.size), np.zeros(rows.size)
-    for read_rows, shares in reads_by_worker:
+    for read_rows, shares in reads_by_worker if rows.size else ():
         positions = np.searchsorted(rows, read_rows)
         positions[positions == rows.size] = 0
         is_named = rows[positions] == read_rows
