@@ -176,3 +176,17 @@ def test_rows_of_others_and_of_no_table_are_refused(rows):
     piece = {"rows": np.array(rows), "vector": np.ones(WIDTH, np.float32), **nothing}
     with pytest.raises(FrameError, match="these are no rows of worker 0"):
         meeting.take("part", 1, piece)
+
+
+@pytest.mark.parametrize("is_serving", [True, False])
+def test_a_round_without_steps_is_the_last_one_only_where_no_member_is_at_steps(is_serving):
+    rng = np.random.default_rng(7)
+    _, brought = pushes(3, "fp32", Sgd(), rng)
+    owned = brought[1].table.owned._replace(is_serving=is_serving)
+    brought[1] = brought[1]._replace(table=replace(brought[1].table, owned=owned))
+    brought = [
+        push._replace(table=replace(push.table, owned=push.table.owned._replace(by_push=True)))
+        for push in brought
+    ]
+    for meeting in meet(brought, called(3, [0.0, 0.0, 0.0]), rng):
+        assert (meeting.result().since.steps > 0) == is_serving

@@ -273,6 +273,8 @@ class RowMeeting:
         if self._owned.by_reads:
             assert push.table.reads is not None
             reads = {"reads": push.table.reads[is_owned], "steps": np.array([push.since.steps])}
+        if self._owned.by_push:
+            reads["serves"] = np.array([self._owned.is_serving], np.int64)
         return {
             **reads,
             "rows": push.rows[is_owned],
@@ -397,7 +399,7 @@ class RowMeeting:
     def result(self) -> Message:
         """Returns an `agreed` message: the rows that were asked for, and the moves of this shard.
 
-        The steps in its `since` are 0 if no worker had trained.
+        The steps in its `since` are 0 if no worker had trained, or is about to push.
         """
         asks = self._requested
         received = np.empty((asks.size, self._width), self._answers[self.slot]["vector"].dtype)
@@ -408,7 +410,8 @@ class RowMeeting:
             answer = self._received[slot]
             received[at[answer["which"]]] = answer["vector"].reshape(-1, self._width)
         guarded = from_arrays(self._received[self._backed_up_slot])
-        work = self._push.since._replace(steps=sum(w > 0 for w in self._weights))
+        serving = sum(bool(part.get("serves", [0])[0]) for part in self._parts.values())
+        work = self._push.since._replace(steps=serving + sum(w > 0 for w in self._weights))
         return Message(
             "agreed",
             received.ravel(),

@@ -93,6 +93,8 @@ class OwnedShard(NamedTuple):
     """A row moves by its share of reads (`rows.shares_of_reads`), not by the mean."""
     by_push: bool = False
     """Each push is weighed by itself, and not among those of its round."""
+    is_serving: bool = False
+    """Its worker brings no deltas, and is at steps that it pushes later."""
     moved: Vector = np.zeros(0, np.int32)
     """In which version each row moved last [m], as far as that is known; else 0."""
     backup: Any = None

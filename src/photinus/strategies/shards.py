@@ -209,7 +209,9 @@ class Sharded(Strategy):
     def _only_serve(self, table: RowExchange, state: ShardState) -> tuple[Message, ShardState]:
         """Offers nothing to a round that another worker has called, and asks for nothing."""
         none = state.rows[:0]
-        table = replace(table, asks=none, reads=none)
+        assert table.owned is not None
+        serving = table.owned._replace(is_serving=True)
+        table = replace(table, owned=serving, asks=none, reads=none)
         nothing = RowCodec(self.codec, self.rows, self.exact).encode(state.received[:0])
         message = Message(
             "push", nothing, rows=none, version=state.version, codec=self.codec, table=table
