@@ -273,10 +273,10 @@ class RowMeeting:
         if self._owned.by_reads:
             assert push.table.reads is not None
             reads = {"reads": push.table.reads[is_owned], "steps": np.array([push.since.steps])}
-        if self._owned.by_push:
-            reads["serves"] = np.array([self._owned.is_serving], np.int64)
+        serves = {"serves": np.array([self._owned.is_serving], np.int64)}
         return {
             **reads,
+            **(serves if self._owned.by_push else {}),
             "rows": push.rows[is_owned],
             "vector": push.vector.reshape(-1, self._by_row.size)[is_owned].ravel(),
             "asks": self._requested[self._is_owned_by(self._requested, slot)],
