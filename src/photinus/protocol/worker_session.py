@@ -63,6 +63,10 @@ class PushMetrics:
             self.sums[name] = self.sums.get(name, 0.0) + value * step.examples
             self.weights[name] = self.weights.get(name, 0) + step.examples
 
+    def after(self, steps: int) -> PushMetrics:
+        """Returns what is left after a push of so many steps: metrics weigh as these do."""
+        return PushMetrics() if steps else PushMetrics(self.sums, self.weights)
+
     def header_fields(self) -> dict[str, Any]:
         """Returns it as fields of a push's header."""
         return {
@@ -155,9 +159,10 @@ class WorkerSession:
         if request.message is None:
             return None
         header = {"unanswered": min(self.under_way, default=self._sequence)} | self._take_measured()
-        if request.message.kind == "push":
-            header, self._push_metrics = header | self._push_metrics.header_fields(), PushMetrics()
         message = request.message
+        if message.kind == "push":
+            header |= self._push_metrics.header_fields()
+            self._push_metrics = self._push_metrics.after(message.since.steps)
         if request.turn.kind == "meet":
             message, counts = self.peers.bring_push(message, request.points)
             header |= counts
