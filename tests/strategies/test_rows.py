@@ -135,3 +135,9 @@ def test_their_gradients_are_those_of_all_workers(part):
     assert from_plain(to_plain(strategy)) == strategy
     with pytest.raises(UsageError, match=r"^rows of all_reduce are for gradients of all workers"):
         all_reduce(owners=4, rows=300, **part)
+
+
+@pytest.mark.parametrize("merge", ["uniform", "reads"])
+def test_rows_of_owners_that_do_not_wait_are_named_with_their_merge(merge):
+    strategy = downpour(rows=4, owners=3, gradients_until=0.0, merge=merge)
+    assert f"merge {merge}, rows of 4 among 3 workers" in str(strategy)

@@ -287,7 +287,8 @@ class StrategySpec:
         fetch = f", fetch every {self.fetch}" if self.fetch else ""
         rows = f", rows of {self.rows}" if self.rows else ""
         rows += f" among {self.owners} workers" if self.is_sharded else ""
-        suffix = f"staleness {self.staleness}{rows}, {self._codecs}"
+        weight = f"merge {self.merge}" if self.is_sharded else f"staleness {self.staleness}"
+        suffix = f"{weight}{rows}, {self._codecs}"
         return f"{self.recipe} {every}{fetch}{outer}, {suffix}"
 
     @property
