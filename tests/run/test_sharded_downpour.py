@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from photinus.checkpoint.store import Store
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.core.events import RoundClosed
@@ -113,6 +114,31 @@ def test_a_run_that_was_stopped_continues_from_the_last_push_of_each_worker(tmp_
     outcome = resume(tmp_path, data, test=test, verbose=False)
     assert applied(outcome) == 6 * 3000
     assert outcome.metrics["error"] < 0.06
+
+
+def test_a_checkpoint_has_the_inner_optimizer_as_at_the_last_push_of_each_worker(tmp_path):
+    def stop(event):
+        if isinstance(event, RoundClosed) and event.version == 20:
+            raise InterruptedError
+
+    job = Job(
+        model=CONFIG, workers=3, engine="simulate", strategy=recipes.downpour(every=Steps(8)),
+        checkpoint_seconds=0.1,
+    )  # fmt: skip
+    engine = SimulatedEngine(SimulatedCluster(step_seconds=SPEEDS))
+    with pytest.raises(InterruptedError):
+        train(
+            job,
+            ArrayData(*events()),
+            folder=tmp_path,
+            engine=engine,
+            callbacks=[stop],
+            verbose=False,
+        )
+    files = Store(tmp_path / "checkpoints").latest().files
+    steps = [int(files[f"slot-{slot:03d}"]["step"][0]) for slot in range(3)]
+    assert max(steps) > 8
+    assert [count % 8 for count in steps] == [0, 0, 0]
 
 
 def test_the_point_that_is_measured_is_the_agreed_one_also_between_two_pushes(tmp_path):

@@ -70,11 +70,18 @@ class PhaseContext:
     """How segments of the gradient leave while the rest of it is computed; None where none may."""
     copies: list[ShardCopy] = field(default_factory=list)
     """Copies of its shard of a table for a checkpoint: at most one is being sent."""
+    pushed_inner: dict[str, Vector] = field(default_factory=dict)
+    """The inner optimizer's state at the last push of a worker that others call."""
 
     @property
     def position(self) -> int:
         """The feed's, or that at the last push, where a round may end before the next one."""
         return self.feed.counted if isinstance(self.feed, LookaheadFeed) else self.feed.position
+
+    @property
+    def inner_state(self) -> dict[str, Vector]:
+        """The inner optimizer's, or that at the last push, likewise."""
+        return self.pushed_inner if self.strategy.calls else self.inner.state()
 
     def offered(self, turn: Turn, vector: Vector, state: Any) -> tuple[Vector, Any]:  # noqa: ANN401
         """Returns what a turn offers, a vector of its own or gradients, and the strategy's state.
@@ -101,7 +108,9 @@ class PhaseContext:
         if owned is not None and isinstance(self.inner, OwnerSteps):
             owned = owned._replace(update=partial(_step, self.inner, owned, progress))
         elif owned is not None:
-            owned = owned._replace(inner=self.inner.state())
+            if not owned.is_serving:
+                self._keep_inner(self.inner.state())
+            owned = owned._replace(inner=self.inner_state)
         reads = table.reads
         # they are counted where the merge asks, and else forgotten
         if reads is None and message.rows is not None:
@@ -116,6 +125,12 @@ class PhaseContext:
             copy.moving(moved.at)
         if moved.inner:
             self.inner.load(moved.inner)
+            self._keep_inner(moved.inner)
+
+    def _keep_inner(self, state: Mapping[str, Vector]) -> None:
+        """Keeps a copy of the inner optimizer's state, where a round may end between two pushes."""
+        if self.strategy.calls:
+            self.pushed_inner.update({name: value.copy() for name, value in state.items()})
 
 
 def _step(

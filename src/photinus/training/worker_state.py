@@ -101,7 +101,7 @@ def snapshot(context: PhaseContext, clock: Clock, state: Any) -> WorkerSnapshot:
     is_table = isinstance(state, ShardState)
     trained = parameters.trained if is_held_by_workers(context.strategy) else None
     section = slice(0) if is_table else slice(None)
-    inner = {name: value.copy() for name, value in context.inner.state().items()}
+    inner = {name: value.copy() for name, value in context.inner_state.items()}
     return WorkerSnapshot(
         position,
         inner | keep(context.strategy, parameters.trained, clock, state, position),
