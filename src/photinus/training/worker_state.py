@@ -51,7 +51,9 @@ def _measured(context: PhaseContext, state: Any) -> Read:  # noqa: ANN401
     if is_sharded:
         # a worker that did not push has steps in its rows that no owner knows
         own = context.model.parameters.trained.reshape(-1, state.received.shape[1])[state.rows]
-        dense = np.arange(context.model.dense_rows if context.strategy.calls else 0)
+        dense = np.arange(
+            context.model.dense_rows if getattr(context.strategy, "calls", False) else 0
+        )
         yield RowsRequest(np.empty(0, np.int64))
     for batch in context.held():
         if is_sharded:
