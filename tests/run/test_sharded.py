@@ -28,7 +28,7 @@ from photinus.run.remote_resume import saved_job
 from photinus.run.sharded import with_sharded_tables
 from photinus.run.train import resume, train
 from photinus.strategies import recipes
-from photinus.strategies.outer import Descent
+from photinus.strategies.outer import Descent, Nesterov
 from photinus.testing import Faults
 from photinus.training import shard_pages
 from photinus.training.own_loop import OwnLoop
@@ -471,13 +471,16 @@ def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
     [
         (
             {"strategy": recipes.full_gradient()},
-            "averaging, diloco or all_reduce; got full_gradient",
+            "averaging, diloco, downpour or all_reduce; got full_gradient",
         ),
         (
-            {"strategy": recipes.downpour()},
-            "averaging, diloco or all_reduce; got downpour every",
+            {"strategy": recipes.elastic()},
+            "averaging, diloco, downpour or all_reduce; got elastic every",
         ),
-        ({"strategy": recipes.publish()}, "averaging, diloco or all_reduce; got publish every"),
+        (
+            {"strategy": recipes.publish()},
+            "averaging, diloco, downpour or all_reduce; got publish every",
+        ),
         ({"strategy": recipes.all_reduce(quorum=0.5)}, "quorum of all_reduce.*use quorum=1.0"),
         ({"strategy": recipes.all_reduce(codec_down="bf16")}, "codec_down of all_reduce does not"),
         (
@@ -504,7 +507,10 @@ def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
         ({"strategy": recipes.averaging(merge="nova")}, "merge of averaging does not.*got nova"),
         ({"strategy": recipes.averaging(quorum=0.5)}, "quorum of averaging.*use quorum=1.0"),
         ({"strategy": recipes.averaging(fragments=2)}, "fragments of averaging does not go"),
-        ({"strategy": recipes.averaging(release="immediate")}, "release of averaging does not"),
+        (
+            {"strategy": recipes.averaging(release="immediate", outer=Nesterov())},
+            "outer of averaging does not go with sharded tables.*use one by row",
+        ),
         (
             {"strategy": recipes.averaging(outer=Descent(np.subtract))},
             r"outer of averaging does not.*use Nesterov\(\), SlowMo\(\) or Adam\(\) for the layers",
