@@ -95,5 +95,6 @@ def test_an_estimator_trains_them_by_the_gradient_of_every_step(table):
 
 
 def test_a_strategy_that_needs_whole_tables_is_one_sentence(table):
-    with pytest.raises(UsageError, match="on sharded tables by averaging, diloco or all_reduce"):
-        train_classifier(table, strategy="downpour")
+    wrong = "on sharded tables by averaging, diloco, downpour or all_reduce; got publish"
+    with pytest.raises(UsageError, match=wrong):
+        train_classifier(table, strategy="publish")
