@@ -1,5 +1,6 @@
 """`photinus predict`: what it writes is what the torch module of the run returns."""
 
+import contextlib
 import subprocess
 import sys
 import tarfile
@@ -362,10 +363,12 @@ def test_on_connect_a_failed_output_can_be_written_again(monkeypatch):
     memory = pytest.importorskip("fsspec").filesystem("memory")
     memory.makedirs("/of_connect/empty")
     memory.pipe("/of_connect/full/part.parquet", b"")
+    memory.pipe("/of_connect/half/_temporary/0/part.parquet", b"")
     monkeypatch.setattr(score_files, "is_connect", lambda _: True)
-    for name in ("empty", "full", "none"):
-        score_files._remove_empty_folder(None, f"memory://of_connect/{name}")
+    for name in ("empty", "full", "half", "none"):
+        score_files._remove_unwritten(None, f"memory://of_connect/{name}")
     assert not memory.exists("/of_connect/empty")
+    assert not memory.exists("/of_connect/half")
     assert memory.exists("/of_connect/full/part.parquet")
 
 
@@ -442,6 +445,31 @@ def test_a_folder_that_spark_may_not_write_is_named_and_not_the_rows(
     code, _, err = call("predict", *arguments)
     assert (code, err.count("\n")) == (EXIT_CODES["failed"], 1)
     assert f"{tmp_path / 'out'} cannot be written to; got Permission denied: user=ann" in err
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_what_a_late_task_of_spark_left_is_removed(
+    call, table, spark, tmp_path, monkeypatch, is_interrupted
+):
+    trained("classes, scaled")
+
+    def write_a_half(*_):
+        (tmp_path / "out" / "_temporary" / "0").mkdir(parents=True)
+        (tmp_path / "out" / "_temporary" / "0" / "part.parquet").touch()
+        raise RuntimeError("a task failed")
+
+    def interrupted(*_):
+        with contextlib.suppress(RuntimeError):
+            write_a_half()
+        raise KeyboardInterrupt
+
+    if is_interrupted:
+        monkeypatch.setattr("photinus.engine.spark.job.run_query", interrupted)
+    monkeypatch.setattr("pyspark.sql.readwriter.DataFrameWriter.parquet", write_a_half)
+    arguments = ("run", tmp_path / "table.parquet", "--engine", "spark", "-o", tmp_path / "out")
+    assert call("predict", *arguments)[0] != 0
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.spark

@@ -32,6 +32,8 @@ _SPARK_SETTINGS = ("HADOOP_CONF_DIR", "SPARK_CONF_DIR", "SPARK_HOME")
 """Where they may say that a path is not of this machine."""
 _READ_ROWS = 8 * _BATCH_ROWS
 """That are read and written at once."""
+_UNWRITTEN = "_temporary"
+"""The folder in which Spark keeps what it has not yet written as a whole."""
 
 
 def score_files(run: SavedRun, data: str, output: Path) -> int:
@@ -131,10 +133,13 @@ def score_on_spark(run: SavedRun, folder: str, data: str, output: str, spark: An
         scored = scored.withColumn("probability", vector_to_array(F.col("probability")))
     try:
         run_query(spark, lambda: scored.write.parquet(output))
+    except KeyboardInterrupt:
+        _remove_unwritten(spark, output)
+        raise
     except Exception as error:  # of Java's, of pyspark's or of Connect's, without a common class
         if "PATH_ALREADY_EXISTS" in str(error):
             raise exists_already(output) from error
-        _remove_empty_folder(spark, output)
+        _remove_unwritten(spark, output)
         if isinstance(error, PhotinusError):
             raise
         denied = DENIED.search(str(error))
@@ -155,16 +160,21 @@ def _found_at(spark: Any, output: str) -> str:  # noqa: ANN401 - a SparkSession
     return address if is_address(address) else output
 
 
-def _remove_empty_folder(spark: Any, output: str) -> None:  # noqa: ANN401 - a SparkSession
+def _remove_unwritten(spark: Any, output: str) -> None:  # noqa: ANN401 - a SparkSession
     """Removes what Spark leaves of an output that failed, so that it can be written again."""
     with contextlib.suppress(Exception):  # there is none, or something is in it
         if is_connect(spark):
-            remote, folder = filesystem(output)  # of a path it is not known where Spark put it
-            if is_address(output) and not remote.ls(folder):
+            if not is_address(output):
+                return  # it is not known where Spark put it
+            remote, folder = filesystem(output)
+            if remote.exists(f"{folder}/{_UNWRITTEN}"):
+                remote.rm(f"{folder}/{_UNWRITTEN}", recursive=True)
+            if not remote.ls(folder):
                 remote.rmdir(folder)
             return
         path = spark._jvm.org.apache.hadoop.fs.Path(output)
         files = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+        files.delete(path.suffix(f"/{_UNWRITTEN}"), True)  # noqa: FBT003 - with what is in it
         if files.getFileStatus(path).isDirectory():
             files.delete(path, False)  # noqa: FBT003 - Java's argument: not what is in it
 

@@ -6,6 +6,7 @@ import contextlib
 import re
 import secrets
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -366,7 +367,15 @@ def _wait_for_query(job: SparkJob) -> None:
         if job.is_alive():
             job.cancel()
             job.join(LEAVE_SECONDS)
+            _wait_for_tasks(job)
     raise_task_error(job)
+
+
+def _wait_for_tasks(job: SparkJob) -> None:
+    """Waits for the tasks of a job that was cancelled: Spark does not, and they may still write."""
+    deadline = time.monotonic() + LEAVE_SECONDS
+    while job.running() and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _checked_failures(job: SparkJob) -> Failures:
