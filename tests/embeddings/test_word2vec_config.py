@@ -369,7 +369,6 @@ def test_a_job_that_cannot_be_sharded_is_refused(fields, wrong):
         {"merge": "nova"},
         {"every": Seconds(1.0)},
         {"codec_down": "fp32"},
-        {"gradients_until": 0.5},
     ],
     ids=lambda parts: next(iter(parts)),
 )
@@ -379,6 +378,12 @@ def test_what_no_owner_can_merge_by_rows_is_refused(parts):
         match=r"rows in rounds are for deltas|`every` must be Steps|in fp32 or bf16 both ways",
     ):
         averaging(**{**MEAN, "owners": 2, "rows": 8, **parts})
+
+
+def test_word_vectors_in_shards_have_no_start_by_gradients():
+    strategy = averaging(**MEAN | {"gradients_until": 0.5}, owners=2, rows=CONFIG.dims)
+    with pytest.raises(UsageError, match="workers cannot agree on gradients"):
+        Job(model=CONFIG, workers=2, strategy=strategy)
 
 
 @pytest.mark.parametrize("dims", [CONFIG.dims, 9])

@@ -15,6 +15,7 @@ from photinus.nn import ShardedEmbedding
 from photinus.run.job import Job
 from photinus.run.train import train
 from photinus.strategies.outer import Sgd
+from photinus.strategies.recipes import averaging
 
 USERS, ITEMS, DIM = 60, 40, 4
 
@@ -54,11 +55,14 @@ def events(count=3000, seed=0):
 
 CONFIG = ModuleConfig(module=f"{__name__}:Scores", epochs=6.0, lr=Schedule.cosine(0.01))
 SHORT = replace(CONFIG, epochs=3.0)  # 282 steps of each of three workers: for tests of bits
+ROUNDS = averaging(gradients_until=0.0)
+"""The default without a start by gradients, which takes all steps of runs so short."""
 MEAN = {"outer": Sgd(), "merge": "uniform", "gradients_until": 0.0, "codec": "fp32"}
 
 
 def run(folder, workers=3, faults=None, real=None, **fields):
-    job = Job(**{"model": CONFIG, "workers": workers, "engine": "simulate", **fields})
+    usual = {"model": CONFIG, "workers": workers, "engine": "simulate", "strategy": ROUNDS}
+    job = Job(**usual | fields)
     engine = SimulatedEngine(SimulatedCluster(faults=faults)) if faults else None
     engine = LocalEngine(real) if real else engine
     pairs, labels = events()

@@ -49,7 +49,7 @@ from tests.run.scores import (
 
 @pytest.mark.parametrize("workers", [1, 3, 7])
 def test_with_nothing_set_many_workers_learn_as_one_process_does(workers, tmp_path):
-    outcome = run(tmp_path / "run", workers)
+    outcome = run(tmp_path / "run", workers, strategy=recipes.averaging())
     assert outcome.metrics["error"] < 0.03
     job = saved_job(outcome.folder, str(outcome.folder), False)[0]
     assert job.model.sharded == DIM + 1
@@ -83,7 +83,9 @@ def test_with_a_lost_worker_or_devices_running_statistics_have_the_same_bits(tmp
 
 @pytest.mark.parametrize("workers", [3, 7])
 def test_by_the_plain_mean_rare_rows_would_hardly_move(workers, tmp_path):
-    outcome = run(tmp_path / "run", workers, strategy=recipes.averaging(merge="uniform"))
+    outcome = run(
+        tmp_path / "run", workers, strategy=recipes.averaging(merge="uniform", gradients_until=0.0)
+    )
     assert outcome.metrics["error"] > 0.3
 
 
@@ -212,7 +214,7 @@ def test_a_layer_that_one_worker_alone_changes_moves_by_the_mean(tmp_path):
         )  # fmt: skip
         job = Job(
             model=config, workers=2, engine="simulate", shuffle=False,
-            strategy=recipes.averaging(codec="fp32", **options),
+            strategy=recipes.averaging(codec="fp32", **options, gradients_until=0.0),
         )  # fmt: skip
         rows = np.repeat([0.0, 1.0], 20)[:, None].astype(np.float32)
         outcome = train(
@@ -280,7 +282,7 @@ def test_by_seconds_a_fast_worker_does_not_wait_for_the_steps_of_a_slow_one(faul
     for every in (Steps(16), Seconds(0.16)):
         cluster = SimulatedCluster(faults=faults, step_seconds=(0.01, 0.01, 0.08))
         engine, folder = SimulatedEngine(cluster), tmp_path / str(every)
-        strategy = recipes.averaging(every=every)
+        strategy = recipes.averaging(every=every, gradients_until=0.0)
         job = Job(model=CONFIG, workers=3, engine="simulate", strategy=strategy, share="fastest")
         outcome = train(
             job, ArrayData(*events()), test=events(500, 1), folder=folder, engine=engine,
@@ -296,7 +298,7 @@ def test_by_seconds_a_fast_worker_does_not_wait_for_the_steps_of_a_slow_one(faul
 
 def test_by_seconds_a_lost_shard_is_restored_while_a_long_round_continues(tmp_path):
     cluster = SimulatedCluster(faults=Faults().kill(slot=1, step=63), step_seconds=1.0)
-    strategy = recipes.averaging(every=Seconds(60) | Steps(1000))
+    strategy = recipes.averaging(every=Seconds(60) | Steps(1000), gradients_until=0.0)
     job = Job(
         model=replace(CONFIG, epochs=1.0), workers=3, engine="simulate", strategy=strategy,
         checkpoint_seconds=1e6,
@@ -313,7 +315,9 @@ def test_rounds_in_seconds_have_a_most_of_steps():
         (Seconds(2), Seconds(2) | Steps(64)),
         (Seconds(2) | Steps(5), Seconds(2) | Steps(5)),
     ):
-        job = Job(model=CONFIG, workers=3, strategy=recipes.averaging(every=every))
+        job = Job(
+            model=CONFIG, workers=3, strategy=recipes.averaging(every=every, gradients_until=0.0)
+        )
         assert with_sharded_tables(LazyModel(job)).job.strategy.every == expected
 
 
@@ -322,7 +326,11 @@ def test_rows_in_fewer_bits_end_near_those_in_fp32(optimizer, tmp_path):
     config = replace(SHORT, arguments={"optimizer": optimizer})
 
     def trained_rows(codec):
-        outcome = run(tmp_path / codec, model=config, strategy=recipes.averaging(codec=codec))
+        outcome = run(
+            tmp_path / codec,
+            model=config,
+            strategy=recipes.averaging(codec=codec, gradients_until=0.0),
+        )
         return outcome.state_dict()["users.weight"].numpy()
 
     row = {"sgd": DIM, "adagrad": DIM + 1, "adam": 2 * DIM + 2}[optimizer]
@@ -338,7 +346,10 @@ def test_rows_in_fewer_bits_end_near_those_in_fp32(optimizer, tmp_path):
 def test_a_lost_workers_left_out_numbers_are_dropped_and_no_push_counts_twice(
     codec, seconds, tmp_path
 ):
-    fields = {"strategy": recipes.averaging(codec=codec), "checkpoint_seconds": seconds}
+    fields = {
+        "strategy": recipes.averaging(codec=codec, gradients_until=0.0),
+        "checkpoint_seconds": seconds,
+    }
     faults = Faults().kill(slot=1, step=40).kill(slot=0, step=200)
     outcome = run(tmp_path / "run", faults=faults, **fields)
     assert went_back(outcome) == 0
@@ -413,7 +424,10 @@ def test_a_run_that_was_stopped_continues_with_the_same_bits(codec, module, firs
             raise InterruptedError
 
     data = ArrayData(*events())
-    fields = {"checkpoint_seconds": 0.2, "strategy": recipes.averaging(codec=codec)}
+    fields = {
+        "checkpoint_seconds": 0.2,
+        "strategy": recipes.averaging(codec=codec, gradients_until=0.0),
+    }
     whole = run(tmp_path / "whole", model=model, **fields)
     job = Job(model=model, workers=3, engine="simulate", **fields)
     with pytest.raises(InterruptedError):
@@ -458,7 +472,7 @@ def test_a_process_that_is_killed_is_restored_to_the_bit(whole_vector, tmp_path)
 
 
 def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
-    strategy = recipes.averaging(every=Steps(5), codec="fp32")
+    strategy = recipes.averaging(every=Steps(5), codec="fp32", gradients_until=0.0)
     job = with_sharded_tables(LazyModel(Job(model=CONFIG, workers=4, strategy=strategy))).job
     assert str(job.strategy) == (
         "averaging every 5 steps, sgd(lr=1), merge reads, rows of 5 among 4 workers, fp32"

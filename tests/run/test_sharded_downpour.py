@@ -62,7 +62,10 @@ def test_workers_of_one_speed_learn_what_they_learn_by_averaging(workers, tmp_pa
 
 @pytest.mark.parametrize(
     "strategy",
-    [recipes.downpour(codec="int8"), recipes.averaging(release="immediate")],
+    [
+        recipes.downpour(codec="int8", gradients_until=0.0),
+        recipes.averaging(release="immediate", gradients_until=0.0),
+    ],
     ids=["downpour", "averaging"],
 )
 def test_a_fast_worker_does_not_wait_for_the_steps_of_a_slow_one(strategy, tmp_path):
@@ -74,7 +77,7 @@ def test_a_fast_worker_does_not_wait_for_the_steps_of_a_slow_one(strategy, tmp_p
 
 def test_an_owner_of_whose_rows_a_push_has_none_serves_it(tmp_path):
     model, speeds = replace(CONFIG, epochs=0.1, batch_size=7), (0.01, 0.013, 0.02, *[0.01] * 4)
-    strategy = recipes.downpour(every=Steps(2))
+    strategy = recipes.downpour(every=Steps(2), gradients_until=0.0)
     outcome, _ = run_at_speeds(tmp_path, strategy, speeds=speeds, model=model)
     assert applied(outcome) == pytest.approx(300, abs=7)
 
@@ -91,7 +94,10 @@ def test_an_owner_of_whose_rows_a_push_has_none_serves_it(tmp_path):
     ids=["a fast one", "a slow one", "one after the other", "two at once", "messages"],
 )
 def test_each_row_counts_once_whoever_is_lost(faults, is_undone, tmp_path):
-    strategy, fields = recipes.downpour(), {"model": SHORT, "checkpoint_seconds": 0.4}
+    strategy, fields = (
+        recipes.downpour(gradients_until=0.0),
+        {"model": SHORT, "checkpoint_seconds": 0.4},
+    )
     outcome, _ = run_at_speeds(tmp_path, strategy, faults, **fields)
     assert bool(went_back(outcome)) == is_undone
     assert applied(outcome) == 3 * 3000
@@ -104,7 +110,7 @@ def test_a_run_that_was_stopped_continues_from_the_last_push_of_each_worker(tmp_
             raise InterruptedError
 
     job = Job(
-        model=CONFIG, workers=3, engine="simulate", strategy=recipes.downpour(),
+        model=CONFIG, workers=3, engine="simulate", strategy=recipes.downpour(gradients_until=0.0),
         checkpoint_seconds=0.2,
     )  # fmt: skip
     engine = SimulatedEngine(SimulatedCluster(step_seconds=SPEEDS))
@@ -122,8 +128,8 @@ def test_a_checkpoint_has_the_inner_optimizer_as_at_the_last_push_of_each_worker
             raise InterruptedError
 
     job = Job(
-        model=CONFIG, workers=3, engine="simulate", strategy=recipes.downpour(every=Steps(8)),
-        checkpoint_seconds=0.1,
+        model=CONFIG, workers=3, engine="simulate", checkpoint_seconds=0.1,
+        strategy=recipes.downpour(every=Steps(8), gradients_until=0.0),
     )  # fmt: skip
     engine = SimulatedEngine(SimulatedCluster(step_seconds=SPEEDS))
     with pytest.raises(InterruptedError):
@@ -144,7 +150,7 @@ def test_a_checkpoint_has_the_inner_optimizer_as_at_the_last_push_of_each_worker
 def test_the_point_that_is_measured_is_the_agreed_one_also_between_two_pushes(tmp_path):
     outcome, _ = run_at_speeds(
         tmp_path,
-        recipes.downpour(codec="fp32"),
+        recipes.downpour(codec="fp32", gradients_until=0.0),
         model=replace(CONFIG, epochs=60.0, lr=Schedule.constant(0.05)),
         validation=VALIDATION,
         patience=2,
@@ -177,7 +183,9 @@ def test_what_only_one_owner_or_rounds_can_do_is_refused(strategy, module, wrong
 @pytest.mark.processes
 def test_processes_push_to_the_owners_of_rows_though_one_is_killed(tmp_path):
     faults = Faults().kill(slot=1, step=40)
-    outcome = run(tmp_path, real=faults, engine="local", strategy=recipes.downpour())
+    outcome = run(
+        tmp_path, real=faults, engine="local", strategy=recipes.downpour(gradients_until=0.0)
+    )
     assert applied(outcome) == 6 * 3000
     assert went_back(outcome) == 0
     assert outcome.metrics["error"] < 0.1

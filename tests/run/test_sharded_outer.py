@@ -20,7 +20,7 @@ from photinus.strategies.outer import Adam, Nesterov, Sgd, SlowMo
 from photinus.testing import Faults
 from tests.run.scores import DIM, ITEMS, MEAN, SHORT, USERS, events, run, went_back
 
-MOMENTUM = recipes.averaging(every=Steps(4), outer=Nesterov(0.7, 0.5))
+MOMENTUM = recipes.averaging(every=Steps(4), outer=Nesterov(0.7, 0.5), gradients_until=0.0)
 
 
 class Beside(nn.Module):
@@ -80,7 +80,7 @@ def test_dense_layers_learn_as_by_averaging_of_whole_vectors(outer, workers, mer
 def test_tables_and_layers_move_by_the_mean_where_there_is_no_momentum(tmp_path):
     vectors = []
     for outer in (Sgd(), SlowMo(lr=1.0, momentum=0.0)):
-        strategy = recipes.averaging(every=Steps(8), outer=outer, codec="fp32")
+        strategy = recipes.averaging(every=Steps(8), outer=outer, codec="fp32", gradients_until=0.0)
         vectors.append(vector(run(tmp_path / outer.name, model=SHORT, strategy=strategy)))
     np.testing.assert_array_equal(*vectors)
 
@@ -115,7 +115,9 @@ def test_with_lost_workers_the_momentum_is_the_same(faults, seconds, undisturbed
 
 
 @pytest.mark.parametrize(
-    ("strategy", "version"), [(MOMENTUM, 40), (recipes.diloco(), 4)], ids=["averaging", "diloco"]
+    ("strategy", "version"),
+    [(MOMENTUM, 40), (recipes.diloco(gradients_until=0.0), 4)],
+    ids=["averaging", "diloco"],
 )
 def test_a_run_with_momentum_that_was_stopped_continues_with_the_same_bits(
     strategy, version, tmp_path
@@ -146,7 +148,7 @@ def test_a_trained_model_starts_another_run_with_momentum(workers, tmp_path):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_diloco_with_nothing_set_learns(workers, tmp_path):
-    outcome = run(tmp_path / "run", workers, strategy=recipes.diloco())
+    outcome = run(tmp_path / "run", workers, strategy=recipes.diloco(gradients_until=0.0))
     assert outcome.metrics["error"] < 0.05
     assert went_back(outcome) == 0
 

@@ -47,7 +47,11 @@ def measure_whole_tables(outcome):
 @pytest.mark.parametrize("workers", [1, 3, 7])
 def test_the_point_that_is_measured_is_the_one_that_was_agreed_on(workers, module, tmp_path):
     model = replace(SHORT, module=f"tests.run.scores:{module}")
-    fields = {"validation": VALIDATION, "patience": 9, "strategy": recipes.averaging(codec="fp32")}
+    fields = {
+        "validation": VALIDATION,
+        "patience": 9,
+        "strategy": recipes.averaging(codec="fp32", gradients_until=0.0),
+    }
     outcome = run(tmp_path / "run", workers, model=model, **fields)
     measured = evaluations(outcome)
     assert len(measured) == 3, "once an epoch"
@@ -66,7 +70,11 @@ def test_in_fewer_bits_rows_are_measured_as_they_travel(tmp_path):
 
 def test_patience_ends_a_run_over_tables_at_its_best_point(tmp_path):
     model = replace(CONFIG, epochs=60.0, lr=Schedule.constant(0.05))
-    fields = {"validation": VALIDATION, "patience": 2, "strategy": recipes.averaging(codec="fp32")}
+    fields = {
+        "validation": VALIDATION,
+        "patience": 2,
+        "strategy": recipes.averaging(codec="fp32", gradients_until=0.0),
+    }
     outcome = run(tmp_path / "run", model=model, **fields)
     measured = evaluations(outcome)
     assert 2 < len(measured) < 60

@@ -167,10 +167,10 @@ def test_an_error_names_the_recipe_and_the_part_that_the_user_wrote():
         ({"owners": 4, "codec": "int8"}, "got codec='int8'; change it"),
         ({"owners": 2, "codec_down": "int8"}, "got codec_down='int8'; change it"),
         ({"owners": 2, "release": "immediate"}, "got release='immediate'"),
-        ({"rows": 4, "merge": "uniform"}, "got gradients_until='auto'; change it"),
+        ({"rows": 4, "merge": "uniform", "quorum": 0.5}, "got quorum=0.5; change it"),
         (
-            {"rows": 4, "merge": "uniform", "gradients_until": 0.0, "outer": DelayedNesterov()},
-            "no descent or delayed_nesterov outside, no codec_down, and gradients_until 0; got out",
+            {"rows": 4, "merge": "uniform", "outer": DelayedNesterov()},
+            "no descent or delayed_nesterov outside, and no codec_down; got outer=",
         ),
     ],
 )

@@ -30,11 +30,11 @@ from photinus.strategies.base import AT_EVERY_STEP, Message
 from photinus.strategies.merge import combine
 from photinus.strategies.phase_defaults import AUTO, ENOUGH_STEPS
 from photinus.training.plan import REST, START, Phase, TrainingPlan
-from photinus.training.snapshots import RunSnapshot
+from photinus.training.snapshots import RunSnapshot, Shards
 from photinus.transport.frames import Frame
 
-_DEFAULT_RECIPE, _ROUND_ARGUMENTS = "averaging", ("every", "outer", "codec")
-"""The recipe of a job that names none, and arguments of it that say how its rounds are."""
+_DEFAULT_RECIPE = "averaging"
+"""The recipe of a job that names none."""
 _SMALL_FEATURES = 255.0
 """Features up to here, as pixels, are no reason for a large loss: weights of rows may be."""
 _SHUFFLE_NOTE = "all rows are redistributed by their hash, once; shuffle=False leaves them"
@@ -252,7 +252,8 @@ class Phases:
 
     def finish(self, now: float) -> RunResult | None:
         """Ends the present phase, and enters the next one; returns the result after the last."""
-        point, table = self._final_point(), self.snapshots.table(self._best)
+        point, shards = self._final_point(), self.snapshots.closing_shards()
+        table = self.snapshots.table(self._best)
         assert point.floats is not None
         assert point.integers is not None
         self._warn_of_unused_rows()
@@ -267,11 +268,11 @@ class Phases:
                 fingerprint=_fingerprint(point) if table is None else table.fingerprint,
             )
         )
-        if self._enter_next(point, now):
+        if self._enter_next(point, shards, now):
             return None
         return RunResult(self.snapshots.history, point.floats, point.integers, table)
 
-    def _enter_next(self, point: Message, now: float) -> bool:
+    def _enter_next(self, point: Message, shards: Shards, now: float) -> bool:
         """Enters the phase after the present one, from where this one ended; False after the last.
 
         A rest continues from its start's point, rows and inner optimizers.
@@ -296,9 +297,8 @@ class Phases:
         if has_rest:
             self._callbacks.enter("rest", self.owner.frame("stop", 0, 0), {})
             inner_states = {slot: inner_of(frame.arrays) for slot, frame in close_frames.items()}
-            snapshot = replace(
-                snapshot, inner={slot: state for slot, state in inner_states.items() if state}
-            )
+            inner = {slot: state for slot, state in inner_states.items() if state}
+            snapshot = replace(snapshot, inner=inner, shards=shards)
             self.snapshots.last = snapshot
         self._callbacks.save(snapshot)
         return True
@@ -331,8 +331,8 @@ class Phases:
         if phase.part != START or phase.until != AUTO or self.span != (0.0, 1.0):
             return
         strategy: Any = self._plan.phases[self.owner.phase + 1].strategy
-        recipe, is_named = strategy.recipe, not strategy.usual.issuperset(_ROUND_ARGUMENTS)
-        if recipe != _DEFAULT_RECIPE or is_named:
+        recipe = strategy.recipe
+        if recipe != _DEFAULT_RECIPE or not strategy.has_usual_rounds:
             steps = phase.steps(self._leases.rows)
             self._callbacks.warn(
                 f"{phase.config.name}: all steps average gradients, and none is of {recipe}",

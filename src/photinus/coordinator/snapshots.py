@@ -273,6 +273,11 @@ class SnapshotCollector:
         self.save_if_whole(now)
         return Page(page.version, page.name, arrived_count)
 
+    def closing_shards(self) -> Shards:
+        """Returns the shards that the workers sent before they closed; none without a table."""
+        versions = [frame.header["version"] for frame in self._leases.close_frames.values()]
+        return self._shards.at(max(versions, default=-1))
+
     def _give_up_round(self, reason: str) -> None:
         """A shard could not be written: this round is not saved, and training continues."""
         self._callbacks.emit(CheckpointFailed(name=self.present_snapshot().name, reason=reason))
@@ -286,9 +291,7 @@ class SnapshotCollector:
         """
         if not self._owner.has_shards:
             return None
-        close_frames = self._leases.close_frames.values()
-        shards: Shards = self._shards.at(max(frame.header["version"] for frame in close_frames))
-        shards = shards if best is None else best.shards
+        shards = self.closing_shards() if best is None else best.shards
         self._shards.drop()  # the table alone keeps the files, and releases them once it is whole
         plan, owner = self._plan, self._owner
         config, integers = plan.phases[owner.phase].config, owner.point.integers

@@ -322,11 +322,6 @@ class ModuleConfig(ModelConfig):
         """Numbers in a row of its sharded tables, with those of its optimizer."""
         return self.sharded
 
-    @property
-    def takes_gradients(self) -> bool:
-        """False with sharded tables, whose rows are stepped in place."""
-        return not self.sharded
-
     def _check_own(self) -> None:
         """Refuses what a Model of the user's own has in its `learn`, and would not be looked at."""
         learning_names = {*(f.name for f in fields(Learning)), "loss", "frozen"}

@@ -42,7 +42,7 @@ from photinus.models.logistic import LogisticConfig
 from photinus.models.low_precision import LOW_PRECISION_DTYPES
 from photinus.models.module import ModuleConfig
 from photinus.models.schedules import zero_rates
-from photinus.strategies.base import AT_EVERY_STEP, PARAMETERS, ROW_GRADIENTS
+from photinus.strategies.base import AT_EVERY_STEP, PARAMETERS
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.outer import Sgd
 from photinus.strategies.phase_defaults import AUTO
@@ -444,9 +444,7 @@ class Job:
     def _check_in_place(self) -> None:
         for strategy in self._all_strategies:
             is_start = getattr(strategy, "gradients_until", 0) not in (0, AUTO)
-            site = strategy.worker().site
-            is_by_owners = site == ROW_GRADIENTS and isinstance(self.model, ModuleConfig)
-            if (site != PARAMETERS and not is_by_owners) or is_start:
+            if strategy.worker().site != PARAMETERS or is_start:
                 kind = type(self.model).__name__
                 wrong = f"a {kind} updates its tables in place: workers cannot agree on gradients"
                 do = "name averaging, publish, or downpour of deltas"
@@ -581,8 +579,7 @@ class Job:
     def _strategy_over_transport(self, phase: str) -> StrategySpec | CustomStrategy:
         """Returns how the workers agree in a phase, over the transport that they have."""
         strategy = self.strategy_of(phase)
-        is_module = isinstance(self.model, ModuleConfig)  # its table is drawn by owners alone
-        if self.workers == 1 and not self._takes_gradients and not is_module:
+        if self.workers == 1 and not self._takes_gradients:
             every = strategy.every if isinstance(strategy, StrategySpec) else Steps(50)
             return averaging(every=every, outer=Sgd(), codec="fp32", gradients_until=0.0)
         is_without = self._is_folder or not self._takes_gradients

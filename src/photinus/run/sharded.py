@@ -17,12 +17,12 @@ from photinus.strategies.codecs import codec
 from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.outer import Sgd
 from photinus.strategies.shards import READS
-from photinus.strategies.spec import MAX_STEPS_AHEAD, OF_DENSE_LAYERS, StrategySpec
+from photinus.strategies.spec import EVERY_OF_ROWS, MAX_STEPS_AHEAD, OF_DENSE_LAYERS, StrategySpec
 
-_OF_ROUNDS = {"merge": READS, "gradients_until": 0.0}
+_OF_ROUNDS = {"merge": READS}
 _USUAL: Mapping[str, Mapping[str, Any]] = {
-    "downpour": {**_OF_ROUNDS, "every": Steps(16)},
-    "averaging": {**_OF_ROUNDS, "every": Steps(16), "outer": Sgd()},
+    "downpour": {**_OF_ROUNDS, "every": EVERY_OF_ROWS},
+    "averaging": {**_OF_ROUNDS, "every": EVERY_OF_ROWS, "outer": Sgd()},
     "diloco": _OF_ROUNDS,
 }
 """Recipe -> what it has where nothing is set."""
@@ -45,7 +45,6 @@ _OF_DELTAS: _Requirements = {
         "Nesterov(), SlowMo() or Adam() for the layers beside them, or one by row, such as Sgd()",
     ),
     "merge": (lambda v: v in ("uniform", READS), 'merge="uniform", or leave it out'),
-    "gradients_until": (lambda v: v == 0, "gradients_until=0.0"),
     "fragments": (lambda v: v == 0, "fragments=0"),
 }
 _OF_ALL_REDUCE: _Requirements = {
@@ -84,15 +83,15 @@ def with_sharded_tables(draft: LazyModel) -> LazyModel:
         wrong = "modules with sharded tables are not trained on OpenCL devices"
         got = f"device {model.device or job.device!r}"
         raise UsageError(wrong, got=got, do='device="cpu", or one of torch\'s, such as "cuda"')
-    for strategy in (job.strategy, *job.strategies.values()):
-        _check_steps(strategy, model)
+
+    def sharded(strategy: StrategySpec | CustomStrategy) -> StrategySpec:
+        spec = _sharded_strategy(strategy, job.workers, sharded_model)
+        return _with_owner_steps(spec, model, job.workers)
+
     changes: dict[str, Any] = {
         "model": replace(model, sharded=sharded_model.row_size),
-        "strategy": _sharded_strategy(job.strategy, job.workers, sharded_model),
-        "strategies": {
-            phase: _sharded_strategy(strategy, job.workers, sharded_model)
-            for phase, strategy in job.strategies.items()
-        },
+        "strategy": sharded(job.strategy),
+        "strategies": {phase: sharded(strategy) for phase, strategy in job.strategies.items()},
     }
     return LazyModel(replace(job, **changes), sharded_model, draft.advice)
 
@@ -128,19 +127,28 @@ def _sharded_strategy(
     return sharded
 
 
-def _check_steps(strategy: StrategySpec | CustomStrategy, model: ModuleConfig) -> None:
-    """Refuses what an owner cannot do that steps its own rows alone, by gradients of all."""
-    if not isinstance(strategy, StrategySpec) or strategy.recipe != "all_reduce":
-        return
-    wrong = "with all_reduce the owners of sharded tables step parts of the layers beside them"
+def _with_owner_steps(strategy: StrategySpec, model: ModuleConfig, workers: int) -> StrategySpec:
+    """Refuses steps by gradients that an owner, which steps its own rows alone, cannot take.
+
+    A usual start by gradients is left out instead.
+    """
+    has_start = bool(strategy.gradients_until) and workers > 1
+    if strategy.payload != "gradient" and not has_start:
+        return strategy
+    wrong, got, do = "", "", ""
     if model.clip:
-        do = "leave clip out, or name averaging"
-        raise UsageError(f"{wrong}: no owner knows the norm", got=f"clip {model.clip:g}", do=do)
-    is_by_number = not model.per_tensor and is_elementwise(replace(model, lr=1.0).inner)
-    if not is_by_number:
-        do = "use an optimizer that steps each number by itself, such as adamw, or name averaging"
+        wrong, got, do = "no owner knows the norm", f"clip {model.clip:g}", "leave clip out"
+    elif model.per_tensor or not is_elementwise(replace(model, lr=1.0).inner):
+        wrong = "no owner has a whole tensor"
         got = "per_tensor" if model.per_tensor else f"optimizer {model.optimizer!r}"
-        raise UsageError(f"{wrong}: no owner has a whole tensor", got=got, do=do)
+        do = "use an optimizer that steps each number by itself, such as adamw"
+    if not wrong:
+        return strategy
+    if "gradients_until" in strategy.usual:  # it stays one of them: the run warns
+        return replace(strategy, gradients_until=0.0)
+    prefix = "by gradients the owners of sharded tables step parts of the layers beside them"
+    other = "name averaging" if strategy.payload == "gradient" else "set gradients_until=0"
+    raise UsageError(f"{prefix}: {wrong}", got=got, do=f"{do}, or {other}")
 
 
 def _check_layers(strategy: StrategySpec, model: ShardedModel) -> None:

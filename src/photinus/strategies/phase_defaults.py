@@ -129,6 +129,25 @@ def few_whole_steps(phase: PhaseFacts) -> str:
     )
 
 
+def no_start(phase: PhaseFacts) -> str:
+    """Returns a warning where a short phase over sharded tables has no start by gradients, or "".
+
+    Args:
+        phase: what is known of it.
+
+    Example:
+        >>> no_start(PhaseFacts(workers=4, steps=10_000))
+        ''
+    """
+    if phase.workers == 1 or phase.steps >= ENOUGH_STEPS:
+        return ""
+    return user_message(
+        "workers that train alone from the first step on learn less than one in a short training",
+        got=f"{phase.steps} steps",
+        do="to begin by gradients leave clip and per_tensor out, and use one such as adamw",
+    )
+
+
 def gossip_exact_every(usual: int, workers: int = _FEW_WORKERS + 1) -> int:
     """Returns how many messages of each worker there are between two exact averages of `gossip`.
 

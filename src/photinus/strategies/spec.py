@@ -43,6 +43,7 @@ from photinus.strategies.phase_defaults import (
     clamp,
     few_whole_steps,
     gossip_exact_every,
+    no_start,
     seldom_agreed,
     shorten,
 )
@@ -56,6 +57,8 @@ _SPARSE_SAFE = (Sgd, Adagrad)
 """Optimizers that do not change a number whose delta is 0."""
 OF_DENSE_LAYERS = (Nesterov, SlowMo, Adam)
 """Optimizers that step the layers beside sharded tables, and no table."""
+EVERY_OF_ROWS = Steps(16)
+"""The usual rounds of sharded tables."""
 MAX_STEPS_AHEAD = 64
 """Over sharded tables, the most steps of a round whose length nobody set, or that is counted in
 seconds: a worker asks for the rows of all its steps before the round."""
@@ -219,7 +222,6 @@ class StrategySpec:
         fits_by_name = {
             "payload": self.payload == "delta" or is_gradient,
             "fragments": not self.fragments,
-            "gradients_until": not self.gradients_until,
             "merge": self.merge in (MERGES if is_gradient else ("uniform", READS)),
             "outer": self.outer.is_by_row
             or (isinstance(self.outer, OF_DENSE_LAYERS) and not self.is_immediate),
@@ -233,12 +235,12 @@ class StrategySpec:
         if conflict := self._conflicts(fits_by_name):
             wrong = (
                 "rows in rounds are for deltas, merge uniform or reads, no descent or "
-                "delayed_nesterov outside, no codec_down, and gradients_until 0"
+                "delayed_nesterov outside, and no codec_down"
             )
             if self.is_immediate:
                 wrong = (
                     "rows of several owners are for deltas, merge uniform or reads, an optimizer "
-                    "by row outside, no codec_down, fetch or staleness, and gradients_until 0"
+                    "by row outside, and no codec_down, fetch or staleness"
                 )
             if is_gradient:
                 wrong = (
@@ -295,6 +297,13 @@ class StrategySpec:
     def _has_usual_gossip(self) -> bool:
         """True for `gossip` without an `exact_every` that the user set."""
         return self.payload == "parameters" and "exact_every" in self.usual
+
+    @property
+    def has_usual_rounds(self) -> bool:
+        """True where the user set nothing of how the rounds are."""
+        set_for_rows = {"every", "outer"} if self.is_sharded else set[str]()
+        is_as_set = not self.is_sharded or (self.every, self.outer) == (EVERY_OF_ROWS, Sgd())
+        return is_as_set and {"every", "outer", "codec"} - set_for_rows <= self.usual
 
     @property
     def _capped_every(self) -> Trigger:
@@ -481,12 +490,13 @@ class StrategySpec:
 
     def start(self, workers: int) -> StrategySpec:
         """Returns how the workers agree until `gradients_until`: on the gradient of every step."""
-        is_sharded = self.owners > 1 or self.is_without_owner
+        has_owners = self.owners > 1 or self.is_without_owner
         return StrategySpec(
             recipe="all_reduce",
             payload="gradient",
             merge="examples",
-            owners=workers if is_sharded else 1,
+            owners=workers if has_owners else 1,
+            rows=self.rows if self.is_sharded else 0,
             quorum=self.quorum,
             grace_seconds=self.grace_seconds,
         )
@@ -502,6 +512,9 @@ class StrategySpec:
         warning = "" if self.gradients_until else seldom_agreed(self.every, setting)
         if self.whole_part:
             warning = few_whole_steps(setting)
+        # over sharded tables the usual start is left out where an owner cannot take its steps
+        if self.is_sharded and "gradients_until" in self.usual and self.gradients_until == 0:
+            warning = no_start(setting)
         return [f"{self.recipe}: {warning}"] if warning else []
 
     def settled(self, setting: PhaseFacts) -> tuple[StrategySpec, list[str]]:

@@ -34,7 +34,11 @@ class PhaseProgress(NamedTuple):
 
     def progress(self, clock: Clock) -> float:
         """Returns the stage's progress as learning-rate schedules see it."""
-        within_phase = min(1.0, self.agreed + (clock.examples - self.examples) * self.per_example)
+        within_phase = self.agreed + (clock.examples - self.examples) * self.per_example
+        return self.of_stage(min(1.0, within_phase))
+
+    def of_stage(self, within_phase: float) -> float:
+        """Returns the progress of the stage at a progress of the phase."""
         return self.span[0] + (self.span[1] - self.span[0]) * within_phase
 
     def after(self, clock: Clock, *replies: StepReply) -> PhaseProgress:
@@ -106,7 +110,8 @@ class PhaseContext:
             return message
         table, owned = message.table, message.table.owned
         if owned is not None and isinstance(self.inner, OwnerSteps):
-            owned = owned._replace(update=partial(_step, self.inner, owned, progress))
+            stage_progress = self.phase_progress.of_stage(progress)
+            owned = owned._replace(update=partial(_step, self.inner, owned, stage_progress))
         elif owned is not None:
             if not owned.is_serving:
                 self._keep_inner(self.inner.state())

@@ -162,8 +162,10 @@ def _closing(
     # a shard was sent in pages
     parameters = context.model.parameters if is_held_by_workers(context.strategy) else None
     phase = plan.phases[grant.phase]
-    # after a start all hold the same state: one of them sends it, for joiners and checkpoints
-    inner = snapshot.inner if snapshot and phase.part == START and grant.tells else {}
+    # after a start all hold the same state: one of them sends it, for joiners and checkpoints;
+    # each owner of a sharded table holds that of its own rows, and the rest begins without
+    is_told = phase.part == START and grant.tells and not _is_sharded(context.strategy)
+    inner = snapshot.inner if snapshot and is_told else {}
     if data.passes is None or snapshot is None:
         return Close(at, parameters, inner=inner)
     is_border = data.rows > 0 and at % data.rows == 0
@@ -213,7 +215,7 @@ def _phase_context(
         return next(iter(data.open(order).mapped(prepare)), None) if data.passes is None else None
 
     continues = previous is not None and phase.part == REST and grant.is_fresh and not grant.inner
-    if previous and continues:
+    if previous and continues and not _is_sharded(strategy):
         model, inner = previous
     else:
         model, inner = make(device_for(plan.device(grant.phase, slot), make, first))
@@ -277,6 +279,9 @@ def _with_shard(
     if grant.shard and AT not in grant.shard:
         arrays = yield from fetched_shard(grant.shard, heal.version, data.room)
         outer, dense_outer = _named(arrays, "outer."), _named(arrays, DENSE)
+        if optimizer.is_by_row and not outer:  # a start by gradients has none
+            shard = arrays["vector"].reshape(-1, width)
+            outer = tuple(array.ravel() for array in optimizer.init(shard))
         heal = heal._replace(vector=arrays["vector"], outer=outer)
     else:
         rows = len(range(slot, trained.size // width, plan.workers))
@@ -287,6 +292,7 @@ def _with_shard(
         outer, dense_outer = (optimizer.init(shard) if optimizer.is_by_row else ()), ()
         if grant.shard:
             named = {"vector": shard, **{f"outer.{n}": array for n, array in enumerate(outer)}}
+            named = {name: array for name, array in named.items() if name in grant.shard}
             moved = yield from fetched_moved(grant.shard, heal.version, named)
             kinds = {name: kind for name, kind in grant.shard.items() if name.startswith(DENSE)}
             dense_outer = tuple((yield from fetched_shard(kinds, heal.version, memory)).values())
