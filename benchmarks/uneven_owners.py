@@ -41,9 +41,11 @@ def main() -> None:
     options = parser.parse_args()
     round_seconds = ROUND_STEPS * min(options.seconds)
     strategies = {
-        f"rounds of {ROUND_STEPS} steps": averaging(every=Steps(ROUND_STEPS)),
-        f"rounds of {round_seconds:g} s": averaging(every=Seconds(round_seconds)),
-        "downpour": downpour(),
+        f"rounds of {ROUND_STEPS} steps": averaging(every=Steps(ROUND_STEPS), gradients_until=0.0),
+        f"rounds of {round_seconds:g} s": averaging(
+            every=Seconds(round_seconds), gradients_until=0.0
+        ),
+        "downpour": downpour(gradients_until=0.0),
     }
     for name, strategy in strategies.items():
         engine = SimulatedEngine(SimulatedCluster(step_seconds=tuple(options.seconds)))
