@@ -83,6 +83,22 @@ def test_the_rounds_continue_from_the_shards_of_the_start(undisturbed, tmp_path)
     assert report.is_exact, report.offences
 
 
+def test_rows_that_only_the_start_reads_keep_what_they_learned(tmp_path):
+    # most of the 100 rows are in no batch of the rest, and few in none of the start
+    model = replace(BRIEF, optimizer="sgd", arguments={"optimizer": "sgd"})
+    results = {}
+    for rate, until in ((0.0, 1.0), (0.01, 1.0), (0.01, 0.9)):
+        strategy = recipes.averaging(every=Steps(1), gradients_until=until)
+        fields = {"model": replace(model, lr=rate), "strategy": strategy}
+        data, folder = ArrayData(*events(200)), tmp_path / f"{rate:g} {until:g}"
+        job = Job(workers=3, engine="simulate", **fields)
+        results[rate, until] = vector(train(job, data, folder=folder, verbose=False))
+    drawn, stepwise, of_both = (result.reshape(-1, 4) for result in results.values())
+    learned = (stepwise != drawn).any(axis=1)
+    assert learned.sum() > 90
+    assert (of_both != drawn).any(axis=1)[learned].all()
+
+
 @pytest.mark.parametrize(
     ("workers", "outer"), [(7, None), (2, Adagrad()), (2, Nesterov())], ids=str
 )

@@ -32,6 +32,8 @@ from photinus.strategies.shard_backups import ShardBackup, write
 
 READS = "reads"
 """A merge: how far a row moves follows from how many steps read it."""
+_IN_START = -1
+"""Instead of a version: a row moved last in the start by gradients, before version 0."""
 
 
 class ShardState(NamedTuple):
@@ -61,8 +63,8 @@ class ShardState(NamedTuple):
     is_behind: bool = False
     """Its shard is as it was loaded: before it joins a round it asks for what has moved."""
     moved: Vector = np.zeros(0, np.int32)
-    """In which version each row of its shard moved last [m]; 0: not since the start, or not since
-    it was loaded whole."""
+    """In which version each row of its shard moved last [m]; 0: it is as it was drawn, or loaded
+    whole; `_IN_START`: in the start by gradients, whose versions are others."""
     first: Vector | None = None
     """Some rows of its shard as they were at the start [s, width]; None where it was loaded whole:
     it is then sent whole."""
@@ -255,7 +257,7 @@ class Sharded(Strategy):
             outer = tuple(array.ravel() for array in self.outer.init(own))
         moved = np.zeros(len(own), np.int32)
         if table.moved is not None:
-            moved[table.moved.at] = incoming.version
+            moved[table.moved.at] = incoming.version or _IN_START
         return self.init(vector)._replace(
             own=own,
             outer=outer,
