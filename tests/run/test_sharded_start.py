@@ -8,7 +8,7 @@ import pytest
 from photinus.checkpoint.store import Store
 from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
-from photinus.core.events import PhaseStarted, RoundClosed, Warned
+from photinus.core.events import Evaluated, PhaseStarted, RoundClosed, Warned
 from photinus.engine.base import ArrayData
 from photinus.report.ledger import audit
 from photinus.run.job import Job
@@ -171,6 +171,18 @@ def test_rows_that_are_set_aside_choose_the_best_point_of_both_parts(tmp_path):
     fields = {"validation": 0.2, "patience": 3}
     outcome = run(tmp_path / "run", strategy=HALF, **fields)
     assert outcome.metrics["error"] < 0.05
+
+
+def test_the_border_is_measured_as_it_was_agreed_on(tmp_path):
+    # there no worker has a next step, for which it would have the layers beside the tables
+    model = replace(BRIEF, epochs=2.0, lr=1.0)
+    measured = []
+    for until in (0.5, 1.0):
+        strategy = recipes.averaging(every=Steps(4), gradients_until=until)
+        fields = {"model": model, "strategy": strategy, "validation": 0.2}
+        _, found = events_of(Evaluated, tmp_path / str(until), **fields)
+        measured.append(found[0])
+    assert measured[0] == measured[1]
 
 
 @pytest.mark.parametrize(

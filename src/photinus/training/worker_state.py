@@ -49,11 +49,11 @@ def _measured(context: PhaseContext, state: Any) -> Read:  # noqa: ANN401
     """
     is_sharded, sums = isinstance(state, ShardState), dict[str, float]()
     if is_sharded:
-        # a worker that did not push has steps in its rows that no owner knows
         own = context.model.parameters.trained.reshape(-1, state.received.shape[1])[state.rows]
-        dense = np.arange(
-            context.model.dense_rows if getattr(context.strategy, "calls", False) else 0
-        )
+        # a worker that did not push has its own steps in the dense layers, which no owner knows;
+        # one without a next step has these layers as they were before this round
+        lacks_dense = getattr(context.strategy, "calls", False) or not state.rows.size
+        dense = np.arange(context.model.dense_rows if lacks_dense else 0)
         yield RowsRequest(np.empty(0, np.int64))
     for batch in context.held():
         if is_sharded:
