@@ -16,7 +16,7 @@ from photinus.report.ledger import audit
 from photinus.run.job import Job
 from photinus.run.train import resume, train
 from photinus.strategies import recipes
-from photinus.strategies.outer import Adam, Nesterov, Sgd, SlowMo
+from photinus.strategies.outer import Adagrad, Adam, Nesterov, RowAdagrad, Sgd, SlowMo
 from photinus.testing import Faults
 from tests.run.scores import DIM, ITEMS, MEAN, SHORT, USERS, events, run, went_back
 
@@ -52,6 +52,17 @@ class Tables(nn.Module):
     def forward(self, x):
         user, item = x.long().T
         return self.users(user) * self.items(item)
+
+
+class Few(nn.Module):
+    """A table and a layer with fewer rows than there are workers."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = ShardedEmbedding(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.out(self.table(x[:, 0].long() % 3))
 
 
 def vector(outcome):
@@ -169,3 +180,11 @@ def test_diloco_with_nothing_set_learns(workers, tmp_path):
 def test_momentum_without_dense_layers_is_refused(job, tmp_path):
     with pytest.raises(UsageError, match="nesterov steps layers beside sharded tables, and here"):
         run(tmp_path / "run", **{"strategy": MOMENTUM, **job})
+
+
+@pytest.mark.parametrize("outer", [Adagrad(), RowAdagrad()], ids=str)
+def test_an_owner_without_rows_has_no_state_of_any(outer, tmp_path):
+    model = replace(SHORT, module=f"{__name__}:Few", epochs=0.2)
+    strategy = recipes.averaging(every=Steps(4), outer=outer, gradients_until=0.0)
+    outcome = run(tmp_path / "run", 7, model=model, strategy=strategy)
+    assert np.isfinite(vector(outcome)).all()

@@ -307,6 +307,8 @@ def moves_by(
     """
 
     def move(at: Vector, delta: Vector) -> ShardMove:
+        if not at.size:  # of an owner without rows it is not known how wide its state is
+            return ShardMove(at, own[at], tuple(array[at] for array in outer))
         rows, state = optimizer.update(own[at], delta, tuple(array[at] for array in outer))
         return ShardMove(at, rows, state)
 
