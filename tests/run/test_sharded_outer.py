@@ -188,3 +188,9 @@ def test_an_owner_without_rows_has_no_state_of_any(outer, tmp_path):
     strategy = recipes.averaging(every=Steps(4), outer=outer, gradients_until=0.0)
     outcome = run(tmp_path / "run", 7, model=model, strategy=strategy)
     assert np.isfinite(vector(outcome)).all()
+
+
+def test_what_adam_keeps_in_a_row_is_not_stepped_from_outside(tmp_path):
+    model = replace(SHORT, arguments={"optimizer": "adam"})
+    with pytest.raises(UsageError, match="also steps what the tables' adam keeps in a row; got"):
+        run(tmp_path / "run", model=model, strategy=recipes.averaging(outer=Adagrad()))

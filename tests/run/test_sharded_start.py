@@ -197,4 +197,4 @@ def test_a_start_whose_steps_no_owner_can_take(changes, got, tmp_path):
     with pytest.raises(UsageError, match=got):
         run(tmp_path / "refused", model=model, strategy=HALF)
     _, warned = events_of(Warned, tmp_path / "run", model=model)
-    assert [w.text for w in warned if "learn less than one" in w.text]
+    assert [w.text for w in warned if "learn less than one process" in w.text]

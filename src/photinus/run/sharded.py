@@ -158,6 +158,10 @@ def _check_layers(strategy: StrategySpec, model: ShardedModel) -> None:
     """
     if not model.dense.size:
         strategy.check_no_dense_layers()
+    if strategy.outer.is_by_row and strategy.outer != Sgd() and model.optimizer_state_width > 1:
+        wrong = "an outer optimizer by row also steps what the tables' adam keeps in a row"
+        do = 'use outer=Sgd(), or tables with optimizer="adagrad"'
+        raise UsageError(wrong, got=f"outer {strategy.outer!r}", do=do)
     if not model.has_statistics:
         return
     if strategy.is_immediate:  # an old change of a variance could make it negative

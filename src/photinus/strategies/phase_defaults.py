@@ -142,9 +142,9 @@ def no_start(phase: PhaseFacts) -> str:
     if phase.workers == 1 or phase.steps >= ENOUGH_STEPS:
         return ""
     return user_message(
-        "workers that train alone from the first step on learn less than one in a short training",
+        "workers without a start by gradients learn less than one process in a short training",
         got=f"{phase.steps} steps",
-        do="to begin by gradients leave clip and per_tensor out, and use one such as adamw",
+        do="leave clip and per_tensor out, and use an optimizer such as adamw, to have that start",
     )
 
 

@@ -371,12 +371,12 @@ def _wait_for_query(job: SparkJob) -> None:
         if job.is_alive():
             job.cancel()
             job.join(LEAVE_SECONDS)
-            _wait_for_tasks(job)
+        _wait_for_tasks(job)
     raise_task_error(job)
 
 
 def _wait_for_tasks(job: SparkJob) -> None:
-    """Waits for the tasks of a job that was cancelled: Spark does not, and they may still write."""
+    """Waits for the tasks of a job that has failed: Spark does not, and they may still write."""
     deadline = time.monotonic() + LEAVE_SECONDS
     while job.running() and time.monotonic() < deadline:
         time.sleep(0.05)
