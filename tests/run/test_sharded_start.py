@@ -11,7 +11,9 @@ from photinus.core.errors import UsageError
 from photinus.core.events import Evaluated, PhaseStarted, RoundClosed, Warned
 from photinus.engine.base import ArrayData
 from photinus.report.ledger import audit
+from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
+from photinus.run.sharded import with_sharded_tables
 from photinus.run.train import resume, train
 from photinus.strategies import recipes
 from photinus.strategies.outer import Adagrad, Nesterov
@@ -183,6 +185,24 @@ def test_the_border_is_measured_as_it_was_agreed_on(tmp_path):
         _, found = events_of(Evaluated, tmp_path / str(until), **fields)
         measured.append(found[0])
     assert measured[0] == measured[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_as_of_one"),
+    [
+        ({"lr": None}, True),
+        ({"lr": None, "optimizer": "sgd"}, False),
+        ({"lr": None, "arguments": {"optimizer": "sgd"}}, False),
+        ({"lr": 0.01}, True),
+        ({"lr": None, "settings": {"lr": 0.01}}, True),
+    ],
+)
+def test_the_usual_rate_falls_as_that_of_one_process_does(changes, is_as_of_one):
+    model = replace(CONFIG, **changes)
+    trained = with_sharded_tables(LazyModel(Job(model=model, workers=3))).job.model
+    for workers_agree_until in (0.0, 0.5):
+        rate = trained.agreed_until(workers_agree_until).rate()
+        assert (rate == model.agreed_until(1.0).rate()) == is_as_of_one
 
 
 @pytest.mark.parametrize(

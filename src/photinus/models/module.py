@@ -238,7 +238,7 @@ class ModuleConfig(ModelConfig):
 
     def rate(self) -> Schedule:
         """Returns the learning rate over progress."""
-        return follow_batch(self._configured_rate(), self.lr_scale, self.batch_size, USUAL_BATCH)
+        return follow_batch(self.configured_rate(), self.lr_scale, self.batch_size, USUAL_BATCH)
 
     @property
     def far_loss(self) -> float:
@@ -253,9 +253,10 @@ class ModuleConfig(ModelConfig):
     def agreed_until(self, share: float) -> ModuleConfig:
         """Returns the config with a rate for workers that agree on every step until then."""
         settings = {name: value for name, value in self.settings.items() if name != "lr"}
-        return replace(self, lr=self._configured_rate().until(share), settings=settings)
+        return replace(self, lr=self.configured_rate().until(share), settings=settings)
 
-    def _configured_rate(self) -> Schedule:
+    def configured_rate(self) -> Schedule:
+        """Returns the learning rate as it was set, or the optimizer's usual one."""
         lr: Schedule | None = as_schedule(self.lr)
         if lr is None and "lr" in self.settings:
             return Schedule.constant(float(self.settings["lr"]))

@@ -22,7 +22,8 @@ _LEAST_MEMORY_BYTES = 64 << 20
 """With less no Python with torch starts."""
 WHOLE, START, REST = "whole", "start", "rest"
 ROWS, FASTEST = "rows", "fastest"
-_ADAPTIVE = ("adam", "adamw", "nadam", "radam", "adamax", "adagrad", "rmsprop", "adadelta")
+ADAPTIVE = ("adam", "adamw", "nadam", "radam", "adamax", "adagrad", "rmsprop", "adadelta")
+"""Inner optimizers whose steps are the smaller, the noisier the gradients are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +53,7 @@ class Phase:
     @property
     def is_adaptive(self) -> bool:
         """True with Adam, AdamW and the like inside."""
-        return self.optimizer in _ADAPTIVE
+        return self.optimizer in ADAPTIVE
 
     def steps(self, rows: int) -> int:
         """Returns how many steps each worker needs for the whole stage, of all workers' rows."""

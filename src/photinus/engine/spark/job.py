@@ -378,8 +378,9 @@ def _wait_for_query(job: SparkJob) -> None:
 def _wait_for_tasks(job: SparkJob) -> None:
     """Waits for the tasks of a job that has failed: Spark does not, and they may still write."""
     deadline = time.monotonic() + LEAVE_SECONDS
-    while job.running() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    with contextlib.suppress(Exception):  # the application has ended, and its tasks with it
+        while job.running() and time.monotonic() < deadline:
+            time.sleep(0.05)
 
 
 def _checked_failures(job: SparkJob) -> Failures:
