@@ -51,8 +51,6 @@ _LOST_CONTACT = re.compile("ExecutorLostFailure|TaskKilled")
 _POOL = "spark.scheduler.pool"
 _PHOTINUS_ERROR = re.compile(r"photinus\.core\.errors\.(\w+): (.*)")
 _PYTHON_ERROR = re.compile(r"[\w.]+(Error|Exception)(:|$)")
-_CAUSED_BY = "Caused by: "
-_OF_PYTHON = re.compile(r"Traceback \(most recent call last\)|Fatal Python error|Python worker")
 _CRASHED = re.compile(r"Lost task (\d+)\..*Python worker exited unexpectedly \(crashed\)(?!:)")
 _LOST_PROCESS = re.compile(
     "Python worker exited|was killed, or crashed|ExecutorLostFailure"
@@ -263,9 +261,6 @@ def cause_of(error: object) -> str:
         return f"the Python process of task {crashed[1]} was killed, or crashed"
     stripped = (line.strip().removeprefix(": ") for line in str(error).splitlines())
     lines = [line for line in stripped if line]
-    if not _OF_PYTHON.search(str(error)):  # Java names the first cause last
-        causes = [line for line in lines if line.startswith(_CAUSED_BY)]
-        lines = [line.removeprefix(_CAUSED_BY) for line in causes] or lines
     python_lines = [line for line in lines if _PYTHON_ERROR.match(line)]
     error_lines = [line for line in lines if "Error" in line or "Exception" in line]
     return (python_lines or error_lines or lines or [type(error).__name__])[-1][:300]
