@@ -38,6 +38,7 @@ from tests.run.scores import (
     DIM,
     ITEMS,
     MEAN,
+    ROUNDS,
     SHORT,
     USERS,
     Scores,
@@ -47,9 +48,10 @@ from tests.run.scores import (
 )
 
 
+@pytest.mark.parametrize("strategy", [recipes.averaging(), ROUNDS], ids=["nothing set", "rounds"])
 @pytest.mark.parametrize("workers", [1, 3, 7])
-def test_with_nothing_set_many_workers_learn_as_one_process_does(workers, tmp_path):
-    outcome = run(tmp_path / "run", workers, strategy=recipes.averaging())
+def test_with_nothing_set_many_workers_learn_as_one_process_does(workers, strategy, tmp_path):
+    outcome = run(tmp_path / "run", workers, strategy=strategy)
     assert outcome.metrics["error"] < 0.03
     job = saved_job(outcome.folder, str(outcome.folder), False)[0]
     assert job.model.sharded == DIM + 1
@@ -258,7 +260,8 @@ def run_over_slow_links(folder, faults):
     """Returns the outcome of half a pass without checkpoints, and its virtual seconds."""
     engine = SimulatedEngine(SimulatedCluster(faults=faults, latency_seconds=0.05))
     config = replace(CONFIG, epochs=0.5)
-    job = Job(model=config, workers=3, engine="simulate", checkpoint_seconds=1e6)
+    fields = {"strategy": ROUNDS, "checkpoint_seconds": 1e6}
+    job = Job(model=config, workers=3, engine="simulate", **fields)
     outcome = train(job, ArrayData(*events()), folder=folder, engine=engine, verbose=False)
     return outcome, engine.seconds
 
@@ -373,8 +376,9 @@ def test_an_owner_may_be_lost_while_another_ones_successor_loads_its_shard(
     faults = Faults().kill(0, at_seconds=16.0)
     faults = faults.kill(1, at_seconds=16.0 + after_seconds, back_seconds=0.01)
     job = Job(
-        model=replace(CONFIG, epochs=1.0), workers=3, engine="simulate", checkpoint_seconds=0.4
-    )
+        model=replace(CONFIG, epochs=1.0), workers=3, engine="simulate", checkpoint_seconds=0.4,
+        strategy=ROUNDS,
+    )  # fmt: skip
     outcomes = []
     for name, run_faults in (("whole", Faults()), ("lost", faults)):
         engine = SimulatedEngine(SimulatedCluster(faults=run_faults, latency_seconds=0.2))
@@ -442,7 +446,8 @@ def test_a_run_that_was_stopped_continues_with_the_same_bits(codec, module, firs
 def test_a_checkpoint_holds_the_rows_that_have_moved_only(tmp_path):
     pairs, labels = events()
     pairs[:, 0] %= 10
-    job = Job(model=SHORT, workers=3, engine="simulate", checkpoint_seconds=0.4)
+    fields = {"strategy": ROUNDS, "checkpoint_seconds": 0.4}
+    job = Job(model=SHORT, workers=3, engine="simulate", **fields)
     outcome = train(job, ArrayData(pairs, labels), folder=tmp_path / "run", verbose=False)
     config = replace(CONFIG, sharded=DIM + 1)
     start, end = config.build((), 0), outcome.trained.model()

@@ -157,9 +157,10 @@ def test_a_trained_model_starts_another_run_with_momentum(workers, tmp_path):
     assert outcome.metrics["loss"] < 0.6
 
 
+@pytest.mark.parametrize("parts", [{}, {"gradients_until": 0.0}], ids=["nothing set", "rounds"])
 @pytest.mark.parametrize("workers", [1, 3])
-def test_diloco_with_nothing_set_learns(workers, tmp_path):
-    outcome = run(tmp_path / "run", workers, strategy=recipes.diloco(gradients_until=0.0))
+def test_diloco_with_nothing_set_learns(workers, parts, tmp_path):
+    outcome = run(tmp_path / "run", workers, strategy=recipes.diloco(**parts))
     assert outcome.metrics["error"] < 0.05
     assert went_back(outcome) == 0
 

@@ -24,7 +24,7 @@ from photinus.strategies import recipes
 from photinus.strategies.outer import Adagrad
 from photinus.testing import Faults
 from photinus.training import shard_pages, worker_loop, worker_state
-from tests.run.scores import CONFIG, SHORT, events, run, went_back
+from tests.run.scores import CONFIG, ROUNDS, SHORT, events, run, went_back
 
 VALIDATION = 0.2
 
@@ -100,8 +100,9 @@ def run_with_reads(folder, faults=None, cut_at=None):
     """
     engine = SimulatedEngine(SimulatedCluster(faults=faults or Faults(), latency_seconds=0.05))
     job = Job(
-        model=replace(CONFIG, epochs=2.0), workers=3, engine="simulate", validation=VALIDATION
-    )
+        model=replace(CONFIG, epochs=2.0), workers=3, engine="simulate", validation=VALIDATION,
+        strategy=ROUNDS,
+    )  # fmt: skip
     read_times, original = [], Simulation._reads
     with pytest.MonkeyPatch.context() as patch:
 

@@ -275,7 +275,8 @@ class Phases:
     def _enter_next(self, point: Message, shards: Shards, now: float) -> bool:
         """Enters the phase after the present one, from where this one ended; False after the last.
 
-        A rest continues from its start's point, rows and inner optimizers.
+        A rest continues from its start's point, rows and inner optimizers, or from its shards: of
+        these each owner has a part of the dense layers' optimizer alone, which begins anew.
         """
         next_phase, has_rest = self.owner.phase + 1, not self._is_stage_over
         if self.phase.part == START and not has_rest:

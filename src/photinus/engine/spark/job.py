@@ -376,7 +376,7 @@ def _wait_for_tasks(job: SparkJob) -> None:
     deadline = time.monotonic() + LEAVE_SECONDS
     with contextlib.suppress(Exception):  # the application has ended, and its tasks with it
         while job.running() and time.monotonic() < deadline:
-            time.sleep(0.05)
+            time.sleep(0.05)  # Spark's counts of tasks wake nobody
 
 
 def _checked_failures(job: SparkJob) -> Failures:
