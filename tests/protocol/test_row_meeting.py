@@ -46,8 +46,8 @@ def meet(brought, call, rng, ahead=None):
     while line:
         sender, to, kind, piece = line.pop(rng.integers(len(line)))
         taker = meetings[to]
-        if taker.take(kind, sender.slot, piece):
-            line += [(taker, s, "whole", taker.whole_for(s)) for s in taker.others] * 2
+        taker.take(kind, sender.slot, piece)
+        line += [(taker, *new) for new in taker.new_pieces()] * 2
     assert all(m.is_whole and not any(m.lacks.values()) for m in meetings)
     return meetings
 
@@ -74,6 +74,36 @@ def test_rows_move_and_come_as_of_one_owner(workers, outer, codec):
         np.testing.assert_array_equal(own, wanted[meeting.slot :: workers])
         assert result.since.steps > 0
         assert result.slot == meeting.slot
+
+
+def test_an_owner_moves_its_rows_once_it_knows_the_squares_of_all_owners():
+    rng, workers, known = np.random.default_rng(5), 4, []
+    table, brought = pushes(workers, "fp32", Sgd(), rng)
+    for slot, push in enumerate(brought):
+        moves = push.table.owned.update
+
+        def update(at, merged, squares, moves=moves):
+            known.append(squares)
+            return moves(at, merged)
+
+        owned = push.table.owned._replace(
+            update=update, squares=lambda _, merged: float(np.vdot(merged, merged))
+        )
+        brought[slot] = push._replace(table=replace(push.table, owned=owned))
+    total = np.zeros_like(table)
+    for push in brought:
+        total[push.rows] += np.float32(1 / workers) * push.vector.reshape(-1, WIDTH)
+    first = RowMeeting(0, called(workers), brought[0], {})
+    for slot in range(1, workers):
+        first.take("part", slot, RowMeeting(slot, called(workers), brought[slot], {}).part(0))
+    assert [kind for _, kind, _ in first.new_pieces()] == ["norm"] * 3
+    assert first.whole_for(1) is None
+    assert first.lacks == {"parts": [], "wholes": [1, 2, 3]}
+    assert not known
+    meet(brought, called(workers), rng)
+    assert len(set(known)) == 1
+    assert len(known) == workers
+    np.testing.assert_allclose(known[0], np.vdot(total, total), rtol=1e-5)
 
 
 def test_by_reads_rows_of_few_steps_move_by_the_sum_and_those_of_all_by_the_mean():

@@ -507,10 +507,6 @@ def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
             "error_feedback of all_reduce does not",
         ),
         (
-            {"strategy": recipes.all_reduce(), "model": replace(CONFIG, clip=1.0)},
-            "parts of the layers beside them: no owner knows the norm; got clip 1; leave clip out",
-        ),
-        (
             {"strategy": recipes.all_reduce(), "model": replace(CONFIG, per_tensor=True)},
             "no owner has a whole tensor; got per_tensor; use an optimizer that steps each number",
         ),

@@ -65,6 +65,9 @@ def plain_steps(config, batches, budget):
         module.zero_grad()
         labels = torch.from_numpy((x[:, 0] % 2 == x[:, 1] % 2).astype(np.int64))
         nn.functional.cross_entropy(module(torch.from_numpy(x)), labels).backward()
+        if config.clip:
+            norm = nn.utils.clip_grad_norm_(module.parameters(), config.clip)
+            assert norm > 2 * config.clip
         optimizer.step()
         for (name, table), ids in zip(tables.items(), x.T.astype(int), strict=True):
             read, weight = np.unique(ids), module.get_parameter(name)
@@ -76,13 +79,16 @@ def plain_steps(config, batches, budget):
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
+@pytest.mark.parametrize(
+    ("optimizer", "clip"),
+    [("sgd", 0.0), ("adagrad", 0.0), ("adam", 0.0), ("sgd", 0.01), ("adagrad", 0.01)],
+)
 def test_it_is_one_process_with_the_batches_of_all_workers(
-    optimizer, workers, tmp_path, monkeypatch
+    optimizer, clip, workers, tmp_path, monkeypatch
 ):
     batches = []
     monkeypatch.setattr(Deep, "batches", batches)
-    config = replace(DEEP, arguments={"optimizer": optimizer})
+    config = replace(DEEP, arguments={"optimizer": optimizer}, clip=clip)
     strategy = recipes.all_reduce()
     job = Job(model=config, workers=workers, engine="simulate", strategy=strategy)
     data = ArrayData(*events(12 * BATCH))
@@ -118,6 +124,7 @@ def test_a_row_that_is_read_without_a_gradient_stays_where_it_is(tmp_path, monke
 
 BRIEF = replace(CONFIG, epochs=0.7, lr=Schedule.cosine(0.02))  # 65 steps: for tests of bits
 NORMED = "tests.run.scores:Normed"
+CLIPPED = replace(BRIEF, clip=0.01, module=NORMED)
 
 
 def run_by_gradients(folder, **fields):
@@ -140,6 +147,14 @@ def normed_vector(tmp_path_factory):
     """Of a run whose module keeps statistics."""
     model = replace(BRIEF, module=NORMED)
     return trained_vector(run_by_gradients(tmp_path_factory.mktemp("normed"), model=model))
+
+
+@pytest.fixture(scope="module")
+def clipped_vector(normed_vector, tmp_path_factory):
+    """Of a run whose gradients are shortened."""
+    vector = trained_vector(run_by_gradients(tmp_path_factory.mktemp("clipped"), model=CLIPPED))
+    assert (vector != normed_vector).any()
+    return vector
 
 
 def test_with_nothing_else_set_many_workers_learn_as_one_process_does(tmp_path):
@@ -178,22 +193,43 @@ def test_a_lost_owners_rows_and_its_optimizer_are_restored_to_the_bit(
     assert report.is_exact, report.offences
 
 
-def run_over_slow_links(folder, faults):
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults().kill(slot=1, step=5).kill(slot=2, step=25).kill(slot=0, step=50),
+        Faults().kill(slot=1, step=40).kill(slot=2, step=40),
+        Faults().freeze(slot=1, step=40, seconds=9.0),
+        Faults().lose(0.05).double(0.05),
+    ],
+    ids=["one after the other", "two at once", "frozen", "frames lost and doubled"],
+)
+def test_faults_leave_the_bits_of_gradients_that_all_owners_shorten(
+    faults, clipped_vector, tmp_path
+):
+    fields = {"model": CLIPPED, "faults": faults, "checkpoint_seconds": 0.1}
+    outcome = run_by_gradients(tmp_path / "run", **fields)
+    np.testing.assert_array_equal(trained_vector(outcome), clipped_vector)
+    report = audit(outcome.folder / "ledger.jsonl")
+    assert report.is_exact, report.offences
+
+
+def run_over_slow_links(folder, faults, clip):
     """Returns the outcome of some steps without checkpoints, and its virtual seconds."""
     engine = SimulatedEngine(SimulatedCluster(faults=faults, latency_seconds=0.05))
     job = Job(
-        model=replace(BRIEF, epochs=0.2), workers=3, engine="simulate", checkpoint_seconds=1e6,
-        strategy=recipes.all_reduce(),
+        model=replace(BRIEF, epochs=0.2, clip=clip), workers=3, engine="simulate",
+        checkpoint_seconds=1e6, strategy=recipes.all_reduce(),
     )  # fmt: skip
     outcome = train(job, ArrayData(*events()), folder=folder, engine=engine, verbose=False)
     return outcome, engine.seconds
 
 
-def test_at_whatever_point_of_a_step_an_owner_is_lost_the_bits_are_the_same(tmp_path):
-    first, seconds = run_over_slow_links(tmp_path / "whole", Faults())
+@pytest.mark.parametrize("clip", [0.0, 0.01])
+def test_at_whatever_point_of_a_step_an_owner_is_lost_the_bits_are_the_same(clip, tmp_path):
+    first, seconds = run_over_slow_links(tmp_path / "whole", Faults(), clip)
     for n in range(12):
         faults = Faults().kill(n % 3, at_seconds=seconds * (0.5 + 0.011 * n))
-        outcome, _ = run_over_slow_links(tmp_path / f"{n}", faults)
+        outcome, _ = run_over_slow_links(tmp_path / f"{n}", faults, clip)
         assert went_back(outcome) == 0
         np.testing.assert_array_equal(trained_vector(outcome), trained_vector(first))
 

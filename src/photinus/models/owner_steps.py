@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -11,8 +11,9 @@ from photinus.core.pages import Pages
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector, is_finite
 from photinus.models.base import BatchLike, Model
 from photinus.models.optimizers import InnerOptimizer, InPlaceOptimizer
-from photinus.models.row_steps import RowSteps
+from photinus.models.row_steps import RowSteps, clip_factor
 from photinus.models.sharded import ShardedModel, dense_layout
+from photinus.nn import ShardedEmbedding
 
 _TRIAL = (1.0, -2.0, 0.5), ((0.1, -1.0, 2.0), (3.0, 0.5, -0.2), (-0.4, 2.0, 0.1))
 """Numbers, and gradients that are not alike, to try an optimizer with."""
@@ -43,7 +44,8 @@ class OwnerSteps(InPlaceOptimizer):
     """Learns the gradients of rows, and steps the rows that its worker owns by the mean of all.
 
     Of the other layers an owner steps the numbers in its rows, and keeps the optimizer's state of
-    these alone. Running statistics move by the workers' mean.
+    these alone. Running statistics move by the workers' mean. A gradient that is too long is
+    shortened by all owners alike, who tell each other the sum of squares of their parts.
 
     A step counts once its round is agreed on, when its state is loaded. If a round comes to
     nothing, the next step begins where that one began.
@@ -95,8 +97,24 @@ class OwnerSteps(InPlaceOptimizer):
         """Refuses: rows are stepped where they lie."""
         raise UsageError("an owner steps its own rows alone", do="call step_rows")
 
+    @property
+    def clips(self) -> bool:
+        """True where gradients are shortened."""
+        return self._steps.clip > 0
+
+    def squares(self, at: Vector, gradients: Vector) -> float:
+        """Returns the sum of squares of this owner's part of the mean gradient.
+
+        Args:
+            at: which rows of the shard these are [r], in order.
+            gradients: [r, width].
+        """
+        dense = self._dense_of(at, gradients)[: self._size]
+        tables = (gradients[span, : t.embedding_dim] for t, span in self._spans(at))
+        return sum((float(np.vdot(part, part)) for part in tables), float(np.vdot(dense, dense)))
+
     def step_rows(
-        self, at: Vector, rows: Vector, gradients: Vector, progress: float
+        self, at: Vector, rows: Vector, gradients: Vector, progress: float, squares: float = 0.0
     ) -> Mapping[str, Vector]:
         """Steps rows of the shard by the mean gradient of all workers.
 
@@ -105,6 +123,7 @@ class OwnerSteps(InPlaceOptimizer):
             rows: their numbers [r, width], changed in place.
             gradients: [r, width]; of running statistics, how far these move.
             progress: the phase's agreed progress 0..1.
+            squares: the sum of squares of the mean gradient, of all owners.
 
         Returns:
             The optimizer's state after the step.
@@ -114,27 +133,42 @@ class OwnerSteps(InPlaceOptimizer):
         """
         if self._dense is not None and self._next is not None:
             self._dense.load(self._agreed)
-        if at.size and at[0] < self._row_count:
-            self._step_dense(
-                rows[: self._row_count].ravel(), gradients[: self._row_count].ravel(), progress
-            )
-        numbers = at * self._workers + self._slot  # rows of all parameters [r]
-        for name, table in self._model.embeddings.items():
-            first, width = self._model.first_row(name), table.embedding_dim
-            span = slice(*np.searchsorted(numbers, (first, first + table.num_embeddings)))
-            if span.start < span.stop:
-                self._steps.step_rows(table, rows[span], gradients[span, :width], progress)
+        factor = clip_factor(squares, self._steps.clip) if self.clips else np.float32(1.0)
+        if (dense := self._dense_of(at, gradients)).size:
+            self._step_dense(self._dense_of(at, rows), dense, factor, progress)
+        for table, span in self._spans(at):
+            gradient = gradients[span, : table.embedding_dim]
+            if factor < 1:
+                gradient = gradient * factor
+            self._steps.step_rows(table, rows[span], gradient, progress)
         if not is_finite(rows.ravel()):
             wrong = "a step by the mean gradient makes numbers of rows that are not finite"
             raise DataError(wrong, do="look at the rows of data, or lower the learning rate")
         self._next = {} if self._dense is None else self._dense.state()
         return self._next
 
-    def _step_dense(self, numbers: Vector, gradient: Vector, progress: float) -> None:
+    def _dense_of(self, at: Vector, rows: Vector) -> Vector:
+        """Returns the own numbers of the other layers, a view, where their rows are here."""
+        count = self._row_count if at.size and at[0] < self._row_count else 0
+        return rows[:count].ravel()
+
+    def _spans(self, at: Vector) -> Iterator[tuple[ShardedEmbedding, slice]]:
+        """Yields each table and where its rows are among those at places of the shard."""
+        numbers = at * self._workers + self._slot  # rows of all parameters [r]
+        for name, table in self._model.embeddings.items():
+            first = self._model.first_row(name)
+            span = slice(*np.searchsorted(numbers, (first, first + table.num_embeddings)))
+            if span.start < span.stop:
+                yield table, span
+
+    def _step_dense(
+        self, numbers: Vector, gradient: Vector, factor: np.float32, progress: float
+    ) -> None:
         """Steps the own numbers of the other layers, and moves the statistics behind them."""
         numbers[self._statistics :] -= gradient[self._statistics :]
         if self._dense is not None:
-            self._dense.step(numbers[: self._size], gradient[: self._size], progress)
+            part = gradient[: self._size]
+            self._dense.step(numbers[: self._size], part * factor if factor < 1 else part, progress)
 
     def state(self) -> dict[str, Vector]:
         """Returns the agreed state of the optimizer of the other layers."""

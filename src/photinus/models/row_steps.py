@@ -102,7 +102,7 @@ class RowSteps(InPlaceOptimizer):
         rate: Schedule,
         clip: float = 0.0,
     ) -> None:
-        self.make_dense, self._rate, self._clip = make_dense, rate, clip
+        self.make_dense, self._rate, self.clip = make_dense, rate, clip
         self.dense = make_dense(layout) if layout.size() else None
         """Steps the other layers; None where there are none."""
         self._peak = max(value for _, value in rate.points)
@@ -113,9 +113,9 @@ class RowSteps(InPlaceOptimizer):
         """Takes one step by the gradient of a batch."""
         sharded: ShardedModel = model  # type: ignore[assignment]
         dense, row_gradients, metrics = sharded.gradients(batch, seed)
-        if self._clip:
+        if self.clip:
             sharded.to_host(dense)
-            dense, row_gradients = _clip_gradients(dense, row_gradients, self._clip)
+            dense, row_gradients = _clip_gradients(dense, row_gradients, self.clip)
         if self.dense is not None:
             self.dense.step(sharded.dense, dense, progress)
         for name, (ids, gradients) in row_gradients.items():
@@ -149,6 +149,11 @@ class RowSteps(InPlaceOptimizer):
             self.dense.load(state)
 
 
+def clip_factor(squares: float, max_norm: float) -> np.float32:
+    """Returns min(1, c/‖g‖) of a gradient whose numbers have this sum of squares."""
+    return np.float32(min(1.0, max_norm / max(np.sqrt(squares), 1e-30)))
+
+
 _RowGradients = dict[str, tuple[Vector, Vector]]
 
 
@@ -159,6 +164,6 @@ def _clip_gradients(
     squares = float(np.dot(dense, dense)) + sum(
         float(np.vdot(g, g)) for _, g in row_gradients.values()
     )
-    factor = np.float32(min(1.0, max_norm / max(np.sqrt(squares), 1e-30)))
+    factor = clip_factor(squares, max_norm)
     clipped = {name: (ids, gradients * factor) for name, (ids, gradients) in row_gradients.items()}
     return dense * factor, clipped

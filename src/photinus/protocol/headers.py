@@ -111,13 +111,14 @@ NEEDED: Mapping[str, tuple[str, ...]] = {
     "page": ("version", "name", "start", "kinds", "is_last"),
     **dict.fromkeys(("agreed", "heal", "ack", "publish"), ("version",)),
     **{"here": (*_HERE, "call"), "meet": (*_HERE, "slots")},
-    **dict.fromkeys(("part", "whole", "ready"), _OF_MEETING),
+    **dict.fromkeys(("part", "whole", "norm", "ready"), _OF_MEETING),
     "missing": (*_OF_MEETING, "parts", "wholes", "near"),
 }
 """The fields that each kind must have; other fields must keep `FIELDS` where they are present."""
 ARRAYS: Mapping[str, tuple[str, ...]] = {
     "state": ("floats", "integers"),
     **dict.fromkeys(("part", "whole"), ("vector",)),
+    "norm": ("squares",),
 }
 """The arrays that each kind must have."""
 

@@ -32,7 +32,7 @@ GIVE_UP_SECONDS = 30.0
 """How long a worker that reads rows waits for an owner's next answer."""
 COORDINATOR = -1
 """The address of a frame that is for no worker."""
-PEERS = ("publish", "part", "whole", "missing", "fetch", "heal")
+PEERS = ("publish", "part", "norm", "whole", "missing", "fetch", "heal")
 """Kinds of frames that workers send to each other."""
 OTHERS = ("here", "meet")
 """Kinds of frames in which the coordinator reports about the others."""
@@ -446,8 +446,9 @@ class PeerSession:
         piece = dict(frame.arrays)
         if "kept" in piece:
             piece["vector"] = with_zeros(piece["vector"], piece.pop("kept"))
+        is_merged = True
         if isinstance(meeting, RowMeeting):
-            is_merged = meeting.take(frame.kind, frame.slot, piece)
+            meeting.take(frame.kind, frame.slot, piece)
         else:
             if "merge" in header:
                 work = Clock(header.get("steps", 0), header.get("examples", 0))
@@ -457,17 +458,14 @@ class PeerSession:
         return outgoing if was_whole else outgoing + self._ready_frame()
 
     def _merged_pieces(self) -> list[AddressedFrame]:
-        """Returns what was merged here, for the others."""
+        """Returns what was merged here since the last call, for the others."""
         meeting = self._announced if self._meeting is None else self._meeting
         if isinstance(meeting, ReduceScatter):
             runs, others = meeting.merged(), meeting.others
             return [self._piece(s, "whole", run.piece, run.start) for run in runs for s in others]
         if not isinstance(meeting, RowMeeting):
             return []
-        rows_by_member = {slot: meeting.whole_for(slot) for slot in meeting.others}
-        return [
-            self._piece(s, "whole", rows) for s, rows in rows_by_member.items() if rows is not None
-        ]
+        return [self._piece(slot, kind, piece) for slot, kind, piece in meeting.new_pieces()]
 
     def _ready_frame(self) -> list[AddressedFrame]:
         meeting = self._meeting
@@ -512,9 +510,10 @@ class PeerSession:
         outgoing = list[AddressedFrame]()
         if lacks is None or own_slot in lacks["parts"]:
             outgoing.append(self._piece(slot, "part", meeting.part(slot)))
-        merged = meeting.whole_for(slot)
-        if merged is not None and (lacks is None or own_slot in lacks["wholes"]):
-            outgoing.append(self._piece(slot, "whole", merged))
+        if lacks is None or own_slot in lacks["wholes"]:
+            norm = meeting.norm if isinstance(meeting, RowMeeting) else None
+            merged = {"norm": norm, "whole": meeting.whole_for(slot)}
+            outgoing += [self._piece(slot, kind, p) for kind, p in merged.items() if p is not None]
         return outgoing
 
     @property

@@ -228,13 +228,19 @@ class RowMeeting:
         self._last_reads = last_reads
         self.reads: dict[int, Reads] = {}
         """The same of this round, once all deltas have arrived."""
+        self._merged: tuple[Vector, Vector] | None = None
+        """The own rows in this round [r], and what was merged for them [r, width]."""
+        self._squares: dict[int, float] = {}
+        """Owner -> the sum of squares of what it merged, where a move depends on all of it."""
         self._moved: ShardMove | None = None
-        self._answers: dict[int, Piece] = {}
-        """Slot -> the rows that it asked for, once all deltas have arrived."""
+        self._outgoing: dict[str, dict[int, Piece]] = {}
+        """Kind of piece -> slot -> the piece: `norm`, then `whole` with the rows it asked for."""
+        self._taken: set[str] = set()
+        """The kinds that `new_pieces` has returned."""
         self._received: dict[int, Piece] = {}
         """Owner -> the rows that this worker asked for."""
         self._parts: dict[int, Piece] = {slot: self.part(slot)}
-        self._merge_if_complete()
+        self._advance()
 
     @property
     def others(self) -> tuple[int, ...]:
@@ -248,9 +254,15 @@ class RowMeeting:
 
     @property
     def lacks(self) -> dict[str, list[int]]:
-        """The members whose parts, and whose rows, have not arrived."""
+        """The members whose parts, and whose rows or norm, have not arrived."""
         parts = [s for s in self.slots if s not in self._parts]
-        return {"parts": parts, "wholes": [s for s in self.others if s not in self._received]}
+        has_norms = self._owned.squares is None
+        wholes = [
+            s
+            for s in self.others
+            if s not in self._received or not (has_norms or s in self._squares)
+        ]
+        return {"parts": parts, "wholes": wholes}
 
     @property
     def backed_up_to(self) -> int:
@@ -293,41 +305,69 @@ class RowMeeting:
         return found
 
     def whole_for(self, slot: int) -> Piece | None:
-        """Returns the rows that a member asked for, once every part has arrived."""
-        return self._answers.get(slot)
+        """Returns the rows that a member asked for, once the own rows have moved."""
+        return self._outgoing.get("whole", {}).get(slot)
 
-    def take(self, kind: str, slot: int, piece: Piece) -> bool:
-        """Takes a member's `part` or `whole` in; returns whether the own rows were just moved."""
+    @property
+    def norm(self) -> Piece | None:
+        """What the others need to know of the own rows' length, once every part has arrived."""
+        return self._outgoing.get("norm", {}).get(self.slot)
+
+    def new_pieces(self) -> list[tuple[int, str, Piece]]:
+        """Returns slot, kind and piece of what was merged here since the last call."""
+        kinds = [kind for kind in self._outgoing if kind not in self._taken]
+        self._taken.update(kinds)
+        return [(slot, kind, self._outgoing[kind][slot]) for kind in kinds for slot in self.others]
+
+    def take(self, kind: str, slot: int, piece: Piece) -> None:
+        """Takes a member's `part`, `norm` or `whole` in."""
         if slot not in self.slots:
-            return False
+            return
         if kind == "whole":
             self._received.setdefault(slot, piece)
-            return False
-        self._parts.setdefault(slot, piece)
-        return self._moved is None and self._merge_if_complete()
+        elif kind == "norm":
+            self._squares.setdefault(slot, float(piece["squares"][0]))
+        else:
+            self._parts.setdefault(slot, piece)
+        self._advance()
 
-    def _merge_if_complete(self) -> bool:
-        if len(self._parts) < len(self.slots):
-            return False
-        owned, parts = self._owned, [self._parts[slot] for slot in self.slots]
+    def _advance(self) -> None:
+        """Merges once all parts are here, and moves the own rows once all norms are, too."""
+        if self._moved is not None or len(self._parts) < len(self.slots):
+            return
+        if self._merged is None:
+            self._merge()
+        if self._owned.squares is None:
+            self._move()
+        elif len(self._squares) == len(self.slots):
+            self._move(sum(self._squares[slot] for slot in self.slots))
+
+    def _merge(self) -> None:
+        """Merges what all members have of the own rows."""
+        parts = [self._parts[slot] for slot in self.slots]
         rows = union([part["rows"] for part in parts])
-        total = self._merged(parts, rows)
+        total = self._sum_of(parts, rows)
+        self._merged = rows, total
         # deltas may be large, and nothing asks for them any more
         parts = [{name: part[name] for name in part if name != "vector"} for part in parts]
         self._parts = dict(zip(self.slots, parts, strict=True))
-        places = self._places(rows)
-        self._moved = owned.update(places, total)
-        for slot, part in zip(self.slots, parts, strict=True):
-            self._answers[slot] = self._answer(part, rows)
-        self._received[self.slot] = self._answers[self.slot]
-        if self.backup_slot != self.slot:
-            self._answers[self.backup_slot] = {
-                **self._answers[self.backup_slot],
-                **self._for_backup(),
-            }
-        return True
+        if self._owned.squares is not None:
+            squares = self._squares[self.slot] = self._owned.squares(self._places(rows), total)
+            self._outgoing["norm"] = {s: {"squares": np.array([squares])} for s in self.slots}
 
-    def _merged(self, parts: list[Piece], rows: Vector) -> Vector:
+    def _move(self, *squares: float) -> None:
+        """Moves the own rows by what was merged, and answers the members."""
+        assert self._merged is not None
+        rows, total = self._merged
+        self._moved = self._owned.update(self._places(rows), total, *squares)
+        self._merged = rows, total[:0]
+        answers = {slot: self._answer(part, rows) for slot, part in self._parts.items()}
+        self._received[self.slot] = answers[self.slot]
+        if self.backup_slot != self.slot:
+            answers[self.backup_slot] = {**answers[self.backup_slot], **self._for_backup()}
+        self._outgoing["whole"] = answers
+
+    def _sum_of(self, parts: list[Piece], rows: Vector) -> Vector:
         """Returns the sum of all deltas [r, width] of these rows, each times its weight."""
         owned = self._owned
         total = np.zeros((rows.size, self._width), owned.rows.dtype)
@@ -402,7 +442,7 @@ class RowMeeting:
         The steps in its `since` are 0 if no worker had trained, or is about to push.
         """
         asks = self._requested
-        received = np.empty((asks.size, self._width), self._answers[self.slot]["vector"].dtype)
+        received = np.empty((asks.size, self._width), self._received[self.slot]["vector"].dtype)
         for slot in self.slots:
             at = np.flatnonzero(self._is_owned_by(asks, slot))
             if slot in self._ahead:

@@ -150,20 +150,15 @@ def _with_owner_steps(strategy: StrategySpec, model: ModuleConfig, workers: int)
     has_start = bool(strategy.gradients_until) and workers > 1
     if strategy.payload != "gradient" and not has_start:
         return strategy
-    wrong, got, do = "", "", ""
-    if model.clip:
-        wrong, got, do = "no owner knows the norm", f"clip {model.clip:g}", "leave clip out"
-    elif model.per_tensor or not is_elementwise(replace(model, lr=1.0).inner):
-        wrong = "no owner has a whole tensor"
-        got = "per_tensor" if model.per_tensor else f"optimizer {model.optimizer!r}"
-        do = "use an optimizer that steps each number by itself, such as adamw"
-    if not wrong:
+    if not model.per_tensor and is_elementwise(replace(model, lr=1.0, clip=0.0).inner):
         return strategy
     if "gradients_until" in strategy.usual:  # it stays one of them: the run warns
         return replace(strategy, gradients_until=0.0)
-    prefix = "by gradients the owners of sharded tables step parts of the layers beside them"
+    wrong = "by gradients the owners of sharded tables step parts of the layers beside them"
+    got = "per_tensor" if model.per_tensor else f"optimizer {model.optimizer!r}"
+    do = "use an optimizer that steps each number by itself, such as adamw"
     other = "name averaging" if strategy.payload == "gradient" else "set gradients_until=0"
-    raise UsageError(f"{prefix}: {wrong}", got=got, do=f"{do}, or {other}")
+    raise UsageError(f"{wrong}: no owner has a whole tensor", got=got, do=f"{do}, or {other}")
 
 
 def _check_layers(strategy: StrategySpec, model: ShardedModel) -> None:

@@ -87,8 +87,11 @@ class OwnedShard(NamedTuple):
     """[m, width]"""
     outer: tuple[Vector, ...]
     """The outer optimizer's state, each [m, ...]."""
-    update: Callable[[Vector, Vector], ShardMove]
-    """Returns where some of its rows [r] move by what was merged for them [r, width]."""
+    update: Callable[..., ShardMove]
+    """Returns where some of its rows [r] move by what was merged for them [r, width]. With
+    `squares` it also takes their sum over all owners."""
+    squares: Callable[[Vector, Vector], float] | None = None
+    """Returns the sum of squares of what was merged for its rows; None: no move depends on it."""
     by_reads: bool = False
     """A row moves by its share of reads (`rows.shares_of_reads`), not by the mean."""
     by_push: bool = False

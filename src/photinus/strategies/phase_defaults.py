@@ -144,7 +144,7 @@ def no_start(phase: PhaseFacts) -> str:
     return user_message(
         "workers without a start by gradients learn less than one process in a short training",
         got=f"{phase.steps} steps",
-        do="leave clip and per_tensor out, and use an optimizer such as adamw, to have that start",
+        do="leave per_tensor out, and use an optimizer such as adamw, to have that start",
     )
 
 

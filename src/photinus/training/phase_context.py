@@ -111,7 +111,9 @@ class PhaseContext:
         table, owned = message.table, message.table.owned
         if owned is not None and isinstance(self.inner, OwnerSteps):
             stage_progress = self.phase_progress.of_stage(progress)
-            owned = owned._replace(update=partial(_step, self.inner, owned, stage_progress))
+            squares = self.inner.squares if self.inner.clips else None
+            update = partial(_step, self.inner, owned, stage_progress)
+            owned = owned._replace(update=update, squares=squares)
         elif owned is not None:
             if not owned.is_serving:
                 self._keep_inner(self.inner.state())
@@ -139,9 +141,14 @@ class PhaseContext:
 
 
 def _step(
-    inner: OwnerSteps, owned: OwnedShard, progress: float, at: Vector, gradients: Vector
+    inner: OwnerSteps,
+    owned: OwnedShard,
+    progress: float,
+    at: Vector,
+    gradients: Vector,
+    squares: float = 0.0,
 ) -> ShardMove:
     """Returns where rows [r] of a shard move by a step with their mean gradient [r, width]."""
     rows = owned.rows[at]
-    state = inner.step_rows(at, rows, gradients, progress)
+    state = inner.step_rows(at, rows, gradients, progress, squares)
     return ShardMove(at, rows, tuple(array[at] for array in owned.outer), state)

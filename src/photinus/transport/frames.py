@@ -32,7 +32,7 @@ from photinus.core.parameters import Vector
 KINDS = (
     "hello", "grant", "busy", "done", "beat", "ack", "push", "agreed", "heal", "fetch",
     "close", "closed", "state", "fenced", "refused", "stop", "bye", "publish", "note",
-    "here", "meet", "ready", "part", "whole", "missing", "page",
+    "here", "meet", "ready", "part", "whole", "missing", "page", "norm",
 )
 # fmt: on
 DTYPES = ("f4", "f8", "u1", "u2", "i8")
