@@ -25,7 +25,7 @@ SOUND = {
 
 
 def frame_of(kind, **changes):
-    arrays = {name: np.ones(2) for name in ("vector", "floats", "integers")}
+    arrays = {name: np.ones(2) for name in ("vector", "floats", "integers", "squares")}
     header = {**SOUND, **changes}
     present = {name: value for name, value in header.items() if value is not ...}
     return Frame(kind, slot=7, header=present, arrays=arrays)
