@@ -1,5 +1,6 @@
 """A round over a table among workers does what one owner of the whole table would do."""
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -104,6 +105,21 @@ def test_an_owner_moves_its_rows_once_it_knows_the_squares_of_all_owners():
     assert len(set(known)) == 1
     assert len(known) == workers
     np.testing.assert_allclose(known[0], np.vdot(total, total), rtol=1e-5)
+
+
+@pytest.mark.parametrize("squares", [None, lambda _, merged: float(np.vdot(merged, merged))])
+def test_what_was_merged_is_forgotten_once_the_rows_have_moved(squares):
+    _, [push] = pushes(1, "fp32", Sgd(), np.random.default_rng(6))
+    moves, merged = push.table.owned.update, []
+
+    def update(at, total, *_):
+        merged.append(weakref.ref(total))
+        return moves(at, total)
+
+    owned = push.table.owned._replace(update=update, squares=squares)
+    meeting = RowMeeting(0, called(1), push._replace(table=replace(push.table, owned=owned)), {})
+    assert meeting.is_whole
+    assert [reference() is None for reference in merged] == [True]
 
 
 def test_by_reads_rows_of_few_steps_move_by_the_sum_and_those_of_all_by_the_mean():

@@ -192,8 +192,9 @@ class RowMeeting:
     """What one worker knows of a round: it owns row r where r mod K is its place.
 
     A part holds deltas of some rows, and which rows are wanted; a whole holds those rows, as they
-    are after the round, or, of rows that were sent ahead, only those that the round moved. The
-    shard does not change here, but when the round is agreed.
+    are after the round, or, of rows that were sent ahead, only those that the round moved. Where
+    moves depend on the length of all that was merged (`OwnedShard.squares`), owners exchange norms
+    between the two. The shard does not change here, but when the round is agreed.
 
     Args:
         slot: the worker's own.
@@ -256,11 +257,11 @@ class RowMeeting:
     def lacks(self) -> dict[str, list[int]]:
         """The members whose parts, and whose rows or norm, have not arrived."""
         parts = [s for s in self.slots if s not in self._parts]
-        has_norms = self._owned.squares is None
+        needs_norms = self._owned.squares is not None
         wholes = [
             s
             for s in self.others
-            if s not in self._received or not (has_norms or s in self._squares)
+            if s not in self._received or (needs_norms and s not in self._squares)
         ]
         return {"parts": parts, "wholes": wholes}
 
@@ -360,7 +361,7 @@ class RowMeeting:
         assert self._merged is not None
         rows, total = self._merged
         self._moved = self._owned.update(self._places(rows), total, *squares)
-        self._merged = rows, total[:0]
+        self._merged = None  # it may be large, and is needed no more
         answers = {slot: self._answer(part, rows) for slot, part in self._parts.items()}
         self._received[self.slot] = answers[self.slot]
         if self.backup_slot != self.slot:
