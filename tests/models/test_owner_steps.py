@@ -1,5 +1,7 @@
 """Steps of an owner, by the gradients of all workers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -14,11 +16,11 @@ CONFIG = ModuleConfig(module="tests.run.scores:Normed", optimizer="adamw", lr=0.
 SLOT, WORKERS = 1, 2
 
 
-def owner():
+def owner(config=CONFIG, slot=SLOT):
     """Returns what steps the rows of a worker, and these [m, width]."""
-    model = CONFIG.build((), 0)
-    steps = OwnerSteps(model, CONFIG.inner(model.parameters.layout), SLOT, WORKERS)
-    return steps, model.parameters.trained.reshape(-1, model.row_size)[SLOT::WORKERS].copy()
+    model = config.build((), 0)
+    steps = OwnerSteps(model, config.inner(model.parameters.layout), slot, WORKERS)
+    return steps, model.parameters.trained.reshape(-1, model.row_size)[slot::WORKERS].copy()
 
 
 def gradients(rows, seed):
@@ -54,6 +56,31 @@ def test_a_step_copies_the_state_of_the_optimizer_once(monkeypatch):
     monkeypatch.setattr(TorchOptimizer, "state", lambda s: copies.append(s) or state(s))
     take(steps, own, 1)
     assert len(copies) == 1
+
+
+def test_owners_shorten_a_gradient_by_its_whole_length_and_leave_running_statistics_out():
+    model = CONFIG.build((), 0)
+    dense, first = model.dense.size, model.first_row("users.weight")
+    whole = gradients(model.parameters.trained.reshape(-1, DIM + 1), 0)
+    squares = np.vdot(whole.ravel()[:dense], whole.ravel()[:dense])
+    squares += np.vdot(whole[first:, :DIM], whole[first:, :DIM])
+    clipped = replace(CONFIG, clip=1.0)
+    owners = [owner(clipped, slot) for slot in range(WORKERS)]
+    places = [np.arange(len(own)) for _, own in owners]
+    told = [
+        steps.squares(at, whole[slot::WORKERS])
+        for slot, ((steps, _), at) in enumerate(zip(owners, places, strict=True))
+    ]
+    assert sum(told) == pytest.approx(squares, rel=1e-5)
+    shorter = whole * np.float32(1 / np.sqrt(sum(told)))
+    shorter.ravel()[model.statistics_offset : first * (DIM + 1)] = whole.ravel()[
+        model.statistics_offset : first * (DIM + 1)
+    ]
+    for slot, ((steps, rows), at) in enumerate(zip(owners, places, strict=True)):
+        twin, expected = owner(CONFIG, slot)
+        steps.step_rows(at, rows, whole[slot::WORKERS].copy(), 0.0, sum(told))
+        twin.step_rows(at, expected, shorter[slot::WORKERS].copy(), 0.0)
+        np.testing.assert_array_equal(rows, expected)
 
 
 class Normed(torch.optim.SGD):
