@@ -25,7 +25,7 @@ class MissingPieces(NamedTuple):
     parts: frozenset[int] = frozenset()
     """The members whose part of the vector has not arrived."""
     wholes: frozenset[int] = frozenset()
-    """The members whose merged shard has not arrived."""
+    """The members whose merged shard, or its norm, has not arrived."""
     near: frozenset[int] = frozenset()
     """The members from which anything arrived since the last report."""
 
