@@ -204,6 +204,7 @@ TASKS["maps"] = (maps, 3_200)
 TASKS["dbn"] = (belief, 6_000)
 TASKS["curved"] = (curved, 4_800)
 TASKS["small"] = (table, 2_000)
+TASKS["many"], TASKS["arcs"] = (table, 400_000), (curved, 400_000)  # long trainings of few passes
 SORTED_ROWS, PARTITIONS = 12_000, 3
 """In 750 steps: where all of them agree on gradients, sorted rows are left alone."""
 

@@ -15,6 +15,7 @@ from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
 from photinus.run.sharded import with_sharded_tables
 from photinus.run.train import resume, train
+from photinus.run.usual_rate import with_usual_rate
 from photinus.strategies import recipes
 from photinus.strategies.outer import Adagrad, Nesterov
 from photinus.testing import Faults
@@ -211,7 +212,8 @@ def test_the_border_is_measured_as_it_was_agreed_on(tmp_path):
 )
 def test_the_usual_rate_falls_as_that_of_one_process_does(changes, is_as_of_one):
     model = replace(CONFIG, **changes)
-    trained = with_sharded_tables(LazyModel(Job(model=model, workers=3))).job.model
+    draft = with_sharded_tables(LazyModel(Job(model=model, workers=3)))
+    trained = with_usual_rate(draft).job.model
     for workers_agree_until in (0.0, 0.5):
         rate = trained.agreed_until(workers_agree_until).rate()
         assert (rate == model.agreed_until(1.0).rate()) == is_as_of_one

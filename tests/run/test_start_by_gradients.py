@@ -14,7 +14,13 @@ from photinus.run.train import train
 from photinus.strategies.recipes import averaging, diloco, post_local
 
 
-def test_the_usual_rate_is_as_low_as_a_cosine_where_workers_begin_to_train_alone(tmp_path):
+@pytest.mark.parametrize(
+    ("optimizer", "peak", "falls_by"),
+    [("sgd", 0.1, 0.75), ("adamw", 1e-3, 1.0), ("Adagrad", 1e-2, 1.0), ("asgd", 1e-2, 0.75)],
+)
+def test_the_usual_rate_falls_before_workers_train_alone_or_as_for_one_process_if_adaptive(
+    optimizer, peak, falls_by, tmp_path
+):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((800, 4)).astype(np.float32)
     rows = ArrayData(x, (x[:, 0] > 0).astype(np.int64))
@@ -22,17 +28,18 @@ def test_the_usual_rate_is_as_low_as_a_cosine_where_workers_begin_to_train_alone
     def train_vector(lr, workers, until=0.75):
         arguments = {"in_features": 4, "out_features": 2}
         sizes = {"epochs": 2.0, "batch_size": 4}  # 400 steps, of which 300 are by gradients
+        sizes["optimizer"] = optimizer
         model = ModuleConfig(module="torch.nn:Linear", arguments=arguments, lr=lr, **sizes)
         fields = {"strategy": averaging(gradients_until=until), "data": Source(name="given")}
         job = Job(model=model, workers=workers, engine="simulate", **fields)
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         return train(job, rows, folder=folder, verbose=False).vector
 
-    usual = Schedule.usual(1e-3)
+    usual = Schedule.usual(peak)
     two, one = train_vector(None, 2), train_vector(None, 1)
-    low = train_vector(usual.until(0.75), 2)
-    assert np.array_equal(two, low)
-    assert not np.array_equal(two, train_vector(usual.until(1.0), 2))
+    assert np.array_equal(two, train_vector(usual, 2))
+    assert np.array_equal(two, train_vector(usual.until(falls_by), 2))
+    assert not np.array_equal(two, train_vector(usual.until(1.75 - falls_by), 2))
     assert np.array_equal(one, train_vector(usual.until(1.0), 1))
     short = train_vector(None, 2, "auto")
     assert np.array_equal(short, train_vector(usual.until(1.0), 2, 1.0)), (

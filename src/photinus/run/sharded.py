@@ -18,7 +18,6 @@ from photinus.strategies.custom import CustomStrategy
 from photinus.strategies.outer import Sgd
 from photinus.strategies.shards import READS
 from photinus.strategies.spec import EVERY_OF_ROWS, MAX_STEPS_AHEAD, OF_DENSE_LAYERS, StrategySpec
-from photinus.training.plan import ADAPTIVE
 
 _OF_ROUNDS = {"merge": READS}
 _USUAL: Mapping[str, Mapping[str, Any]] = {
@@ -90,25 +89,11 @@ def with_sharded_tables(draft: LazyModel) -> LazyModel:
         return _with_owner_steps(spec, model, job.workers)
 
     changes: dict[str, Any] = {
-        "model": _with_rate(replace(model, sharded=sharded_model.row_size), sharded_model),
+        "model": replace(model, sharded=sharded_model.row_size),
         "strategy": sharded(job.strategy),
         "strategies": {phase: sharded(strategy) for phase, strategy in job.strategies.items()},
     }
     return LazyModel(replace(job, **changes), sharded_model, draft.advice)
-
-
-def _with_rate(model: ModuleConfig, built: ShardedModel) -> ModuleConfig:
-    """Returns the config with the usual rate of workers that agree on every step.
-
-    Rows that are seldom read have few steps, and a rate that falls from the start on leaves them no
-    time: after 3,000 steps of rounds the error was 34.8 %, and 29.2 % by this rate. By SGD workers
-    that train alone could diverge at it.
-    """
-    rate = model.configured_rate()
-    is_adaptive = model.optimizer.lower() in ADAPTIVE and built.optimizer_state_width > 0
-    if not is_adaptive or rate.until(1.0) == rate:
-        return model
-    return replace(model, lr=rate.until(1.0))
 
 
 def _sharded_strategy(

@@ -85,6 +85,7 @@ from photinus.run.remote_resume import (
 )
 from photinus.run.resume_hint import resume_hint
 from photinus.run.sharded import with_sharded_tables
+from photinus.run.usual_rate import with_usual_rate
 from photinus.training.plan import TrainingPlan
 from photinus.training.snapshots import RunSnapshot
 
@@ -217,6 +218,7 @@ def train_lazy(
         is_kept: the folder outlives the run, so that there is something to continue with.
     """
     draft, note = with_rows_to_normalize(with_sharded_tables(draft))
+    draft = with_usual_rate(draft)
     job = draft.job
     path, mirror = placed(folder or new_folder(job.name))
     if mirror is not None and mirror.holds_run():

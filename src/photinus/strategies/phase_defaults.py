@@ -49,8 +49,8 @@ def gradient_share(gradients_until: float | str, steps: int) -> float:
     K workers that train alone between rounds learn less from the same examples than one process
     does while the run is short: on 20,000 digits, 2 epochs of SGD with momentum and K = 16,
     `averaging` from the start ends 12 points above the plain loop, after three quarters by
-    gradients 0.04. "auto" takes the first 7,500 steps of a phase, which may be all of them: the
-    usual rate must be low where workers train alone, and a short run has no steps to spare for it.
+    gradients 0.04. "auto" takes the first 7,500 steps of a phase, which may be all of them: what
+    small batches of workers that train alone cost, a short run has no steps to make up for.
 
     Example:
         >>> [gradient_share("auto", steps) for steps in (100, 6000, 10_000, 50_000)]
