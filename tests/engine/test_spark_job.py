@@ -378,6 +378,12 @@ def test_the_cause_is_the_line_that_python_raised():
     assert cause_of("org.apache.SparkException: lost") == "org.apache.SparkException: lost"
     java = "An error occurred while calling o1.collectToPython.\n: org.apache.SparkException: lost"
     assert cause_of(java) == "org.apache.SparkException: lost"
+    read = "org.apache.SparkException: {}\n\tat a.B(C.java:1)\nCaused by: {}\n\t... 9 more"
+    lost = "java.io.FileNotFoundException: File does not exist: /rows/part-0.parquet"
+    assert cause_of(read.format("Job aborted", lost)) == lost
+    damaged = "Encountered error while reading file file:///rows/part-0.parquet"
+    cause = "java.lang.RuntimeException: it is not a Parquet file"
+    assert cause_of(read.format(damaged, cause)) == f"org.apache.SparkException: {damaged}"
     assert cause_of(None) == "all its tasks ended early"
     assert cause_of(RuntimeError("")) == "RuntimeError"
 

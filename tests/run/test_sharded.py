@@ -508,7 +508,8 @@ def test_a_strategy_for_whole_vectors_is_turned_into_one_for_rows():
         ),
         (
             {"strategy": recipes.all_reduce(), "model": replace(CONFIG, per_tensor=True)},
-            "no owner has a whole tensor; got per_tensor; use an optimizer that steps each number",
+            "parts of the layers beside them: no owner has a whole tensor; got per_tensor; use an "
+            "optimizer that steps each number",
         ),
         (
             {"strategy": recipes.all_reduce(), "model": replace(CONFIG, optimizer="adafactor")},

@@ -236,7 +236,7 @@ class RowMeeting:
         self._moved: ShardMove | None = None
         self._outgoing: dict[str, dict[int, Piece]] = {}
         """Kind of piece -> slot -> the piece: `norm`, then `whole` with the rows it asked for."""
-        self._taken: set[str] = set()
+        self._sent: set[str] = set()
         """The kinds that `new_pieces` has returned."""
         self._received: dict[int, Piece] = {}
         """Owner -> the rows that this worker asked for."""
@@ -316,8 +316,8 @@ class RowMeeting:
 
     def new_pieces(self) -> list[tuple[int, str, Piece]]:
         """Returns slot, kind and piece of what was merged here since the last call."""
-        kinds = [kind for kind in self._outgoing if kind not in self._taken]
-        self._taken.update(kinds)
+        kinds = [kind for kind in self._outgoing if kind not in self._sent]
+        self._sent.update(kinds)
         return [(slot, kind, self._outgoing[kind][slot]) for kind in kinds for slot in self.others]
 
     def take(self, kind: str, slot: int, piece: Piece) -> None:

@@ -51,6 +51,8 @@ _LOST_CONTACT = re.compile("ExecutorLostFailure|TaskKilled")
 _POOL = "spark.scheduler.pool"
 _PHOTINUS_ERROR = re.compile(r"photinus\.core\.errors\.(\w+): (.*)")
 _PYTHON_ERROR = re.compile(r"[\w.]+(Error|Exception)(:|$)")
+_CAUSED_BY = "Caused by: "
+_OF_PYTHON = re.compile(r"Traceback \(most recent call last\)|Fatal Python error|Python worker")
 _CRASHED = re.compile(r"Lost task (\d+)\..*Python worker exited unexpectedly \(crashed\)(?!:)")
 _LOST_PROCESS = re.compile(
     "Python worker exited|was killed, or crashed|ExecutorLostFailure"
@@ -263,7 +265,11 @@ def cause_of(error: object) -> str:
     lines = [line for line in stripped if line]
     python_lines = [line for line in lines if _PYTHON_ERROR.match(line)]
     error_lines = [line for line in lines if "Error" in line or "Exception" in line]
-    return (python_lines or error_lines or lines or [type(error).__name__])[-1][:300]
+    named = (python_lines or error_lines or lines or [type(error).__name__])[-1]
+    causes = [line.removeprefix(_CAUSED_BY) for line in lines if line.startswith(_CAUSED_BY)]
+    if causes and "/" not in named and not _OF_PYTHON.search(str(error)):
+        named = causes[-1]  # Java's first cause, unless a file is named already
+    return named[:300]
 
 
 def is_lost(error: object) -> bool:
