@@ -22,7 +22,7 @@ def test_every_way_keeps_the_contract(way, dtype):
 class Worker:
     """A worker's half around another one, to be broken at one place."""
 
-    site, meets = "parameters", True
+    site, is_peer_to_peer = "parameters", True
 
     def __init__(self, inner):
         self.inner = inner

@@ -92,7 +92,7 @@ class Mine:
 class MyOwner:
     """Its owner, from the parts of the house."""
 
-    keeps, waits, quorum, grace_seconds = True, True, 1.0, 0.0
+    holds_parameters, has_rounds, quorum, grace_seconds = True, True, 1.0, 0.0
 
     def __init__(self):
         self._rounds = Rounds()
@@ -119,7 +119,7 @@ def broken(half, **functions):
     """The averaging (or the all_reduce) halves with some functions replaced."""
     worker, owner = Averaging(every=Steps(3)), Rounds()
     if half == "gradient":
-        worker, owner = AllReduce(), Rounds(keeps=False)
+        worker, owner = AllReduce(), Rounds(holds_parameters=False)
     target = owner if half == "owner" else worker
     changed = SimpleNamespace(
         **{
@@ -338,7 +338,7 @@ def test_what_breaks_the_contract_is_named(half, functions, claim):
         ),
         (
             SimpleNamespace(worker=averaging().worker, owner=dict),
-            r"owner\(\) is without keeps, waits",
+            r"owner\(\) is without holds_parameters, has_rounds",
         ),
     ],
 )

@@ -104,7 +104,7 @@ def test_when_all_are_lost_nobody_can_say_what_the_parameters_are(policy):
     harness = with_begun_snapshot(policy)
     harness.snapshots.drop_slot(0)
     harness.lose(1)
-    assert bool(harness.saved) is policy.keeps
+    assert bool(harness.saved) is policy.holds_parameters
 
 
 def test_the_cut_of_a_table_waits_for_the_shards_of_all():

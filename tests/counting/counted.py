@@ -213,7 +213,7 @@ class Witness:
     def worker(self) -> Any:
         """Returns the worker's half; where the workers hold the parameters, it is a witness."""
         strategy = self.inside.worker()
-        return _Member(strategy, self.path) if strategy.meets else strategy
+        return _Member(strategy, self.path) if strategy.is_peer_to_peer else strategy
 
     def owner(self) -> Any:
         """Returns the owner's half, which is a witness."""
@@ -280,7 +280,7 @@ class _Owner:
         replies, after = self._inside.receive(slot, message, members, state)
         is_of_one = slot in getattr(state, "restoring", ())
         if message.kind != "fetch" and not is_of_one:
-            if self._inside.waits:
+            if self._inside.has_rounds:
                 self._rounds(replies)
             elif replies[0].message.kind != "heal":
                 self._applied(slot, message, len(members | {slot}), (state, after))
@@ -301,7 +301,7 @@ class _Owner:
                 if self._is_gradient
                 else sum(w.steps > 0 for w in work)
             )
-            if of and self._inside.calls:  # each push moves by itself
+            if of and self._inside.calls_meetings:  # each push moves by itself
                 of = self._inside.shards
             message = mine[0].message
             entry = {"at": version, "of": of, "slots": [reply.slot for reply in mine]}

@@ -154,7 +154,7 @@ def test_an_outer_step_that_is_not_the_recipes_is_found(outer, monkeypatch, tmp_
     original = rounds.Rounds._moved
 
     def moved(self, fragment, mean, state):
-        wrong = state.version == AT and self.keeps
+        wrong = state.version == AT and self.holds_parameters
         return original(self, fragment, mean * outer.lr if wrong else mean, state)
 
     monkeypatch.setattr(rounds.Rounds, "_moved", moved)

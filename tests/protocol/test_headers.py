@@ -15,9 +15,10 @@ from photinus.transport.frames import KINDS, Decoder, Frame, encode_frame
 
 SOUND = {
     **{"version": 3, "position": 8, "attempt": "a", "hello": 1, "rows": 5, "has": 0, "budget": 9},
-    **{"progress": 0.5, "span": [0.0, 1.0], "tells": True, "is_fresh": False, "is_idle": False},
+    **{"progress": 0.5, "span": [0.0, 1.0], "sends_inner": True},
+    **{"is_fresh": False, "is_idle": False, "is_unfinished": False},
     "is_behind": False,
-    **{"shard": {"vector": ["float32", [4, 2]]}, "history": [3], "rests": False, "name": "vector"},
+    **{"shard": {"vector": ["float32", [4, 2]]}, "history": [3], "name": "vector"},
     **{"start": -1, "kinds": {}, "is_last": False, "call": True, "edition": 2},
     **{"peers": [[0, 1, "host:7"]], "slots": [0, 1], "parts": [], "wholes": [1], "near": []},
 }

@@ -52,7 +52,7 @@ def exchanged(pushes, call):
 @pytest.mark.parametrize("numbers", [11, 2])
 def test_the_mean_has_the_bits_of_one_owner(codec, merge, numbers):
     pushes = brought(codec, numbers)
-    owner = Rounds(merge=merge, codec=codec, keeps=False)
+    owner = Rounds(merge=merge, codec=codec, holds_parameters=False)
     point = Message(
         "heal",
         np.zeros(numbers, "f4"),

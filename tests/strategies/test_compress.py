@@ -18,15 +18,20 @@ from photinus.strategies.shards import Sharded
 from photinus.testing.strategies import check_strategy
 from photinus.training.strategy_state import keep, take_up
 
-STRATEGIES = [Averaging(every=Steps(9)), AllReduce(whole_part=True, meets=True)]
+STRATEGIES = [Averaging(every=Steps(9)), AllReduce(whole_part=True, is_peer_to_peer=True)]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
 @pytest.mark.parametrize("codec", ["bf16", "int8"])
 def test_what_a_strategy_says_of_itself_is_said_of_it_in_a_codec(strategy, codec):
     sent = compress(strategy, codec)
-    for name in ("site", "takes", "meets", *type(strategy).__dataclass_fields__):
-        if name not in ("alone", "codec"):
+    for name in (
+        "site",
+        "has_late_answers",
+        "is_peer_to_peer",
+        *type(strategy).__dataclass_fields__,
+    ):
+        if name not in ("own_fields", "codec"):
             assert getattr(sent, name) == getattr(strategy, name), name
 
 
@@ -91,11 +96,11 @@ def test_an_unknown_codec_is_refused_when_it_is_named():
 def test_error_feedback_is_used_in_int8_and_int4_or_as_asked_for():
     for strategy in (AllReduce(), Averaging()):
         for codec, has in (("bf16", False), ("int8", True), ("int4", True)):
-            assert ("left" in compress(strategy, codec).alone) is has
-            assert ("left" in all_reduce(codec=codec).worker().alone) is has
-    assert compress(AllReduce(), "bf16", error_feedback=True).alone == ("left",)
+            assert ("left" in compress(strategy, codec).own_fields) is has
+            assert ("left" in all_reduce(codec=codec).worker().own_fields) is has
+    assert compress(AllReduce(), "bf16", error_feedback=True).own_fields == ("left",)
     assert all_reduce(codec="int8", error_feedback=False).worker() == AllReduce(codec="int8")
-    assert compress(Averaging(), "int8", error_feedback=False).alone == Averaging().alone
+    assert compress(Averaging(), "int8", error_feedback=False).own_fields == Averaging().own_fields
 
 
 @pytest.mark.parametrize("codec", ["bf16", "int8", "int4"])

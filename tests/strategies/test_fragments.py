@@ -178,7 +178,7 @@ def test_a_codec_goes_round_the_fragments_whichever_is_named_first(codec):
     ]
     assert sent[0].codec == sent[1].codec == codec
     assert sent[0].vector.tobytes() == sent[1].vector.tobytes()
-    assert codec_first.alone == fragments_first.alone
+    assert codec_first.own_fields == fragments_first.own_fields
 
 
 class Halved(Averaging):
@@ -200,7 +200,7 @@ def test_a_strategy_of_ones_own_goes_in_fragments_too():
 
 
 @pytest.mark.parametrize(
-    "wrong", [AllReduce(), Averaging(meets=True), fragments(Averaging(every=Steps(4)), 2)]
+    "wrong", [AllReduce(), Averaging(is_peer_to_peer=True), fragments(Averaging(every=Steps(4)), 2)]
 )
 def test_what_is_not_of_rounds_of_whole_vectors_at_one_owner_is_not_cut(wrong):
     with pytest.raises(UsageError, match="only rounds of whole vectors at one owner can be cut"):

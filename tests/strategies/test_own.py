@@ -88,7 +88,7 @@ def test_half_a_strategy_is_told_of_when_it_is_named(own):
         ("object", "Rounds", r"worker\(\) of .* returns something without site; got object"),
         ("Averaging", "int", r"owner\(\) of .* without init; got int; add init"),
         ("Averaging", "Policy", r"owner\(\) of .* cannot be called; got .* abstract .* agreed"),
-        ("Averaging", "Bare", r"owner\(\) of .* without keeps; got Bare; derive .*Policy"),
+        ("Averaging", "Bare", r"owner\(\) of .* without holds_parameters; got Bare; derive .*Policy"),
     ],
 )
 def test_a_half_without_one_of_its_functions_is_refused_when_it_is_named(own, worker, owner, said):
@@ -128,7 +128,7 @@ def test_one_that_cannot_be_called_is_told_with_its_reason(own):
 
 def test_one_that_agrees_at_every_step_does_not_go_through_a_folder(own):
     lines = "from photinus.strategies.rounds import AllReduce, Rounds\n"
-    halves = "worker, owner = AllReduce, lambda self: Rounds(keeps=False)"
+    halves = "worker, owner = AllReduce, lambda self: Rounds(holds_parameters=False)"
     name = own(lines + f"class Steps:\n    {halves}\n", "Steps")
     with pytest.raises(UsageError, match="agrees at every step, too often for a folder"):
         Job(strategy=CustomStrategy(name), transport="/shared")
@@ -172,7 +172,10 @@ def test_what_a_half_returns_in_another_form_ends_the_run_by_its_name(
     ("function", "said"),
     [
         ("site = 'middle'", "site of .* must be one of gradient, parameters, .*; got 'middle'"),
-        ("site = 'gradient'", r"push gradients, but .* holds parameters; .* Rounds\(keeps=False\)"),
+        (
+            "site = 'gradient'",
+            r"push gradients, but .* holds parameters; .* Rounds\(holds_parameters=False\)",
+        ),
     ],
 )
 def test_a_site_that_the_owner_does_not_serve_is_refused_when_it_is_named(own, function, said):

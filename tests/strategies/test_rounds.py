@@ -184,7 +184,7 @@ def test_a_gradient_counts_the_examples_of_its_own_step():
 
 
 def test_policies_are_barriers_unless_they_say_otherwise():
-    assert (Policy.keeps, Policy.quorum, Policy.grace_seconds) == (True, 1.0, 0.0)
+    assert (Policy.holds_parameters, Policy.quorum, Policy.grace_seconds) == (True, 1.0, 0.0)
 
 
 # -- error feedback ----------------------------------------------------------------------------
@@ -241,5 +241,5 @@ def test_a_joiner_has_left_nothing_out_and_the_owner_continues_with_what_it_left
 
 def test_owners_of_gradients_and_whole_numbers_are_without_feedback():
     assert not hasattr(compress(Averaging(), "bf16").init(np.zeros(3)), "left")
-    assert Rounds(codec="int8", keeps=False).init(start(np.zeros(3))).left.size == 0
+    assert Rounds(codec="int8", holds_parameters=False).init(start(np.zeros(3))).left.size == 0
     assert Rounds(codec="fp32").agreed(Rounds().init(start(np.zeros(3)))).left is None

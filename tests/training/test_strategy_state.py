@@ -20,7 +20,7 @@ class Held(NamedTuple):
 NOW = Clock(30, 240, 1.5, 9.0)
 STATE = Held(np.arange(3.0), Clock(28, 224, 1.4, 8.5), (Clock(10, 80), Clock(20, 160)), np.ones(3))
 FRESH = Held(np.zeros(3), Clock(), (Clock(), Clock()), np.ones(3))
-ALL_OF_IT = SimpleNamespace(alone=("parameters", "left", "sent", "counted"))
+ALL_OF_IT = SimpleNamespace(own_fields=("parameters", "left", "sent", "counted"))
 
 
 def test_arrays_clocks_and_parameters_come_back_as_old_as_they_were():
@@ -48,7 +48,7 @@ def test_what_is_kept_does_not_change_when_the_worker_continues():
 
 
 def test_where_nothing_is_alone_nothing_is_kept():
-    for strategy in (SimpleNamespace(), SimpleNamespace(alone=("left",))):
+    for strategy in (SimpleNamespace(), SimpleNamespace(own_fields=("left",))):
         assert keep(strategy, np.ones(3), NOW, STATE._replace(left=np.zeros(0)), 240) == {}
     assert take_up(np.ones(3), FRESH, {}) is FRESH
     assert position_of({}, 200) == 200

@@ -146,7 +146,7 @@ class Coordinator(LeaseServer):
 
     def _notifications(self, now: float) -> list[Frame]:
         """Returns what workers without an owner must be sent now."""
-        if self.is_over or not self.owner.policy.meets:
+        if self.is_over or not self.owner.policy.is_peer_to_peer:
             return []
         is_wanted = self._membership.is_healing or self._snapshots.is_due(now)
         return self._peer_directory.notifications(is_wanted=is_wanted)
@@ -185,7 +185,7 @@ class Coordinator(LeaseServer):
     @property
     def is_kept(self) -> bool:
         """True while the agreed point outlives the workers that made it."""
-        return self.owner.policy.keeps
+        return self.owner.policy.holds_parameters
 
     @property
     def idle(self) -> frozenset[int]:
@@ -346,7 +346,7 @@ class Coordinator(LeaseServer):
         if is_table or all(s.is_quarantined or not s.rows for s in self.leases):
             return self.stop(f"{wrong if is_table else _ALL_NOT_FINITE}; {do}")
         seat.last_answer = seat.answers[frame.sequence] = self._reply_to(frame, "refused")
-        if not self.owner.policy.waits:  # what it has under way behind this is no better
+        if not self.owner.policy.has_rounds:  # what it has under way behind this is no better
             self.leases.vacate(seat)
             return [seat.last_answer, *self._after_seat_emptied(seat, now)]
         return [seat.last_answer]

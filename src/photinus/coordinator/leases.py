@@ -263,7 +263,7 @@ class Leases:
     def close(self, seat: SeatState, frame: Frame) -> None:
         """Notes that a share, or a pass, is done: no round waits for its worker any more."""
         seat.close_frame, self._members = frame, None
-        if frame.header.get("rests"):
+        if frame.header.get("is_unfinished"):
             seat.is_resting, seat.is_live = True, False
 
     def empty(self, now: float) -> None:

@@ -194,7 +194,7 @@ class Membership:
             progress=owner.progress,
             rows=self._leases.rows,
             span=self._phases.span,
-            tells=seat is max(self._leases, key=lambda s: s.rows),
+            sends_inner=seat is max(self._leases, key=lambda s: s.rows),
             # a worker that begins makes the outer state for itself
             heal=point._replace(outer=()) if is_fresh else point,
             is_fresh=is_fresh,
@@ -205,7 +205,7 @@ class Membership:
             is_idle=seat.is_quarantined or self._phases.is_spent,
         )
         header: dict[str, Any] = {"attempt": seat.attempt, "hello": seat.hello}
-        if owner.policy.meets:
+        if owner.policy.is_peer_to_peer:
             header |= self._peer_directory.member_fields()
         frame = owner.frame("grant", seat.slot, seat.lease, **header)
         seat.last_answer, seat.phases_held = grant_to(frame, grant), len(history)

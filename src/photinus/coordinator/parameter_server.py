@@ -143,7 +143,7 @@ class ParameterServer:
         if not is_sound or not _is_finite(message, self.numbers, self.policy.rows):
             return None
         seat.pending_push = frame
-        members = self._leases.members if self.policy.waits else self._leases.held_slots
+        members = self._leases.members if self.policy.has_rounds else self._leases.held_slots
         replies, self._state = self.policy.receive(seat.slot, message, members, self._state)
         answers = self._settle(replies, now)
         if seat.pending_push is not None and self._opened_at is None:
@@ -251,7 +251,7 @@ class ParameterServer:
         position, is_missed = push.header["position"], answer.kind in ("heal", "rejoin")
         self._leases.counts["missed" if is_missed else "applied"] += 1
         if is_missed:
-            is_dropped = not self.policy.waits  # for good: its rows are not done again
+            is_dropped = not self.policy.has_rounds  # for good: its rows are not done again
             if is_dropped:
                 seat.mark_lost(position, self.numbers)
             self._callbacks.enter("miss", push, {"dropped": is_dropped})
@@ -289,7 +289,7 @@ class ParameterServer:
         self._durations = [*self._durations[-20:], seconds]
         self._opened_at = self._quorum_at = None
         self.reachability.open((), now)
-        self._leases.have_met |= self.policy.meets and len(agreed) > 1
+        self._leases.have_met |= self.policy.is_peer_to_peer and len(agreed) > 1
         for answer in agreed:
             answer.seat.exclusions = 0
         self.version = max(a.message.version for a in agreed)
@@ -326,15 +326,15 @@ class ParameterServer:
 
         Where workers do not wait: how many versions old the point was that a push started from.
         """
-        if not self.policy.waits:
+        if not self.policy.has_rounds:
             staleness = [a.message.version - 1 - a.push.header["version"] for a in agreed]
             return {"staleness": sum(staleness) / len(staleness)}
-        if self.policy.meets:
+        if self.policy.is_peer_to_peer:
             distances = [self._slot_distances.get(a.seat.slot, math.nan) for a in agreed]
             spread = math.sqrt(sum(d * d for d in distances) / len(distances))
             return {"consistency": spread} if len(distances) > 1 and math.isfinite(spread) else {}
         vector = self.point.vector
-        if not self.policy.keeps or vector is None or len(agreed) < 2:
+        if not self.policy.holds_parameters or vector is None or len(agreed) < 2:
             return {}
         if self.version % APART_EVERY and "consistency" in self.metrics:
             return {"consistency": self.metrics["consistency"]}

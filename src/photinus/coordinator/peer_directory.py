@@ -80,7 +80,7 @@ class PeerDirectory:
         others: when one with steps waits for them.
         """
         phases, owner, leases = self._phases, self._owner, self._leases
-        if owner.policy.calls:
+        if owner.policy.calls_meetings:
             return any(s.pending_push and s.pending_push.header.get("steps") for s in leases)
         max_rounds = owner.policy.rounds_between
         if not max_rounds or not leases.members:

@@ -310,7 +310,7 @@ class Phases:
         if best is not None:
             return best.point
         close_frames = [frame for frame in self._leases.close_frames.values() if frame.arrays]
-        if self.owner.policy.keeps or self.owner.has_shards or not close_frames:
+        if self.owner.policy.holds_parameters or self.owner.has_shards or not close_frames:
             return point
         newest = max(frame.header["version"] for frame in close_frames)
         states = [frame.arrays for frame in close_frames if frame.header["version"] == newest]
@@ -454,7 +454,8 @@ class Phases:
 
     def _is_at_agreed_point(self, close_frame: Frame) -> bool:
         """Returns whether a worker's own state fits the agreed point."""
-        return self.owner.policy.keeps or bool(close_frame.header["version"] == self.owner.version)
+        is_latest = bool(close_frame.header["version"] == self.owner.version)
+        return self.owner.policy.holds_parameters or is_latest
 
     # -- validation ------------------------------------------------------------------------------
 

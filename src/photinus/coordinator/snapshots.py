@@ -105,7 +105,7 @@ class SnapshotCollector:
         """True when neither the owner nor a snapshot with inner states holds the present point."""
         snapshot, owner = self.saved, self._owner
         is_whole = snapshot is not None and bool(snapshot.inner)
-        return not (owner.policy.keeps or owner.version == 0 or is_whole)
+        return not (owner.policy.holds_parameters or owner.version == 0 or is_whole)
 
     def start_for(self, slot: int) -> tuple[Message, Mapping[str, Vector]]:
         """Returns the present point, and an inner state of a slot's worker to continue with.
@@ -113,10 +113,10 @@ class SnapshotCollector:
         The inner state is its own; where those of all workers are the same, any worker's.
         """
         snapshot, owner = self.saved, self._owner
-        point = owner.point if snapshot is None or owner.policy.keeps else snapshot.point
+        point = owner.point if snapshot is None or owner.policy.holds_parameters else snapshot.point
         if snapshot is None or not snapshot.inner:
             return point, {}
-        is_own = owner.policy.keeps and snapshot.version > 0
+        is_own = owner.policy.holds_parameters and snapshot.version > 0
         fallback = {} if is_own else snapshot.inner[min(snapshot.inner)]
         return point, snapshot.inner.get(slot, fallback)
 
@@ -164,7 +164,7 @@ class SnapshotCollector:
         is_whole_round = bool(members) and (has_trained or not owner.has_shards)
         is_whole_round = is_whole_round and not any(seat.close_frame for seat in seats)
         is_whole_round = is_whole_round and (
-            members == self._leases.members or not owner.policy.waits
+            members == self._leases.members or not owner.policy.has_rounds
         )
         is_trial = is_whole_round and self._early_stopping.begin(
             progress, owner.version, self._leases.members
@@ -176,7 +176,7 @@ class SnapshotCollector:
         if not is_trial and (is_unfinished or not self.is_due(now)):
             return False
         # where workers do not wait, no two of them are at the same point: each starts fresh
-        slots = members if owner.policy.waits else frozenset[int]()
+        slots = members if owner.policy.has_rounds else frozenset[int]()
         self._pending = self.present_snapshot()
         self._slots_awaited, self._worker_snapshots = set(slots), {}
         return bool(slots)
@@ -202,7 +202,7 @@ class SnapshotCollector:
         if self._pending is None or self._slots_awaited or len(shards) < policy.shards:
             return
         snapshot, self._pending = self._pending, None
-        if not policy.keeps and not policy.shards:
+        if not policy.holds_parameters and not policy.shards:
             if not self._worker_snapshots:
                 return
             first = self._worker_snapshots[min(self._worker_snapshots)]
@@ -311,7 +311,7 @@ class SnapshotCollector:
         snapshot = self.present_snapshot()
         if self._owner.has_shards:
             snapshot = replace(snapshot, shards=self._shards.at(snapshot.version))
-        elif not self._owner.policy.keeps:
+        elif not self._owner.policy.holds_parameters:
             if not arrays_by_slot:
                 return
             snapshot = _at_worker_point(
@@ -327,7 +327,7 @@ class SnapshotCollector:
         """Keeps the parameters of a worker that is done, should all others be lost."""
         owner, version = self._owner, close_frame.header["version"]
         is_new = version == owner.version and self.saved is None
-        if is_new and version > 0 and not (owner.policy.keeps or owner.has_shards):
+        if is_new and version > 0 and not (owner.policy.holds_parameters or owner.has_shards):
             self.last = _at_worker_point(
                 self.present_snapshot(), *_parameter_vectors(close_frame.arrays)
             )

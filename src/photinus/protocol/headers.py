@@ -78,8 +78,8 @@ _RULES: tuple[tuple[str, _Holds, str], ...] = (
     (
         "true or false",
         lambda value: type(value) is bool,
-        "stop save measure call rests tells is_fresh is_idle is_behind is_last is_finite guards"
-        " restores is_weightless",
+        "stop save measure call is_unfinished sends_inner is_fresh is_idle is_behind is_last "
+        "is_finite guards restores is_weightless",
     ),
     ("a list of whole numbers", _list(_is_whole), "slots leases history parts wholes near"),
     ("a table of whole numbers", _table(_is_whole), "labels taken"),
@@ -101,12 +101,12 @@ _OF_MEETING = ("version", "slots")
 NEEDED: Mapping[str, tuple[str, ...]] = {
     "hello": ("attempt", "hello", "rows", "has"),
     "grant": (
-        *("version", "position", "budget", "progress", "rows", "span", "tells", "shard"),
+        *("version", "position", "budget", "progress", "rows", "span", "sends_inner", "shard"),
         *("is_fresh", "is_idle", "is_behind", "history", "attempt", "hello"),
     ),
     "push": ("version", "position"),
     "fetch": ("version",),
-    "close": ("version", "position", "rests"),
+    "close": ("version", "position", "is_unfinished"),
     "state": ("version", "position"),
     "page": ("version", "name", "start", "kinds", "is_last"),
     **dict.fromkeys(("agreed", "heal", "ack", "publish"), ("version",)),

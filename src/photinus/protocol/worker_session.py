@@ -192,7 +192,11 @@ class WorkerSession:
             if parameters is None
             else {name: parameters.section(f) for name, f in _SECTIONS.items()}
         )
-        header = {"version": self.version, "position": request.position, "rests": request.rests}
+        header = {
+            "version": self.version,
+            "position": request.position,
+            "is_unfinished": request.is_unfinished,
+        }
         return self._numbered(
             "close", header | self._take_measured(), arrays | inner_to(request.inner)
         )

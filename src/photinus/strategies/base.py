@@ -24,7 +24,7 @@ GRADIENT, PARAMETERS = "gradient", "parameters"
 """Where in a step a strategy acts: on the gradient, before the inner step, or after it."""
 
 OWN_PARAMETERS = "parameters"
-"""In `Strategy.alone`: between rounds only the worker itself has its parameters."""
+"""In `Strategy.own_fields`: between rounds only the worker itself has its parameters."""
 GRADIENT_SUM = "gradient sum"
 """After the inner step too, but what it pushes is the sum of the gradients since its last push."""
 ROW_GRADIENTS = "gradients of rows"
@@ -203,15 +203,15 @@ class Strategy(ABC):
     """
 
     site: str = PARAMETERS
-    takes: bool = False
+    has_late_answers: bool = False
     """True when a push is answered at a later turn, `take`, and not before."""
-    alone: tuple[str, ...] = ()
+    own_fields: tuple[str, ...] = ()
     """Fields of its state (arrays, clocks) that no owner holds, for checkpoints."""
-    meets: bool = False
+    is_peer_to_peer: bool = False
     """True when the workers make every mean among themselves: no owner holds parameters."""
     is_sharded: bool = False
     """True when the parameters are a table of which each worker owns rows that no other has."""
-    calls: bool = False
+    calls_meetings: bool = False
     """True when a meeting may take place between two of its pushes, as the policy has it."""
     is_early: bool = False
     """True when it also offers a fragment of its next `meet` once that alone is final; its `merge`
@@ -242,8 +242,10 @@ class Strategy(ABC):
 
 def is_held_by_workers(strategy: Strategy) -> bool:
     """Returns whether only the workers hold the parameters, each of them all, and no owner."""
-    is_without_owner = strategy.site == GRADIENT or bool(getattr(strategy, "meets", False))
-    return is_without_owner and not getattr(strategy, "is_sharded", False)
+    is_peer_to_peer = bool(getattr(strategy, "is_peer_to_peer", False))
+    return (is_peer_to_peer or strategy.site == GRADIENT) and not getattr(
+        strategy, "is_sharded", False
+    )
 
 
 class Reply(NamedTuple):
@@ -258,15 +260,15 @@ class Reply(NamedTuple):
 class Policy(ABC):
     """The owner's half: a message in, replies out. It never asks for the time or the network."""
 
-    keeps: bool = True
+    holds_parameters: bool = True
     """True when the owner holds the agreed parameters; False when only the workers do."""
-    waits: bool = True
+    has_rounds: bool = True
     """True when a push waits for those of others; False when each is applied as it comes."""
     quorum: float = 1.0
     """The share of the members (above 1: how many of them) that may close a round alone."""
     grace_seconds: float = 0.0
     """How long a round waits for the others once the quorum has pushed."""
-    meets: bool = False
+    is_peer_to_peer: bool = False
     """True when the workers make every mean among themselves; this only decides who is in it."""
     rounds_between: int = 0
     """How many publications of each worker there are between two meetings; 0: no publications."""
@@ -274,7 +276,7 @@ class Policy(ABC):
     """How many numbers a row holds, where only rows that changed travel; 0: all travel."""
     shards: int = 0
     """How many workers own rows that no other has: without one none continues; 0: no worker."""
-    calls: bool = False
+    calls_meetings: bool = False
     """True when a push with steps calls the others to a meeting, whatever they are doing."""
 
     @abstractmethod

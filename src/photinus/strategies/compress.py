@@ -86,9 +86,9 @@ class Encoded(Strategy):
 
     def __init__(self, strategy: Strategy, codec: str) -> None:
         self.strategy, self.codec, self.site = strategy, codec, strategy.site
-        self.takes = bool(getattr(strategy, "takes", False))
-        self.meets = bool(getattr(strategy, "meets", False))
-        self.alone: tuple[str, ...] = getattr(strategy, "alone", ())
+        self.has_late_answers = bool(getattr(strategy, "has_late_answers", False))
+        self.is_peer_to_peer = bool(getattr(strategy, "is_peer_to_peer", False))
+        self.own_fields: tuple[str, ...] = getattr(strategy, "own_fields", ())
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - an attribute of any strategy
         """Returns any other attribute of the strategy, such as `every` and `whole_part`."""
@@ -144,7 +144,7 @@ class ErrorFeedback(Encoded):
 
     def __init__(self, strategy: Strategy, codec: str) -> None:
         super().__init__(strategy, codec)
-        self.alone = (*self.alone, "left")
+        self.own_fields = (*self.own_fields, "left")
 
     def init(self, vector: Vector) -> FeedbackState:
         """Nothing was left out yet."""

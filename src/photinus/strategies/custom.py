@@ -102,10 +102,10 @@ def _check_site(name: str, halves: dict[str, Any]) -> None:
     if site not in SITES:
         wrong = f"site of worker() of the strategy {name!r} must be one of {', '.join(SITES)}"
         raise UsageError(wrong, got=repr(site))
-    if site == GRADIENT and halves["owner"].keeps:
+    if site == GRADIENT and halves["owner"].holds_parameters:
         wrong = f"workers of the strategy {name!r} push gradients, but its owner holds parameters"
-        got = f"site {site!r} and keeps {halves['owner'].keeps!r}"
-        raise UsageError(wrong, got=got, do="return Rounds(keeps=False) from owner()")
+        got = f"site {site!r} and holds_parameters {halves['owner'].holds_parameters!r}"
+        raise UsageError(wrong, got=got, do="return Rounds(holds_parameters=False) from owner()")
 
 
 def _check_outer(name: str, halves: dict[str, Any]) -> None:

@@ -152,8 +152,8 @@ class Fragments(Strategy):
     alpha: float = 0.5
     """How much stays of what a worker has when the fragment arrives."""
     site = PARAMETERS
-    takes = True
-    alone = (OWN_PARAMETERS, "sent", "counted")
+    has_late_answers = True
+    own_fields = (OWN_PARAMETERS, "sent", "counted")
     LIMITS = {  # noqa: RUF012
         "fragments": whole(1),
         "delay": whole(0),
@@ -164,7 +164,8 @@ class Fragments(Strategy):
         validate(self)
         inner = self.strategy
         is_plain = inner.site == PARAMETERS and not any(
-            getattr(inner, name, False) for name in ("meets", "takes", "is_sharded", "alone")
+            getattr(inner, name, False)
+            for name in ("is_peer_to_peer", "has_late_answers", "is_sharded", "own_fields")
         )
         if not (is_plain and isinstance(getattr(inner, "every", None), Trigger)):
             wrong = "only rounds of whole vectors at one owner can be cut into fragments"

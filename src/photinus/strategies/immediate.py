@@ -181,7 +181,7 @@ class Immediate(Policy):
     """Of what is fetched: whole parameters, so that blocks of few bits are too coarse."""
     rows: int = 0
     """Rows of so many numbers are pushed, and fetched if they moved since; 0: all."""
-    waits = False
+    has_rounds = False
     LIMITS = {  # noqa: RUF012
         "rows": whole(0),
         "payload": one_of("delta", "gradient"),
@@ -299,7 +299,7 @@ class ElasticOwner(Policy):
 
     alpha: float = 0.9
     codec: str = "fp32"
-    waits = False
+    has_rounds = False
     LIMITS = {"alpha": between(0.001, 1), "codec": one_of(*CODECS)}  # noqa: RUF012
 
     def __post_init__(self) -> None:

@@ -56,7 +56,7 @@ class _Peer(Strategy):
     every: Trigger = field(default_factory=lambda: Steps(10))
     codec: str = "bf16"
     site = PARAMETERS
-    meets = True
+    is_peer_to_peer = True
     LIMITS = {"codec": one_of(*CODECS)}  # noqa: RUF012
 
     def __post_init__(self) -> None:
@@ -233,9 +233,9 @@ class Meetings(Policy):
     rounds_between: int = 0
     rows: int = 0
     shards: int = 0
-    calls: bool = False
-    keeps = False
-    meets = True
+    calls_meetings: bool = False
+    holds_parameters = False
+    is_peer_to_peer = True
     LIMITS = {  # noqa: RUF012
         "merge": one_of(*MERGES),
         "quorum": QUORUM,
@@ -303,7 +303,7 @@ class Meetings(Policy):
         state = state._replace(pushes=present, meeting=meeting, ready=frozenset())
         works = [present[s].since for s in meeting]
         weights = np.array(coefficients(self.merge, works), "f8")
-        if self.calls:
+        if self.calls_meetings:
             weights = np.array([work.steps > 0 for work in works]) / max(1, self.shards)
         shares = np.array(coefficients("examples", works), "f8")
         invitation = Message("meet", weights, version=state.version, floats=shares, slots=meeting)

@@ -66,7 +66,7 @@ class Averaging(Strategy):
     """When a round is due."""
     outer: OuterOptimizer = field(default_factory=Sgd)
     """The optimizer that applies the merged delta."""
-    meets: bool = False
+    is_peer_to_peer: bool = False
     """Every worker owns a shard: the mean is made among them, with the bits of one owner."""
     site = PARAMETERS
 
@@ -74,9 +74,9 @@ class Averaging(Strategy):
         validate(self)
 
     @property
-    def alone(self) -> tuple[str, ...]:  # type: ignore[override]
+    def own_fields(self) -> tuple[str, ...]:  # type: ignore[override]
         """Without an owner the outer optimizer's state, which is the same on all."""
-        return ("outer",) if self.meets else ()
+        return ("outer",) if self.is_peer_to_peer else ()
 
     def init(self, vector: Vector) -> AveragingState:
         """The anchor is where all start."""
@@ -86,7 +86,7 @@ class Averaging(Strategy):
         """A swap when the trigger fires; at the end of the phase, when anything is unsent."""
         is_unsent = clock.closing and clock.steps > state.counted.steps
         is_due = is_unsent or self.every.fires(clock, state.sent)
-        return (Turn("meet" if self.meets else "swap"),) if is_due else ()
+        return (Turn("meet" if self.is_peer_to_peer else "swap"),) if is_due else ()
 
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: AveragingState
@@ -103,7 +103,7 @@ class Averaging(Strategy):
         mean = decoded(incoming, vector.dtype)  # the owner steps in this precision too
         if incoming.kind == "heal":
             np.subtract(mean, state.anchor - vector, out=vector)
-            outer = self.outer.init(vector) if self.meets else incoming.outer
+            outer = self.outer.init(vector) if self.is_peer_to_peer else incoming.outer
             return state._replace(anchor=mean.copy(), outer=outer, version=incoming.version)
         anchor, outer = self.outer.update(state.anchor, mean, state.outer)
         np.copyto(vector, anchor)
@@ -121,7 +121,7 @@ class AllReduce(Strategy):
     codec: str = "fp32"
     whole_part: bool = False
     """One step is the worker's whole part, its gradient summed inside `learn`."""
-    meets: bool = False
+    is_peer_to_peer: bool = False
     """Every worker owns a shard: the mean is made among them, with the bits of one owner."""
     is_early: bool = False
     """Its segments are sent while the rest of the gradient is computed."""
@@ -139,7 +139,7 @@ class AllReduce(Strategy):
 
     def due(self, clock: Clock, state: tuple[int, int]) -> tuple[Turn, ...]:  # noqa: ARG002
         """Every step; nothing is unsent at the end."""
-        return () if clock.closing else (Turn("meet" if self.meets else "swap"),)
+        return () if clock.closing else (Turn("meet" if self.is_peer_to_peer else "swap"),)
 
     def offer(
         self, turn: Turn, vector: Vector, clock: Clock, state: tuple[int, int]
@@ -201,7 +201,7 @@ class Rounds(Policy):
     """How the deltas become one: "uniform", "examples" or "nova"."""
     codec: str = "fp32"
     """The numbers that the merged delta travels in."""
-    keeps: bool = True
+    holds_parameters: bool = True
     """False where no parameters are kept, as with gradients."""
     quorum: float = 1.0
     """The share of the workers (above 1: how many) whose pushes close a round."""
@@ -225,11 +225,11 @@ class Rounds(Policy):
         assert point.floats is not None
         assert point.integers is not None
         fragments_of(point.vector.size, self.fragments)  # refuses a fragment of nothing
-        initial_outer = self.outer.init(point.vector) if self.keeps else ()
+        initial_outer = self.outer.init(point.vector) if self.holds_parameters else ()
         outer = point.outer or initial_outer
         left = point.left
         if left is None:
-            has_feedback = self.keeps and codec(self.codec).has_feedback
+            has_feedback = self.holds_parameters and codec(self.codec).has_feedback
             left = np.zeros_like(point.vector if has_feedback else point.vector[:0])
         return RoundsState(
             point.vector, outer, point.floats, point.integers, point.version, {}, left
@@ -242,7 +242,8 @@ class Rounds(Policy):
         if message.kind == "fetch":
             return [Reply(slot, self.agreed(state))], state
         if message.version != state.version:
-            answer = self.agreed(state) if self.keeps else Message("rejoin", version=state.version)
+            rejoin = Message("rejoin", version=state.version)
+            answer = self.agreed(state) if self.holds_parameters else rejoin
             return [Reply(slot, answer)], state
         pushes = {**state.open_rounds.get(message.fragment, {}), slot: message}
         open_rounds = {**state.open_rounds, message.fragment: pushes}
@@ -295,7 +296,7 @@ class Rounds(Policy):
         weights = coefficients(self.merge, [m.since for m in pushes.values()])
         deltas = [(m.codec, m.vector) for m in pushes.values() if m.vector is not None]
         combined = np.empty(part(state.vector, fragment).size, state.vector.dtype)
-        should_measure = len(deltas) > 1 and self.keeps and _should_measure_spread(state)
+        should_measure = len(deltas) > 1 and self.holds_parameters and _should_measure_spread(state)
         spread = combine_sent(deltas, weights, combined, should_measure_spread=should_measure)
         state = state if spread is None else state._replace(apart=spread)
         if state.left.size:
@@ -315,14 +316,17 @@ class Rounds(Policy):
         fingerprints = Counter(m.fingerprint for m in pushes.values() if m.fingerprint)
         if not fingerprints or any(m.fragment != ALL for m in pushes.values()):
             return pushes, []
-        agreed = fingerprint(state.vector) if self.keeps else fingerprints.most_common(1)[0][0]
+        if self.holds_parameters:
+            agreed = fingerprint(state.vector)
+        else:
+            agreed = fingerprints.most_common(1)[0][0]
         rejoin = Message("rejoin", version=state.version, fingerprint=agreed)
         differing = [slot for slot, m in pushes.items() if m.fingerprint not in ("", agreed)]
         matching = {slot: m for slot, m in pushes.items() if slot not in differing}
         return matching, [Reply(slot, rejoin) for slot in differing]
 
     def _moved(self, fragment: tuple[int, int], mean: Vector, state: RoundsState) -> RoundsState:
-        if not self.keeps:
+        if not self.holds_parameters:
             return state
         vector, outer = stepped(self.outer, fragment, mean, state.vector, state.outer)
         return state._replace(vector=vector, outer=outer)

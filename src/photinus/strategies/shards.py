@@ -115,11 +115,11 @@ class Sharded(Strategy):
     """uniform: cᵢ = 1/K · reads: as `shares_of_reads` has it for each row."""
     exact: int = 0
     """How many numbers at the end of a row travel as float32 in int8 and int4."""
-    calls: bool = False
+    calls_meetings: bool = False
     site = PARAMETERS
-    meets = True
+    is_peer_to_peer = True
     is_sharded = True
-    alone = ("left_rows", "left")
+    own_fields = ("left_rows", "left")
     LIMITS = {  # noqa: RUF012
         "codec": one_of(*CODECS),
         "rows": whole(1),
@@ -159,7 +159,7 @@ class Sharded(Strategy):
             outer,
             self._moves(state, outer),
             by_reads=self.merge == READS,
-            by_push=self.calls,
+            by_push=self.calls_meetings,
             moved=state.moved,
             backup=state.backup,
             exact=self.exact,
@@ -206,7 +206,7 @@ class Sharded(Strategy):
     @property
     def _has_fixed_steps(self) -> bool:
         """True when all rounds have equally many steps."""
-        return self.every.is_deterministic and not self.calls
+        return self.every.is_deterministic and not self.calls_meetings
 
     def _only_serve(self, table: RowExchange, state: ShardState) -> tuple[Message, ShardState]:
         """Offers nothing to a round that another worker has called, and asks for nothing."""

@@ -415,9 +415,11 @@ class StrategySpec:
                 rows=self.rows,
                 merge=self.merge,
                 exact=self.exact,
-                calls=self.is_immediate,
+                calls_meetings=self.is_immediate,
             )
-        rounds: Strategy = Averaging(every=self.every, outer=self.outer, meets=self.owners > 1)
+        rounds: Strategy = Averaging(
+            every=self.every, outer=self.outer, is_peer_to_peer=self.owners > 1
+        )
         if self.fragments:
             rounds = fragments(rounds, self.fragments, delay=self.delay, alpha=self.alpha)
         return compress(rounds, self.codec)
@@ -431,7 +433,7 @@ class StrategySpec:
         gradients = AllReduce(
             codec="fp32" if has_feedback else self.codec,
             whole_part=self.whole_part,
-            meets=self.owners > 1,
+            is_peer_to_peer=self.owners > 1,
             is_early=self.owners > 1 and self.quorum == 1 and not has_feedback,
             merge=self.merge,
         )
@@ -450,7 +452,7 @@ class StrategySpec:
         if self.is_sharded:
             merge = "uniform" if self.merge == READS else self.merge
             return Meetings(
-                merge=merge, rows=self.rows, shards=self.owners, calls=self.is_immediate
+                merge=merge, rows=self.rows, shards=self.owners, calls_meetings=self.is_immediate
             )
         if self.owners > 1:
             return Meetings(merge=self.merge, quorum=self.quorum, grace_seconds=self.grace_seconds)
@@ -468,7 +470,7 @@ class StrategySpec:
             outer=self.outer,
             merge=self.merge,
             codec=self.codec_down or self.codec,
-            keeps=self.payload == "delta",
+            holds_parameters=self.payload == "delta",
             fragments=max(1, self.fragments),
             quorum=self.quorum,
             grace_seconds=self.grace_seconds,

@@ -18,7 +18,7 @@ _NUMBERS, _STEPS, _BATCH = 23, 400, 4
 
 
 def check_peers(halves: StrategyPair, dtype: str) -> None:
-    """Checks a way whose policy `meets`; an AssertionError names what is broken.
+    """Checks a way whose policy is peer-to-peer; an AssertionError names what is broken.
 
     Args:
         halves: what makes both halves.
@@ -140,7 +140,7 @@ class _Ring:
 def _check_alone(ring: _Ring) -> None:
     node = ring.nodes[0]
     closing_clock = Clock(closing=True)
-    assert not ring.policy.keeps, "where the workers meet no owner holds the parameters"
+    assert not ring.policy.holds_parameters, "where the workers meet no owner holds the parameters"
     assert not node.due(closing_clock), "nothing is unsent before the first step"
     node.take_step()
     (turn,) = node.due(node.clock._replace(closing=True))

@@ -31,7 +31,10 @@ NUMBERS, STEPS, BATCH = 23, 1200, 4
 """How long the vectors are, how often the triggers are tried, examples in a step."""
 
 _WORKER = ("site", "init", "due", "offer", "accept")
-_OWNER = ("keeps", "waits", "quorum", "grace_seconds", "init", "receive", "close", "agreed")
+_OWNER = (
+    *("holds_parameters", "has_rounds", "quorum", "grace_seconds"),
+    *("init", "receive", "close", "agreed"),
+)
 
 State = Any
 
@@ -42,7 +45,7 @@ def check_strategy(halves: StrategyPair, *, dtype: str = "float32") -> None:
     The worker's half may be any object with `site`, `init`, `due`, `offer` and `accept`, the
     owner's any with `keeps`, `waits`, `quorum`, `grace_seconds`, `init`, `receive`, `close` and
     `agreed`.
-    Where the policy `meets`, the workers' own exact mean is checked instead of the owner's.
+    Where the policy is peer-to-peer, the workers' own exact mean is checked instead of the owner's.
 
     Args:
         halves: what makes both.
@@ -54,15 +57,15 @@ def check_strategy(halves: StrategyPair, *, dtype: str = "float32") -> None:
     """
     _check_parts(halves)
     policy = halves.owner()
-    if getattr(policy, "meets", False):
+    if getattr(policy, "is_peer_to_peer", False):
         check_peers(halves, dtype)
         return
     owner_checks = (_check_lost_round, _check_late, _check_joiner)
     round_checks = (_check_replies, _check_rounds, _check_drain)
-    late_checks = owner_checks if policy.keeps else (_check_rejoin,)
+    late_checks = owner_checks if policy.holds_parameters else (_check_rejoin,)
     specific_checks = (
         (*round_checks, *late_checks)
-        if policy.waits
+        if policy.has_rounds
         else (_check_at_once, _check_drain, _check_served)
     )
     for check in (_check_shape, _check_pure, *specific_checks):
@@ -167,7 +170,7 @@ class _Seat:
         if message.kind == "ack":
             return
         message_values = values(message)
-        if self.last_turn.kind == "push" and getattr(self.strategy, "takes", False):
+        if self.last_turn.kind == "push" and getattr(self.strategy, "has_late_answers", False):
             turn = Turn("take", self.last_turn.fragment)
             take_message, self.state = self.strategy.offer(
                 turn, self.vector, self.clock, self.state
@@ -261,7 +264,7 @@ def _check_parts(halves: StrategyPair) -> None:
         assert callable(getattr(halves, half, None)), f"{half}() is missing"
     policy = halves.owner()
     required: dict[str, tuple[object, tuple[str, ...]]] = {"worker": (halves.worker(), _WORKER)}
-    if not getattr(policy, "meets", False):
+    if not getattr(policy, "is_peer_to_peer", False):
         required["owner"] = (policy, _OWNER)
     for half, (instance, names) in required.items():
         missing = [name for name in names if not hasattr(instance, name)]
@@ -313,7 +316,7 @@ def _check_rounds(table: _Table) -> None:
         table.round(table.members)
         vectors = [seat.vector for seat in table.seats]
         assert table.is_same(*vectors), "workers differ after a round"
-        if table.policy.keeps:
+        if table.policy.holds_parameters:
             point = table.agreed()
             assert table.is_same(whole(point), vectors[0]), "owner and workers differ"
             for seat in table.seats:
@@ -360,9 +363,9 @@ def _check_drain(table: _Table) -> None:
             for reply in table.receive(seat.slot, message, frozenset({seat.slot})):
                 seat.accept(reply.message)
         assert not seat.strategy.due(closing_clock, seat.state), "the drain leaves something unsent"
-        if not table.policy.waits:
+        if not table.policy.has_rounds:
             assert sent_steps == seat.clock.steps, "the drain leaves something unsent"
-        elif table.policy.keeps:
+        elif table.policy.holds_parameters:
             is_agreed = np.array_equal(whole(table.agreed()), seat.vector)
             assert is_agreed, "after the drain a worker holds more than was agreed"
 
@@ -371,7 +374,8 @@ def _check_lost_round(table: _Table) -> None:
     """Who gets no answer loses nothing: the next push carries both rounds' work."""
     seat = table.seats[0]
     lost_push = seat.offer(table.work_until_due(seat))
-    if getattr(seat.strategy, "takes", False):  # nothing else is sent until it is answered
+    # where answers come late, nothing else is sent until this is answered
+    if getattr(seat.strategy, "has_late_answers", False):
         return
     message = seat.offer(table.work_until_due(seat))
     assert message.since.steps > lost_push.since.steps, "a lost round loses the work that was in it"

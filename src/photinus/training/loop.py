@@ -120,7 +120,7 @@ def _points(context: PhaseContext, turn: Turn, state: Any) -> tuple[Vector, Vect
 
 def _until_taken(context: PhaseContext, reply: StepReply) -> StepReply:
     """Keeps an answer back until its `take`: that step is the same however fast it travels."""
-    if not reply.messages or not getattr(context.strategy, "takes", False):
+    if not reply.messages or not getattr(context.strategy, "has_late_answers", False):
         return reply
     context.arrived.append(reply)
     return StepReply(reply.seconds, stop=reply.stop)

@@ -135,7 +135,7 @@ def _has_buffers(strategy: Strategy, model: Model, push: Message) -> bool:
 
 def _with_fingerprint(strategy: Strategy, model: Model, push: Message, state: Any) -> Message:  # noqa: ANN401
     """Adds a fingerprint of what all hold alike: the anchor, or with gradients the parameters."""
-    if push.version % FINGERPRINT_EVERY or getattr(strategy, "takes", False):
+    if push.version % FINGERPRINT_EVERY or getattr(strategy, "has_late_answers", False):
         return push
     is_gradient = strategy.site == GRADIENT
     if is_gradient:

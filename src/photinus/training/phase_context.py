@@ -85,7 +85,8 @@ class PhaseContext:
     @property
     def inner_state(self) -> dict[str, Vector]:
         """The inner optimizer's, or that at the last push, likewise."""
-        return self.pushed_inner if getattr(self.strategy, "calls", False) else self.inner.state()
+        is_pushed = getattr(self.strategy, "calls_meetings", False)
+        return self.pushed_inner if is_pushed else self.inner.state()
 
     def offered(self, turn: Turn, vector: Vector, state: Any) -> tuple[Vector, Any]:  # noqa: ANN401
         """Returns what a turn offers, a vector of its own or gradients, and the strategy's state.
@@ -136,7 +137,7 @@ class PhaseContext:
 
     def _keep_inner(self, state: Mapping[str, Vector]) -> None:
         """Keeps a copy of the inner optimizer's state, where a round may end between two pushes."""
-        if getattr(self.strategy, "calls", False):
+        if getattr(self.strategy, "calls_meetings", False):
             self.pushed_inner.update({name: value.copy() for name, value in state.items()})
 
 

@@ -194,7 +194,7 @@ class TrainingPlan:
     @property
     def has_peers(self) -> bool:
         """True when in any phase the workers exchange frames with each other."""
-        return any(p.strategy.owner().meets for p in self.phases)
+        return any(p.strategy.owner().is_peer_to_peer for p in self.phases)
 
     def device(self, phase: int, slot: int) -> str:
         """Returns what a slot's worker computes on in a phase: a device's name, or "auto"."""

@@ -36,7 +36,7 @@ class Close(NamedTuple):
     position: int
     parameters: Parameters | None = None
     """Where no owner holds them."""
-    rests: bool = False
+    is_unfinished: bool = False
     """The share is not done, but the pass over the rows is: another attempt continues."""
     inner: Mapping[str, Vector] = MappingProxyType({})
     """What another attempt continues with, as of a `WorkerSnapshot`."""
@@ -155,7 +155,7 @@ class Grant:
     """Of all workers."""
     span: tuple[float, float] = (0.0, 1.0)
     """The phase's part of its stage, as shares: from, to."""
-    tells: bool = False
+    sends_inner: bool = False
     """It makes the most steps, and sends its inner state when a start ends."""
     inner: Mapping[str, Vector] = field(default_factory=dict)
     history: tuple[Vector, ...] = ()

@@ -26,7 +26,7 @@ def keep(
     state: Any,  # noqa: ANN401 - each strategy has a state of its own
     position: int,
 ) -> dict[str, Vector]:
-    """Returns the fields of `strategy.alone` by name, as copies; empty ones are left out.
+    """Returns the fields of `strategy.own_fields` by name, as copies; empty ones are left out.
 
     Args:
         strategy: the worker's half.
@@ -36,7 +36,7 @@ def keep(
         position: of the feed, at these parameters.
     """
     saved: dict[str, Vector] = {}
-    for name in getattr(strategy, "alone", ()):
+    for name in getattr(strategy, "own_fields", ()):
         if name == OWN_PARAMETERS:
             saved |= {name: vector.copy(), _POSITION: np.array([position])}
             continue

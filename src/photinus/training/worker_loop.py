@@ -110,7 +110,7 @@ def live(plan: TrainingPlan, slot: int, data: WorkerData) -> WorkerGenerator:
         history += grant.history
         try:
             if is_used:
-                grant = yield Close(grant.position, rests=not grant.is_idle)
+                grant = yield Close(grant.position, is_unfinished=not grant.is_idle)
                 continue
             is_used = data.passes is not None
             grants, grant = [grant], None  # its vectors are released once they are used
@@ -164,7 +164,7 @@ def _closing(
     phase = plan.phases[grant.phase]
     # after a start all hold the same state: one of them sends it, for joiners and checkpoints;
     # each owner of a sharded table holds that of its own rows, and the rest begins without
-    is_told = phase.part == START and grant.tells and not _is_sharded(context.strategy)
+    is_told = phase.part == START and grant.sends_inner and not _is_sharded(context.strategy)
     inner = snapshot.inner if snapshot and is_told else {}
     if data.passes is None or snapshot is None:
         return Close(at, parameters, inner=inner)

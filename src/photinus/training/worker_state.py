@@ -52,7 +52,7 @@ def _measured(context: PhaseContext, state: Any) -> Read:  # noqa: ANN401
         own = context.model.parameters.trained.reshape(-1, state.received.shape[1])[state.rows]
         # a worker that did not push has its own steps in the dense layers, which no owner knows;
         # one without a next step has these layers as they were before this round
-        lacks_dense = getattr(context.strategy, "calls", False) or not state.rows.size
+        lacks_dense = getattr(context.strategy, "calls_meetings", False) or not state.rows.size
         dense = np.arange(context.model.dense_rows if lacks_dense else 0)
         yield RowsRequest(np.empty(0, np.int64))
     for batch in context.held():
