@@ -88,7 +88,11 @@ def test_half_a_strategy_is_told_of_when_it_is_named(own):
         ("object", "Rounds", r"worker\(\) of .* returns something without site; got object"),
         ("Averaging", "int", r"owner\(\) of .* without init; got int; add init"),
         ("Averaging", "Policy", r"owner\(\) of .* cannot be called; got .* abstract .* agreed"),
-        ("Averaging", "Bare", r"owner\(\) of .* without holds_parameters; got Bare; derive .*Policy"),
+        (
+            "Averaging",
+            "Bare",
+            r"owner\(\) of .* without holds_parameters; got Bare; derive .*Policy",
+        ),
     ],
 )
 def test_a_half_without_one_of_its_functions_is_refused_when_it_is_named(own, worker, owner, said):
