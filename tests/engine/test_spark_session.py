@@ -152,7 +152,19 @@ def test_a_cluster_that_lets_nobody_in_is_told_without_javas_trace(pyspark, monk
     ],
 )
 def test_local_mode_takes_its_retries_from_the_master(master, setting, failures):
-    assert session._failures(master, setting) == failures
+    assert session._failures(master, {"spark.task.maxFailures": setting}) == failures
+
+
+@pytest.mark.parametrize("wrong", ["many", "", "-1", "0", "2.5", "1_0"])
+def test_a_count_that_is_no_number_is_refused_by_the_name_of_the_setting(wrong):
+    refusal = rf"spark.task.maxFailures must be a whole number, at least 1; got '{wrong}'; start"
+    with pytest.raises(UsageError, match=refusal):
+        session.session_warnings(conf(spark__master="yarn", spark__task__maxFailures=wrong))
+
+
+def test_sparks_default_holds_where_a_count_is_not_set():
+    assert session.whole_setting({}, "spark.task.cpus", 1) == 1
+    assert session.whole_setting({"spark.task.cpus": " 2 "}, "spark.task.cpus", 1) == 2
 
 
 def test_on_connect_each_session_has_an_id_of_its_own():

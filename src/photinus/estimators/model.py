@@ -28,7 +28,7 @@ from photinus.data.base import Array
 from photinus.data.checks import RowChecks
 from photinus.data.spark import one_column, refuse_stream, selected
 from photinus.engine.spark.job import run_query
-from photinus.engine.spark.session import application_of
+from photinus.engine.spark.session import application_of, whole_setting
 from photinus.estimators.from_run import SavedRun, open_run, tried, with_shape
 from photinus.estimators.inputs import input_columns, spec_and_example
 from photinus.estimators.network import Network, predictor
@@ -458,4 +458,4 @@ def _one_row(value: Any) -> Array:  # noqa: ANN401 - a vector or an array
 
 
 def _threads(spark: SparkSession) -> int:
-    return int(str(spark.conf.get("spark.task.cpus", "1")))
+    return whole_setting(spark.conf, "spark.task.cpus", 1)

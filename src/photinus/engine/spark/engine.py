@@ -64,7 +64,7 @@ from photinus.engine.spark.resources import (
 )
 from photinus.engine.spark.seat_jobs import SeatJobs
 from photinus.engine.spark.sent_code import check_sent
-from photinus.engine.spark.session import is_connect, session_warnings, spark_session
+from photinus.engine.spark.session import is_connect, session_warnings, spark_session, whole_setting
 from photinus.engine.spark.slots import (
     AbsenceReasons,
     StarvationWatch,
@@ -628,8 +628,10 @@ def _may_have(spark: SparkSession, workers: int, profile: ResourceProfile | None
     is_standalone = str(conf.get("spark.master", "")).startswith("spark://")
     # a task of a profile may take other cores
     most_cores = str(conf.get("spark.cores.max", "")) if is_standalone and profile is None else ""
-    cpus = int(str(conf.get("spark.task.cpus", "1")))
-    return not most_cores or int(most_cores) // cpus >= workers
+    if not most_cores:
+        return True
+    cpus = whole_setting(conf, "spark.task.cpus", 1)
+    return whole_setting(conf, "spark.cores.max", 1) // cpus >= workers
 
 
 def free_slots(spark: SparkSession) -> int:
@@ -648,9 +650,10 @@ def free_slots(spark: SparkSession) -> int:
 
 def max_slots(spark: SparkSession, profile: ResourceProfile | None) -> int | None:
     """Returns how many tasks can run at most where Spark starts executors by need."""
-    max_executors = int(str(spark.conf.get("spark.dynamicAllocation.maxExecutors", "2147483647")))
-    cores = int(str(spark.conf.get("spark.executor.cores", "1")))
-    slots_each = cores // int(str(spark.conf.get("spark.task.cpus", "1")))
+    conf = spark.conf
+    max_executors = whole_setting(conf, "spark.dynamicAllocation.maxExecutors", 2147483647)
+    cores, cpus = (whole_setting(conf, f"spark.{key}", 1) for key in _SLOT_SETTINGS)
+    slots_each = cores // cpus
     if profile is not None:  # of a resource, an executor may have less than its cores would take
         amounts = {name: requested.amount for name, requested in profile.taskResources.items()}
         amounts.pop("cpus", None)
@@ -674,8 +677,8 @@ def slots_of(spark: SparkSession, profile: ResourceProfile | None = None) -> int
     if is_elastic(spark):
         return max_slots(spark, profile)
     if str(conf.get("spark.master", "")) == "yarn":  # which starts containers when it has room
-        cores, cpus = (int(str(conf.get(f"spark.{key}", "1"))) for key in _SLOT_SETTINGS)
-        return int(str(conf.get("spark.executor.instances", "2"))) * (cores // cpus)
+        cores, cpus = (whole_setting(conf, f"spark.{key}", 1) for key in _SLOT_SETTINGS)
+        return whole_setting(conf, "spark.executor.instances", 2) * (cores // cpus)
     manager = scala.resourceProfileManager()
     if profile is None or (requested := profile._java_resource_profile) is None:
         return int(scala.maxNumConcurrentTasks(manager.defaultResourceProfile()))

@@ -12,7 +12,7 @@ from photinus.core.errors import NotReadyError, UsageError, user_message
 from photinus.core.events import Event, Warned
 from photinus.data.kept_rows import ONE_PROCESS
 from photinus.devices.resources import TaskResources
-from photinus.engine.spark.session import is_connect
+from photinus.engine.spark.session import is_connect, whole_setting
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
@@ -110,7 +110,7 @@ def _check_amounts(available: Mapping[str, float], wanted: Mapping[str, float]) 
 def _build_profile(spark: SparkSession, wanted: Mapping[str, float]) -> ResourceProfile:
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
-    requests = TaskResourceRequests().cpus(int(str(spark.conf.get("spark.task.cpus", "1"))))
+    requests = TaskResourceRequests().cpus(whole_setting(spark.conf, "spark.task.cpus", 1))
     for name, amount in wanted.items():
         requests = requests.resource(name, amount)
     builder = ResourceProfileBuilder().require(requests)
@@ -129,9 +129,8 @@ def _executor_requests(
     """Returns the resources that Spark must start executors with, for the training's stage."""
     from pyspark.resource import ExecutorResourceRequests
 
-    requests = ExecutorResourceRequests().cores(
-        int(str(spark.conf.get("spark.executor.cores", "1")))
-    )
+    cores = whole_setting(spark.conf, "spark.executor.cores", 1)
+    requests = ExecutorResourceRequests().cores(cores)
     for name, amount in executor_amounts(spark, wanted).items():
         prefix = f"spark.executor.resource.{name}"
         discovery = (

@@ -121,6 +121,25 @@ def application_of(spark: SparkSession) -> str:
     return str(session.session_id if is_connect(spark) else session.sparkContext.applicationId)
 
 
+def whole_setting(conf: Any, key: str, default: int) -> int:  # noqa: ANN401 - of two classes
+    """Returns a setting of Spark's that counts something.
+
+    Args:
+        conf: A session's settings, or a context's.
+        key: The setting's name.
+        default: What Spark takes where it is not set.
+
+    Raises:
+        UsageError: The setting is no whole number, or less than 1. A session that joins a running
+            application may hold what Spark never looks at.
+    """
+    text = str(conf.get(key, str(default))).strip()
+    if not re.fullmatch(r"0*[1-9]\d*", text, re.ASCII):
+        wrong, do = f"{key} must be a whole number, at least 1", "start the session without it"
+        raise UsageError(wrong, got=repr(text), do=do)
+    return int(text)
+
+
 def session_warnings(spark: SparkSession, *, has_view: bool = False) -> list[str]:
     """Returns what in a session of the user's own may hurt a long run, a sentence each.
 
@@ -134,7 +153,7 @@ def session_warnings(spark: SparkSession, *, has_view: bool = False) -> list[str
 
     warnings = []
     master = setting("spark.master", "")
-    failures = _failures(master, setting("spark.task.maxFailures", "4"))
+    failures = _failures(master, spark.conf)
     if failures < _RETRIES:
         is_local = master.startswith("local")  # which ignores the setting
         advice = f"master local[N,{_RETRIES}]" if is_local else f"spark.task.maxFailures={_RETRIES}"
@@ -165,12 +184,12 @@ def _silence_query_loggers() -> None:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def _failures(master: str, setting: str) -> int:
+def _failures(master: str, conf: Any) -> int:  # noqa: ANN401 - as of `whole_setting`
     """Returns the failures per task: local mode takes them from the master's brackets alone."""
     if master == "local" or master.startswith("local["):
         match = re.fullmatch(r"local\[[^,]+,\s*(\d+)\s*\]", master)
         return int(match[1]) if match else 1
-    return int(setting)
+    return whole_setting(conf, "spark.task.maxFailures", 4)
 
 
 def _is_screen() -> bool:

@@ -13,7 +13,7 @@ from photinus.core.threads import limit_threads
 from photinus.engine.driver_session import ListeningService
 from photinus.engine.spark.executor_python import check_python
 from photinus.engine.spark.job import SparkJob, check_size, wait_for_end
-from photinus.engine.spark.session import is_connect
+from photinus.engine.spark.session import is_connect, whole_setting
 from photinus.engine.worker_bootstrap import reported_error
 from photinus.training.plan import WorkerLimits
 
@@ -100,8 +100,9 @@ def run_units(parts: Parts, owner: TaskServer, work: Work, *, security: str, aga
     if not parts.count:
         raise UsageError("there are no partitions", do="look at where the data is read")
     check_python(parts.context)
-    host = parts.context.getConf().get("spark.driver.host", "127.0.0.1")
-    threads = int(parts.context.getConf().get("spark.task.cpus", "1"))
+    conf = parts.context.getConf()
+    host = conf.get("spark.driver.host", "127.0.0.1")
+    threads = whole_setting(conf, "spark.task.cpus", 1)
     thread_limit = limit_threads(threads)
     with interruptible(), thread_limit, ListeningService(owner, str(host), security) as service:
         rendezvous = service.call(WorkerLimits(threads=threads))
