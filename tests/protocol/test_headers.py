@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from photinus.core.errors import FrameError
-from photinus.protocol.headers import ARRAYS, FIELDS, NEEDED, checked
+from photinus.protocol.headers import ARRAYS, FIELDS, NEEDED, NUMBERS, checked
 from photinus.transport.frames import KINDS, Decoder, Frame, encode_frame
 
 SOUND = {
@@ -54,6 +54,22 @@ def test_an_array_that_a_kind_must_have_is_missed_by_name(kind, name):
     del frame.arrays[name]
     with pytest.raises(FrameError, match=rf"a {kind} must hold .*none of {name} from worker 7"):
         checked(frame)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("kind", ["norm", "part", "whole", "fetch", "heal"])
+def test_an_array_of_one_number_that_is_empty_is_refused_by_name(kind, name):
+    frame = frame_of(kind)
+    frame.arrays[name] = np.empty(0, np.int64)
+    with pytest.raises(FrameError, match=f"a {kind} of worker 7 must hold a number in {name}; got"):
+        checked(frame)
+
+
+def test_a_member_that_owns_no_numbers_may_send_empty_arrays():
+    for kind in ("part", "whole", "state"):
+        frame = frame_of(kind)
+        frame.arrays.update({name: np.empty(0) for name in ("vector", "floats", "integers")})
+        assert checked(frame) is frame
 
 
 @pytest.mark.parametrize(

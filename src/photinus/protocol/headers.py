@@ -121,18 +121,24 @@ ARRAYS: Mapping[str, tuple[str, ...]] = {
     "norm": ("squares",),
 }
 """The arrays that each kind must have."""
+NUMBERS = ("squares", "came", "serves", "steps", "is_all", "start", "after")
+"""The arrays of a single number, in any kind: one without it is missing. Others may be empty."""
 
 
 def checked(frame: Frame) -> Frame:
     """Returns a frame that was read, if its header has the fields of its kind.
 
     Raises:
-        FrameError: a field is missing, or is not what it must be.
+        FrameError: a field is missing, or is not what it must be; an array holds no number.
     """
     kind, header = frame.kind, frame.header
     needed, arrays = NEEDED.get(kind, ()), ARRAYS.get(kind, ())
     missing = [name for name in needed if name not in header]
     missing += [name for name in arrays if name not in frame.arrays]
+    empty = [name for name in NUMBERS if name in frame.arrays and not frame.arrays[name].size]
+    if empty:
+        wrong = f"a {kind} of worker {frame.slot} must hold a number in {', '.join(empty)}"
+        raise FrameError(wrong, got="empty arrays")
     if missing:
         wrong = f"a {kind} must hold {', '.join((*needed, *arrays))}"
         raise FrameError(wrong, got=f"none of {', '.join(missing)} from worker {frame.slot}")
