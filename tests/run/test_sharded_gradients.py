@@ -101,6 +101,15 @@ def test_it_is_one_process_with_the_batches_of_all_workers(
         np.testing.assert_allclose(outcome.state_dict()[name], value, rtol=2e-4, atol=2e-6)
 
 
+@pytest.mark.parametrize("faults", [Faults().nan(1, 5), Faults().no_memory(1, 5)])
+@pytest.mark.parametrize("strategy", [recipes.all_reduce(), recipes.averaging(gradients_until=0.0)])
+def test_a_fault_of_a_gradient_is_refused_where_rows_are_stepped(faults, strategy, tmp_path):
+    job = Job(model=DEEP, workers=2, engine="simulate", strategy=strategy)
+    engine = SimulatedEngine(SimulatedCluster(faults=faults))
+    with pytest.raises(UsageError, match=r"a fault of a gradient needs .*; got n.*; use another"):
+        train(job, ArrayData(*events(120)), folder=tmp_path, engine=engine, verbose=False)
+
+
 class Looking(Deep):
     """It reads another row for each item, too, by which nothing is differentiated."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from photinus.core.errors import FencedError
+from photinus.core.errors import FencedError, UsageError
 from photinus.core.parameters import Layout, Vector
 from photinus.data.base import Array
 from photinus.engine.hooks import Machine
@@ -54,8 +54,16 @@ class FaultyWorker:
     """Under the present lease."""
 
     def life(self, plan: TrainingPlan, slot: int, part: WorkerData) -> WorkerGenerator:
-        """Returns the generator of `training.worker_loop.live`, in which the faults happen."""
-        if any(fault.kind in _STEP_KINDS for fault in self.planned):
+        """Returns the generator of `training.worker_loop.live`, in which the faults happen.
+
+        Raises:
+            UsageError: A fault of a gradient is planned where rows of tables are stepped in place.
+        """
+        if in_step := [fault.kind for fault in self.planned if fault.kind in _STEP_KINDS]:
+            if any(phase.config.row_size for phase in plan.phases):
+                wrong = "a fault of a gradient needs one of the whole model, not steps of rows"
+                do = "use another fault, or a model without ShardedEmbedding tables"
+                raise UsageError(wrong, got=in_step[0], do=do)
             phases = (replace(p, config=_SpoiledConfig(p.config, self)) for p in plan.phases)
             plan = replace(plan, phases=tuple(phases))
         life = live(plan, slot, part)
