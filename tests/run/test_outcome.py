@@ -1,6 +1,8 @@
 """Rows as users have them go in; a torch module comes out."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +11,7 @@ import pytest
 import torch
 
 from photinus.checkpoint.files import FolderFormat
-from photinus.core.errors import RunFailedError, UsageError
+from photinus.core.errors import CheckpointError, RunFailedError, UsageError
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticConfig
 from photinus.models.module import ModuleConfig
@@ -121,6 +123,32 @@ def test_a_module_typed_in_a_notebook_must_go_into_a_file(monkeypatch):
     message = r'put its class into a file .*: ModuleConfig\(module="mynets:Net"'
     with pytest.raises(UsageError, match=message):
         Job(model=Net())
+
+
+@pytest.mark.parametrize("is_there", [False, True], ids=["new", "empty"])
+@pytest.mark.parametrize(
+    ("owner", "name", "error"),
+    [(Path, "mkdir", UsageError), (Path, "write_text", UsageError), (os, "fsync", CheckpointError)],
+)
+def test_a_run_that_a_full_disk_refuses_leaves_nothing_and_may_be_tried_again(
+    job_and_points, tmp_path, monkeypatch, owner, name, error, is_there
+):
+    job, points, labels = job_and_points
+    whole, folder = getattr(owner, name), tmp_path / "run"
+
+    def fill(what, *arguments, **settings):
+        if name == "mkdir" and what.name != "checkpoints":
+            return whole(what, *arguments, **settings)
+        raise OSError(28, "No space left on device")
+
+    if is_there:
+        folder.mkdir()
+    with monkeypatch.context() as full:
+        full.setattr(owner, name, fill)
+        with pytest.raises(error, match="got No space left on device"):
+            train(job, (points, labels), folder=folder)
+    assert list(tmp_path.rglob("*")) == [folder] * is_there
+    assert (train(job, (points, labels), folder=folder).folder / "model").is_dir()
 
 
 def test_a_model_that_a_full_disk_does_not_take_is_saved_as_the_run_is_resumed(

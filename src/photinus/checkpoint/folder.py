@@ -7,19 +7,55 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from photinus.core.addresses import try_writing
 from photinus.core.errors import CheckpointError, FencedError, UsageError
 
+JOB_FILE = "job.json"
 _TERM_FILE = re.compile(r"coordinator-([1-9][0-9]*)\.json")
 
 
 def _unwritable(path: Path, error: OSError) -> UsageError:
     wrong, reason = f"the run folder {path} cannot be written", error.strerror or str(error)
     return UsageError(wrong, got=reason, do="name another folder")
+
+
+def _write_new(path: Path, text: str) -> None:
+    """Writes a file that is not there yet; one that cannot be written whole is removed."""
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def removed_unless_begun(path: Path | str) -> Iterator[None]:
+    """Removes what was made of a run folder, if an error comes before a term is claimed in it.
+
+    On a full disk a run may be refused so late. What was there before stays.
+    """
+    path = Path(path).expanduser().absolute()
+    job, *folders = (path / name for name in (JOB_FILE, "logs", "checkpoints", ""))
+    has_job, new_folders = job.exists(), [f for f in folders if not f.exists()]
+    try:
+        yield
+    except BaseException:
+        names = os.listdir(path) if path.is_dir() else []
+        if not any(_TERM_FILE.fullmatch(name) for name in names):
+            if not has_job:
+                job.unlink(missing_ok=True)
+            for folder in new_folders:
+                with contextlib.suppress(OSError):  # it was not made, or holds other files
+                    folder.rmdir()
+        raise
 
 
 class RunFolder:
@@ -155,11 +191,7 @@ class RunFolder:
             path = self.path / f"coordinator-{term}.json"
             text = json.dumps({"term": term, **(details or {})})
             try:
-                descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-                with os.fdopen(descriptor, "w") as file:
-                    file.write(text + "\n")
-                    file.flush()
-                    os.fsync(file.fileno())
+                _write_new(path, text + "\n")
                 return term
             except FileExistsError:
                 continue

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from photinus.checkpoint.folder import JOB_FILE
 from photinus.checkpoint.mirror import Mirror
 from photinus.checkpoint.signatures import Trust, check_code, is_signed, signature_of
 from photinus.core.addresses import is_address
@@ -179,12 +180,20 @@ def job_in(folder: Path | str, trust_code: Trust = False) -> Job:
 
 
 def save_job(path: Path, job: Job, run: bytes) -> None:
-    """Writes a job into its run folder, signed by this user."""
+    """Writes a job into its run folder, signed by this user.
+
+    Raises:
+        UsageError: It cannot be written.
+    """
     body = {"run": run.hex(), "job": job.to_dict()}
     signed = {**body, "signature": signature_of(_KIND, body)}
-    file = path / "job.json"
-    file.touch(mode=0o600)
-    file.write_text(json.dumps(signed, indent=1) + "\n")
+    file = path / JOB_FILE
+    try:
+        file.touch(mode=0o600)
+        file.write_text(json.dumps(signed, indent=1) + "\n")
+    except OSError as error:
+        wrong, do = f"{file} cannot be written", "make room there, or name another folder"
+        raise UsageError(wrong, got=reason_of(error), do=do) from error
 
 
 def saved_job(path: Path, name: str, trust_code: Trust = False) -> tuple[Job, bytes]:
@@ -199,7 +208,7 @@ def saved_job(path: Path, name: str, trust_code: Trust = False) -> tuple[Job, by
         UsageError: the folder holds none, or names code that the user does not trust.
     """
     try:
-        saved = json.loads((path / "job.json").read_text())
+        saved = json.loads((path / JOB_FILE).read_text())
         plain, run = saved["job"], bytes.fromhex(saved["run"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         wrong = f"{name} holds no run to resume"
