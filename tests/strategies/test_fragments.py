@@ -147,6 +147,12 @@ def test_what_does_not_go_together_is_refused(parts, words):
     assert str(raised.value).startswith(words)
 
 
+def test_so_many_fragments_that_each_has_a_step_are_advised_to_be_fewer():
+    words = "1 step after it; got delay 1 and 1000000000 fragments every 100 steps; set fewer frag"
+    with pytest.raises(UsageError, match=words):
+        streaming(fragments=10**9)
+
+
 def test_more_fragments_than_numbers_are_refused_by_the_owner_before_anybody_works():
     owner = streaming(fragments=5, every=Steps(50)).owner()
     wrong = "there can be at most 4 fragments, one for each parameter; got 5"

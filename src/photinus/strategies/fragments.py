@@ -176,8 +176,12 @@ class Fragments(Strategy):
             raise UsageError(wrong, do="take nesterov, slowmo, adagrad or sgd outside")
         gap = self.gap.steps
         if gap is not None and self.delay >= gap and self.delay > 0:
-            wrong = f"a fragment must arrive before the next one goes, {gap} steps after it"
-            raise UsageError(wrong, got=f"delay {self.delay}", do="shorten it, or agree less often")
+            wrong = (
+                f"a fragment must arrive before the next one goes, {Trigger(steps=gap)} after it"
+            )
+            got = f"delay {self.delay} and {self.fragments} fragments every {self.every}"
+            do = "set fewer fragments or a shorter delay, or agree less often"
+            raise UsageError(wrong, got=got, do=do)
 
     @property
     def every(self) -> Trigger:
