@@ -10,6 +10,7 @@ import pytest
 from photinus.checkpoint.folder import RunFolder
 from photinus.checkpoint.store import Store
 from photinus.core.errors import CheckpointError, NotReadyError, RunFailedError, UsageError
+from photinus.core.events import Warned
 from photinus.report.ledger import audit
 from photinus.run import remote_resume
 from photinus.run.evaluate import load_trained
@@ -145,6 +146,35 @@ def test_a_stopped_run_whose_end_is_not_at_the_address_continues_from_this_machi
     outcome = resume(folder, small.data())
     whole = train(job, small.data(), folder=folder.parent / "whole")
     assert np.array_equal(outcome.vector, whole.vector)
+
+
+def test_a_quota_that_stays_full_is_warned_of_once_until_something_is_sent(tmp_path, monkeypatch):
+    mirror, warnings = remote_resume.Mirror("memory://", tmp_path), []
+    sender = remote_resume.Sender(mirror, warnings.append)
+    full = [f"the quota is full: 50 MB, and {n} MB to keep .{n}.tmp-{n}a" for n in range(4)]
+    gone = "Permission denied"
+    reasons = iter([full[0], full[1], None, full[2], gone, gone, full[3]])
+
+    def push():
+        if reason := next(reasons):
+            raise CheckpointError("it cannot be written to", got=reason)
+
+    monkeypatch.setattr(mirror, "push", push)
+    counts = []
+    for _ in range(7):
+        sender.send()
+        counts.append(len(warnings))
+    assert counts == [1, 1, 1, 2, 3, 3, 4]
+    first = f"it cannot be written to; got {full[0]}; training continues"
+    assert warnings == [first, *(first.replace(full[0], r) for r in (full[2], gone, full[3]))]
+
+
+def test_a_run_warns_of_an_address_that_takes_nothing(small, breaking, address, address_full):
+    job, heard = small.job(checkpoint_seconds=0.0), []
+    with pytest.raises(KeyboardInterrupt):
+        train(job, small.data(), folder=address, engine=breaking(12), callbacks=[heard.append])
+    texts = [event.text for event in heard if isinstance(event, Warned)]
+    assert texts.count("it is full; training continues") == 1
 
 
 def test_where_nothing_answers_the_client_is_not_asked(tmp_path, monkeypatch):

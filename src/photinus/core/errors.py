@@ -19,6 +19,8 @@ from typing import Final
 _HDFS_ANSWER: Final = re.compile(r'RPCError\("[\w.$]+", "(.+?)(?:\\n|"\)$)')
 """What hdfs-native makes of a NameNode's answer; behind its first line is a trace of Java's."""
 
+_WITH_DIGITS: Final = re.compile(r"\S*\d\S*")
+
 
 def user_message(wrong: str, *, got: object = None, then: str = "", do: str = "") -> str:
     """Returns the one form of every message.
@@ -54,6 +56,18 @@ def reason_of(error: BaseException) -> str:
     if answer := _HDFS_ANSWER.match(reason):
         reason = answer[1].replace('\\"', '"')
     return reason or type(error).__name__
+
+
+def without_numbers(reason: str) -> str:
+    """Returns a reason without the words that hold digits: again the same one has others.
+
+    Such are how full a quota is, and the names of checkpoints and of temporary files.
+
+    Example:
+        >>> without_numbers("the quota of 50 MB is exceeded by .17.tmp-a3")
+        'the quota of  MB is exceeded by '
+    """
+    return _WITH_DIGITS.sub("", reason)
 
 
 class PhotinusError(Exception):

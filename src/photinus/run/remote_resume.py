@@ -8,7 +8,7 @@ import json
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from photinus.checkpoint.folder import JOB_FILE
@@ -23,6 +23,8 @@ from photinus.core.errors import (
     RunFailedError,
     UsageError,
     reason_of,
+    user_message,
+    without_numbers,
 )
 from photinus.core.events import RunEnded, RunStarted
 from photinus.report.journal import read
@@ -137,6 +139,31 @@ def send(mirror: Mirror) -> None:
         with contextlib.suppress(CheckpointError):  # a half would take of the quota that is short
             mirror.remove_halves()
         raise
+
+
+class Sender:
+    """Sends to an address what each checkpoint adds, and warns of a failure once.
+
+    It warns again where the reason is another one, or something was sent in between: a full quota
+    would be told with every checkpoint.
+
+    Args:
+        mirror: of the run.
+        warn: is called with a sentence.
+    """
+
+    def __init__(self, mirror: Mirror, warn: Callable[[str], None]) -> None:
+        self._mirror, self._warn, self._failure = mirror, warn, ""
+
+    def send(self) -> None:
+        """Sends what is new."""
+        before, self._failure = self._failure, ""
+        try:
+            send(self._mirror)
+        except PhotinusError as error:
+            self._failure = without_numbers(str(error))
+            if self._failure != before:
+                self._warn(user_message(str(error), then="training continues"))
 
 
 def send_all(mirror: Mirror, *, is_failed: bool) -> None:

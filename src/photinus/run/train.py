@@ -75,12 +75,12 @@ from photinus.run.job import Job, Source, classes_of
 from photinus.run.ledger_writer import LedgerWriter
 from photinus.run.module_check import MORE_CLASSES, MORE_OUTPUTS, classes_tried
 from photinus.run.remote_resume import (
+    Sender,
     folder_name,
     how_it_ended,
     placed,
     save_job,
     saved_job,
-    send,
     send_all,
 )
 from photinus.run.resume_hint import resume_hint
@@ -420,6 +420,7 @@ class _Run:
     ) -> None:
         self.job, self.run_folder, self.run = job, run_folder, run
         self.callbacks, self.mirror = callbacks, mirror
+        self._sender = None if mirror is None else Sender(mirror, self._warn)
         self.term = run_folder.claim_term({"run": run.hex(), "job": job.name})
         if mirror is not None:
             mirror.claim(self.term)
@@ -471,17 +472,17 @@ class _Run:
         if self.mirror is not None:
             send_all(self.mirror, is_failed=error is not None)
 
+    def _warn(self, text: str) -> None:
+        self.emit(Warned(text=text))
+
     def _check_term(self, _: str) -> None:
         self.run_folder.check_term(self.term)
 
     def _on_checkpoint(self, outcome: CheckpointSaved | CheckpointFailed) -> None:
         """Called beside the training with each checkpoint; sends it to the mirror, too."""
         self.emit(outcome)
-        if self.mirror is not None:
-            try:
-                send(self.mirror)
-            except PhotinusError as error:
-                self.emit(Warned(text=user_message(str(error), then="training continues")))
+        if self._sender is not None:
+            self._sender.send()
 
     def emit(self, event: Event) -> None:
         """Writes an event to the journal and calls all callbacks."""
