@@ -41,6 +41,15 @@ def test_a_file_gets_plain_lines_and_no_escape_codes(timeline):
     assert lines[-1] == "  2:08  done after 2 min 08 s"
 
 
+def test_checkpoints_that_fail_alike_take_one_line_until_one_is_saved_or_the_reason_changes():
+    full = [e.CheckpointFailed(name=n, reason=f"checkpoint {n}: no space left") for n in "123456"]
+    other = e.CheckpointFailed(name="7", reason="Permission denied")
+    saved = e.CheckpointSaved(name="8", phase=0, version=8, seconds=0.1, bytes=10)
+    timeline = [full[0], full[1], saved, full[2], full[3], other, other, full[4], full[5]]
+    text = Scene(is_screen=False).play(enumerate(timeline))
+    assert re.findall(r"checkpoint (\d) failed:", text) == ["1", "3", "7", "5"]
+
+
 @pytest.mark.parametrize("engine", ["simulate", "local"])
 def test_the_seconds_of_a_simulated_phase_are_called_virtual(engine):
     started = e.RunStarted(run="r", term=1, workers=1, engine=engine, job={})

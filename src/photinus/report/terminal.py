@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from photinus.core import events as e
+from photinus.core.errors import without_numbers
 from photinus.report.event_text import line_of, metrics_text, virtual_line_of
 from photinus.report.formatting import bytes_text, count_text, seconds_text
 from photinus.report.notebook import Cell, in_notebook
@@ -71,6 +72,8 @@ class Terminal:
         self._lock = threading.Lock()
         self._last_draw = self._last_line = -float("inf")
         self._is_broken = False
+        self._failure = ""
+        """Why the last checkpoint failed, if it did."""
         self._live: Live | Cell | None = None
         if console is None and in_notebook():
             self._live = Cell()
@@ -110,12 +113,21 @@ class Terminal:
             event = replace(event, reason="")  # the error informs the caller
         is_virtual = self._summary.engine == "simulate"
         line = virtual_line_of(event) if is_virtual else line_of(event)
-        if line:
+        if not self._is_told(event) and line:
             self._print(at, line, _STYLES.get(type(event), ""))
         if self._live:
             self._draw(at)
         else:
             self._print_progress(at, event)
+
+    def _is_told(self, event: e.Event) -> bool:
+        """Returns whether a checkpoint fails as the one before it: a full disk is told once."""
+        if not isinstance(event, e.CheckpointFailed | e.CheckpointSaved):
+            return False
+        before, self._failure = self._failure, ""
+        if isinstance(event, e.CheckpointFailed):
+            self._failure = without_numbers(event.reason)
+        return self._failure == before != ""
 
     def _draw(self, at: float) -> None:
         if self._live and at - self._last_draw >= _REFRESH_SECONDS:
