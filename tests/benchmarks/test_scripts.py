@@ -73,7 +73,7 @@ def test_the_processors_line_has_name_instructions_and_what_holds_them(held, mac
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_runs_at_its_smallest_size(name, request, tmp_path):
     command = [sys.executable, str(BENCHMARKS / name), "--small"]
-    if name == "text_sentiment.py":
+    if name in ("text_sentiment.py", "fine_tuning_rates.py"):
         command += ["--base", str(request.getfixturevalue("small_encoder"))]
     paths = os.pathsep.join([str(BENCHMARKS), str(BENCHMARKS.parent / "src")])
     process = subprocess.run(

@@ -228,10 +228,14 @@ def test_the_pieces_of_text_run(page, spark, small_encoder, tmp_path):
         ("folder/of/your/model", str(small_encoder)),
         ("num_labels=2", "num_labels=3"),  # of the blocks above
         ("runs/NAME/adapter", "adapter"),
+        MYNETS,
     )
+    spark.sparkContext.addPyFile(str(NETS))
     rows = [("a lovely film", 1), ("a dull plot", 0), ("grand and funny", 2)] * 4
     table = spark.createDataFrame(rows, "text string, label int")
     pieces.run(table=table)
+    pieces.run()
+    pieces.run()
     pieces.run(photinus=photinus, small_folder=str(small))
     pieces.run(encoder=str(small_encoder))
 

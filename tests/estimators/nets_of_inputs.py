@@ -75,6 +75,13 @@ class Bag(nn.Module):
         return self.head(x if price is None else torch.cat([x, price.reshape(len(x), -1)], 1))
 
 
+class Named(Bag):
+    """Its logits under their name, and what they are made of."""
+
+    def forward(self, tokens, mask):
+        return {"hidden": self.table(tokens), "logits": super().forward(tokens, mask)}
+
+
 class Towers(nn.Module):
     """A vector for each of 40 users, and one for each of 4 items."""
 

@@ -92,6 +92,15 @@ def test_an_encoder_may_return_several_inputs(frame):
     assert model.transform(frame).count() == 40
 
 
+def test_logits_among_named_outputs_are_trained_and_scored_as_if_they_were_alone(frame):
+    inputs = {"tokens": "tokens"}
+    plain, named = (train_classifier(frame, name, inputs=inputs) for name in ("Bag", "Named"))
+    scored = [model.transform(frame).orderBy("whole").collect() for model in (plain, named)]
+    probabilities = [[row.probability.tolist() for row in rows] for rows in scored]
+    assert probabilities[0] == probabilities[1]
+    assert named.evaluate(frame).error == plain.evaluate(frame).error
+
+
 def test_two_inputs_learn_what_neither_tells_alone_and_keep_it_when_saved(session, tmp_path):
     rng = np.random.default_rng(0)
     rows = []

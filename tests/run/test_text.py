@@ -20,14 +20,39 @@ from photinus import (
     train,
 )
 from photinus.core.errors import DataError, NotReadyError, UsageError
-from photinus.core.events import PhaseEnded, WorkerLost
+from photinus.core.events import PhaseEnded, Warned, WorkerLost
 from photinus.data.films import film_sentences
 from photinus.engine.local.engine import LocalEngine
 from photinus.models.text import TextClassifier
 from photinus.report.ledger import audit
 from photinus.run.data import read_test, read_train
 from photinus.run.evaluate import load_trained
+from photinus.run.usual_rate import is_pretrained
 from photinus.testing import Faults
+
+
+class Logits(torch.nn.Module):
+    """Returns the logits of a classifier of transformers."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, input_ids, attention_mask=None):
+        return self.inside(input_ids=input_ids, attention_mask=attention_mask).logits
+
+
+def transformer(base, *, is_loaded=True, is_bare=False):
+    """A classifier of transformers as it is, its logits alone, or with random weights."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    factory = AutoModelForSequenceClassification
+    if is_loaded:
+        made = factory.from_pretrained(base, num_labels=2)
+    else:
+        made = factory.from_config(AutoConfig.from_pretrained(base, num_labels=2))
+    return Logits(made) if is_bare else made
+
 
 GOOD, BAD = ["lovely", "grand", "funny"], ["dull", "weak", "tired"]
 
@@ -137,6 +162,78 @@ def test_a_saved_text_classifier_is_loaded_again(outcome, small_encoder, sentenc
     batch = padded_batch(small_encoder, sentences[0][:8])
     with torch.no_grad():
         assert torch.equal(loaded.module()(**batch), result.model()(**batch))
+
+
+def trained_whole(small_encoder, sentences, folder, *, lr=None, optimizer="adamw", **arguments):
+    """One run that trains the whole encoder, and its warnings."""
+    whole = ModuleConfig(
+        module=f"{__name__}:transformer",
+        arguments={"base": str(small_encoder), **arguments},
+        epochs=8.0,
+        batch_size=16,
+        lr=lr,
+        optimizer=optimizer,
+    )
+    texts, labels = sentences
+    warnings = []
+    result = train(
+        replace(job(small_encoder, engine="simulate"), model=whole),
+        ({"input_ids": texts[:256]}, labels[:256]),
+        test=({"input_ids": texts[256:]}, labels[256:]),
+        folder=folder,
+        callbacks=(lambda e: isinstance(e, Warned) and warnings.append(e.text),),
+    )
+    return result, warnings
+
+
+def test_a_classifier_of_transformers_is_trained_as_it_is(small_encoder, sentences, tmp_path):
+    whole, _ = trained_whole(small_encoder, sentences, tmp_path / "whole", lr=0.003)
+    assert whole.metrics["error"] < 0.05
+    bare, _ = trained_whole(small_encoder, sentences, tmp_path / "bare", lr=0.003, is_bare=True)
+    states = [outcome.state_dict() for outcome in (whole, bare)]
+    assert all(torch.equal(states[0][n.removeprefix("inside.")], v) for n, v in states[1].items())
+    loaded, _ = load_trained(whole.folder / "model")
+    batch = padded_batch(small_encoder, sentences[0][:8])
+    with torch.no_grad():
+        assert torch.equal(loaded.module()(**batch).logits, bare.model()(**batch))
+
+
+def test_what_transformers_has_loaded_gets_a_twentieth_of_the_usual_rate(
+    small_encoder, sentences, tmp_path
+):
+    result, warnings = trained_whole(small_encoder, sentences, tmp_path / "run")
+    saved = Job.from_dict(json.loads((result.folder / "job.json").read_text())["job"])
+    rate = saved.model.rate()
+    assert [round(rate.at(p), 9) for p in (0.0, 0.1, 0.8, 1.0)] == [5e-6, 5e-5, 5e-5, 0.0]
+    [told] = [w for w in warnings if "pre-trained" in w]
+    assert "the learning rate is 5e-05" in told
+    assert "learningRate" in told
+
+
+@pytest.mark.parametrize(
+    ("settings", "peak"),
+    [
+        ({"lr": 0.002}, 0.002),
+        ({"is_loaded": False}, 0.001),
+        ({"optimizer": "sgd"}, 0.1),
+    ],
+    ids=["a rate that is set", "random weights", "no adaptive optimizer"],
+)
+def test_all_other_rates_stay_as_they_are(settings, peak, small_encoder, sentences, tmp_path):
+    result, warnings = trained_whole(small_encoder, sentences, tmp_path / "run", **settings)
+    saved = Job.from_dict(json.loads((result.folder / "job.json").read_text())["job"])
+    assert saved.model.rate().at(0.2) == peak
+    assert not [w for w in warnings if "pre-trained" in w]
+
+
+def test_adapters_on_a_pretrained_encoder_have_the_usual_rate(small_encoder):
+    adapters = replace(job(small_encoder).model, lr=None)
+    assert not is_pretrained(adapters.build((), 0))
+    frozen = replace(
+        adapters, module=f"{__name__}:transformer", arguments={"base": str(small_encoder)}
+    )
+    assert is_pretrained(frozen.build((), 0))
+    assert not is_pretrained(replace(frozen, frozen=("bert.*",)).build((), 0))
 
 
 @pytest.mark.parametrize(

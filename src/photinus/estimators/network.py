@@ -33,7 +33,7 @@ from photinus.models.base import Model
 from photinus.models.dbn import DBN
 from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS
 from photinus.models.logistic import LogisticConfig
-from photinus.models.reading import FeatureReading, layer_of, output_of
+from photinus.models.reading import FeatureReading, layer_of, main_output, output_of
 from photinus.run.evaluate import trained_of
 from photinus.run.job import MODELS
 
@@ -225,6 +225,7 @@ class Network:
         dtype = next(module.parameters()).dtype
         read_features = FeatureReading.of(module, dtype, "" if is_flat else settings.reads)
         layer_output = _LayerOutput(module, layer) if layer else None
+        loss = "" if is_flat else settings.loss
 
         def run(features: Any) -> Vector:  # noqa: ANN401 - an array, or a dict of them by input
             rows = self.rows(features)
@@ -234,7 +235,10 @@ class Network:
             # no inference_mode: in it `enable_grad` has no effect, of which a module may make use
             with torch.no_grad():
                 out = module(**x) if isinstance(x, dict) else module(x)
-            tensor = output_of("", out) if layer_output is None else layer_output.take()
+            if layer_output is None:
+                tensor = output_of("", main_output(out, loss))
+            else:
+                tensor = layer_output.take()
             return _full_precision(tensor.detach()).numpy()
 
         return run

@@ -255,6 +255,11 @@ class ModuleConfig(ModelConfig):
         settings = {name: value for name, value in self.settings.items() if name != "lr"}
         return replace(self, lr=self.configured_rate().until(share), settings=settings)
 
+    @property
+    def has_own_rate(self) -> bool:
+        """True where a learning rate is set, and it is not the optimizer's usual one."""
+        return self.lr is not None or "lr" in self.settings
+
     def configured_rate(self) -> Schedule:
         """Returns the learning rate as it was set, or the optimizer's usual one."""
         lr: Schedule | None = as_schedule(self.lr)

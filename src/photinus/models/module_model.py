@@ -46,6 +46,7 @@ from photinus.models.reading import (
     chunks,
     example_count,
     layer_of,
+    main_output,
     output_of,
     slice_batch,
     split_batch,
@@ -490,6 +491,7 @@ class ModuleModel(PlacedModel):
 
         def collect(_: nn.Module, __: tuple[Any, ...], out: object) -> None:
             # detached: what is made under `enable_grad` has a graph
+            out = out if layer else main_output(out, self._name)
             chunk_outputs.append(output_of(layer, out).detach().to(CPU, self._dtype))
 
         self.module.eval()
@@ -520,7 +522,7 @@ class ModuleModel(PlacedModel):
         if self.module.training not in self._seen_modes:
             self._check_late_layers()
             self._seen_modes.add(self.module.training)
-        return cast_floats(outputs, self._dtype)  # [B, ...]
+        return cast_floats(main_output(outputs, self._name), self._dtype)  # [B, ...]
 
     def _check_late_layers(self) -> None:
         """Refuses layers that the first call makes: they are not among what is trained."""

@@ -197,6 +197,23 @@ def output_of(layer: str, out: Outputs) -> Tensor:
     return torch.cat([part.flatten(1) if part.ndim > 1 else part[:, None] for part in parts], 1)
 
 
+def main_output(out: Outputs, loss: str) -> Outputs:
+    """Returns the `logits` of an output by names, as a classifier of transformers returns it.
+
+    A loss of the user's own reads all of it.
+
+    Args:
+        out: what a module returned.
+        loss: its loss.
+
+    Example:
+        >>> main_output({"logits": torch.zeros(1), "hidden": torch.ones(1)}, "cross_entropy")
+        tensor([0.])
+    """
+    is_named = isinstance(out, dict) and "logits" in out and ":" not in loss
+    return out["logits"] if is_named else out
+
+
 def cast_floats(out: Outputs, dtype: torch.dtype) -> Outputs:
     """Returns what a module returned, its floats in a type."""
     if isinstance(out, Tensor):

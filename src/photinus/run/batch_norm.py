@@ -63,7 +63,7 @@ def _with_batch(model: ModuleConfig, batch_size: int) -> tuple[ModuleConfig, str
     larger, then = replace(model, batch_size=batch_size), f"batch_size is {batch_size} now"
     if model.lr_scale != "none":
         return larger, then, ""
-    if model.lr is None and "lr" not in model.settings:
+    if not model.has_own_rate:
         rate = follow_batch(model.rate(), "linear", batch_size, model.batch_size)
         then += f", and the learning rate {factor:g} times the usual one"
         return replace(larger, lr=rate), then, ""

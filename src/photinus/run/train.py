@@ -217,8 +217,9 @@ def train_lazy(
         engine: where to train.
         is_kept: the folder outlives the run, so that there is something to continue with.
     """
-    draft, note = with_rows_to_normalize(with_sharded_tables(draft))
-    draft = with_usual_rate(draft)
+    is_unset = not getattr(draft.job.model, "has_own_rate", True)
+    draft, batch_note = with_rows_to_normalize(with_sharded_tables(draft))
+    draft, rate_note = with_usual_rate(draft, is_unset=is_unset)
     job = draft.job
     path, mirror = placed(folder or new_folder(job.name))
     if mirror is not None and mirror.holds_run():
@@ -246,7 +247,8 @@ def train_lazy(
             save_job(run_folder.path, job, run)
             new_run = _Run(job, run_folder, run, all_callbacks, mirror)
         with new_run as active_run:
-            active_run.draft, active_run.note, active_run.choice = draft, note, choice
+            active_run.draft, active_run.choice = draft, choice
+            active_run.notes = (batch_note, rate_note)
             return active_run.train(prepared, snapshot=None)
 
 
@@ -314,7 +316,7 @@ def resume_run(
         _with_view(callbacks, verbose, make_hint) as all_callbacks,
         _Run(job, run_folder, run, all_callbacks, mirror) as active_run,
     ):
-        active_run.note = note
+        active_run.notes = (note,)
         return active_run.train(None, snapshot=active_run.checkpoints.newest(), given=given)
 
 
@@ -436,7 +438,8 @@ class _Run:
             saved=self._on_checkpoint,
         )
         self._began_at, self._lost_log_lines = time.monotonic(), 0
-        self.note, self.draft = "", LazyModel(job)
+        self.notes: tuple[str, ...] = ()
+        self.draft = LazyModel(job)
         self.choice: WorkerChoice | None = None
         """Of its workers, where it has a deadline."""
 
@@ -511,8 +514,8 @@ class _Run:
         """
         engine = prepared.engine if prepared else checked_engine(self.job, given[2])
         self._emit_started(engine.name)
-        if self.note:
-            self.emit(Warned(text=self.note))
+        for note in filter(None, self.notes):
+            self.emit(Warned(text=note))
         if self.mirror is not None:
             self.mirror.push()  # from here on another machine can continue with the run
         prepared = prepared or _prepared(self.draft, (*given[:2], engine), is_new=snapshot is None)

@@ -1,30 +1,66 @@
-"""The usual learning rate of a new job, where workers train alone for a part of it."""
+"""The usual learning rate of a new job: where workers train alone, and of a pre-trained module."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from torch import nn
+
+from photinus.core.errors import user_message
+from photinus.models.base import Model
 from photinus.models.module import ModuleConfig
+from photinus.models.module_model import ModuleModel
+from photinus.models.schedules import Schedule
 from photinus.models.sharded import ShardedModel
 from photinus.run.evaluate import LazyModel
 from photinus.training.plan import ADAPTIVE
 
+FINE_TUNING, WARM_UP = 0.05, 0.1
+"""Times the usual rate, and the share of the training in which it is reached."""
 
-def with_usual_rate(draft: LazyModel) -> LazyModel:
-    """Returns the job with the rate of one process, where its optimizers are adaptive.
 
-    Else the usual rate falls from where workers train alone: by SGD they could diverge at it. A
+def with_usual_rate(draft: LazyModel, *, is_unset: bool) -> tuple[LazyModel, str]:
+    """Returns the job with its rate, where its optimizer is adaptive, and a warning or "".
+
+    The rate is that of one process: the usual one falls in the last fifth of the training. With
+    other optimizers it falls from where workers train alone: by SGD they could diverge at it. A
     long training, or rows of a table that are seldom read, learn less by a rate that falls early
     (`benchmarks/defaults.py --data many`, `benchmarks/sharded_defaults.py`).
 
+    Weights that transformers has loaded are lost by steps that are right for random ones
+    (`benchmarks/fine_tuning_rates.py`), so they have a lower rate.
+
     Args:
         draft: the job, and its model.
+        is_unset: the user has set no rate; that of the job may still follow a larger batch.
     """
     job, model = draft.job, draft.job.model
     if not isinstance(model, ModuleConfig) or model.optimizer.lower() not in ADAPTIVE:
-        return draft
-    built, rate = draft.model(), model.configured_rate()
+        return draft, ""
+    built, rate, text = draft.model(), model.configured_rate(), ""
+    if is_unset and is_pretrained(built):
+        rate = Schedule.usual(FINE_TUNING * rate.points[-1][1], WARM_UP)
+        text = user_message(
+            "most of what is trained was loaded from a pre-trained model",
+            then=f"the learning rate is {rate.points[-1][1]:g}, which keeps what it knows",
+            do="set lr, which is learningRate of an estimator, for another one",
+        )
     has_sgd = isinstance(built, ShardedModel) and not built.optimizer_state_width
     if has_sgd or rate.until(1.0) == rate:
-        return draft
-    return LazyModel(replace(job, model=replace(model, lr=rate.until(1.0))), built, draft.advice)
+        return draft, text
+    settled = replace(model, lr=rate.until(1.0))
+    return LazyModel(replace(job, model=settled), built, draft.advice), text
+
+
+def is_pretrained(model: Model) -> bool:
+    """Returns whether transformers has loaded more than half of what is trained, as it notes.
+
+    Args:
+        model: with its first parameters.
+    """
+    module = getattr(model, "module", None)
+    if not isinstance(model, ModuleModel) or not isinstance(module, nn.Module):
+        return False
+    trained = [p for p in module.parameters() if p.requires_grad]
+    loaded = [p for p in trained if getattr(p, "_is_hf_initialized", False)]
+    return 2 * sum(p.numel() for p in loaded) > sum(p.numel() for p in trained)
