@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from torch import nn
-
 from photinus.core.errors import user_message
 from photinus.models.base import Model
 from photinus.models.module import ModuleConfig
@@ -58,9 +56,8 @@ def is_pretrained(model: Model) -> bool:
     Args:
         model: with its first parameters.
     """
-    module = getattr(model, "module", None)
-    if not isinstance(model, ModuleModel) or not isinstance(module, nn.Module):
+    if not isinstance(model, ModuleModel):
         return False
-    trained = [p for p in module.parameters() if p.requires_grad]
+    trained = [p for p in model.module.parameters() if p.requires_grad]
     loaded = [p for p in trained if getattr(p, "_is_hf_initialized", False)]
     return 2 * sum(p.numel() for p in loaded) > sum(p.numel() for p in trained)
