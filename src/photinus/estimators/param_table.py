@@ -519,7 +519,7 @@ _MODULE_ROWS = (
     ParamRow(
         name="learningRate",
         meaning="the highest rate, which falls to 0 in the end, or a Schedule; default: the "
-        "optimizer's own",
+        "optimizer's own, and a twentieth of it for a pre-trained model of transformers",
         convert=to_rate,
         job_path="model.lr",
         to_job=_usual_schedule,
