@@ -1,5 +1,6 @@
 """Rows as users have them go in; a torch module comes out."""
 
+import itertools
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from photinus.checkpoint.files import FolderFormat
+from photinus.checkpoint.folder import RunFolder
 from photinus.core.errors import CheckpointError, RunFailedError, UsageError
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticConfig
@@ -127,18 +129,23 @@ def test_a_module_typed_in_a_notebook_must_go_into_a_file(monkeypatch):
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["new", "empty"])
 @pytest.mark.parametrize(
-    ("owner", "name", "error"),
-    [(Path, "mkdir", UsageError), (Path, "write_text", UsageError), (os, "fsync", CheckpointError)],
+    ("owner", "name", "whole_calls", "error"),
+    [
+        (Path, "mkdir", 2, UsageError),
+        (os, "fsync", 0, UsageError),  # of the job
+        (os, "fsync", 1, CheckpointError),  # of the term
+    ],
 )
 def test_a_run_that_a_full_disk_refuses_leaves_nothing_and_may_be_tried_again(
-    job_and_points, tmp_path, monkeypatch, owner, name, error, is_there
+    job_and_points, tmp_path, monkeypatch, owner, name, whole_calls, error, is_there
 ):
     job, points, labels = job_and_points
     whole, folder = getattr(owner, name), tmp_path / "run"
+    calls = itertools.count(int(is_there and name == "mkdir"))  # the folder itself is not made
 
-    def fill(what, *arguments, **settings):
-        if name == "mkdir" and what.name != "checkpoints":
-            return whole(what, *arguments, **settings)
+    def fill(*arguments, **settings):
+        if next(calls) < whole_calls:
+            return whole(*arguments, **settings)
         raise OSError(28, "No space left on device")
 
     if is_there:
@@ -149,6 +156,27 @@ def test_a_run_that_a_full_disk_refuses_leaves_nothing_and_may_be_tried_again(
             train(job, (points, labels), folder=folder)
     assert list(tmp_path.rglob("*")) == [folder] * is_there
     assert (train(job, (points, labels), folder=folder).folder / "model").is_dir()
+
+
+def test_of_two_drivers_that_begin_at_once_in_one_folder_one_trains(
+    job_and_points, tmp_path, monkeypatch
+):
+    job, points, labels = job_and_points
+    folder, save_job = tmp_path / "run", RunFolder.save_job
+
+    def save_as_another_does(self, text):
+        monkeypatch.undo()
+        save_job(RunFolder(folder), text)
+        save_job(self, text)
+
+    monkeypatch.setattr(RunFolder, "save_job", save_as_another_does)
+    with pytest.raises(UsageError, match="holds a run already; resume it, or name another folder"):
+        train(job, (points, labels), folder=folder)
+    assert {path.name for path in folder.iterdir()} == {"job.json", "logs", "checkpoints"}
+    with pytest.raises(UsageError, match="holds a run already; resume it"):
+        train(job, (points, labels), folder=folder)
+    resumed = resume(folder, (points, labels))  # as if the other one was killed before its term
+    assert (resumed.folder / "model").is_dir()
 
 
 def test_a_model_that_a_full_disk_does_not_take_is_saved_as_the_run_is_resumed(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from photinus.core.addresses import try_writing
-from photinus.core.errors import CheckpointError, FencedError, UsageError
+from photinus.core.errors import CheckpointError, FencedError, UsageError, reason_of
 
 JOB_FILE = "job.json"
 _TERM_FILE = re.compile(r"coordinator-([1-9][0-9]*)\.json")
@@ -21,6 +21,11 @@ _TERM_FILE = re.compile(r"coordinator-([1-9][0-9]*)\.json")
 def _unwritable(path: Path, error: OSError) -> UsageError:
     wrong, reason = f"the run folder {path} cannot be written", error.strerror or str(error)
     return UsageError(wrong, got=reason, do="name another folder")
+
+
+def _taken(path: Path) -> UsageError:
+    wrong, do = f"the run folder {path} holds a run already", "resume it, or name another folder"
+    return UsageError(wrong, do=do)
 
 
 def _write_new(path: Path, text: str) -> None:
@@ -33,28 +38,6 @@ def _write_new(path: Path, text: str) -> None:
             os.fsync(file.fileno())
     except BaseException:
         path.unlink(missing_ok=True)
-        raise
-
-
-@contextlib.contextmanager
-def removed_unless_begun(path: Path | str) -> Iterator[None]:
-    """Removes what was made of a run folder, if an error comes before a term is claimed in it.
-
-    On a full disk a run may be refused so late. What was there before stays.
-    """
-    path = Path(path).expanduser().absolute()
-    job, *folders = (path / name for name in (JOB_FILE, "logs", "checkpoints", ""))
-    has_job, new_folders = job.exists(), [f for f in folders if not f.exists()]
-    try:
-        yield
-    except BaseException:
-        names = os.listdir(path) if path.is_dir() else []
-        if not any(_TERM_FILE.fullmatch(name) for name in names):
-            if not has_job:
-                job.unlink(missing_ok=True)
-            for folder in new_folders:
-                with contextlib.suppress(OSError):  # it was not made, or holds other files
-                    folder.rmdir()
         raise
 
 
@@ -78,9 +61,11 @@ class RunFolder:
 
     def __init__(self, path: Path | str, *, resume: bool = False) -> None:
         self.path = Path(path).expanduser().absolute()
+        self._made: list[Path] = []
         try:
             self._make(resume)
         except OSError as error:
+            self._remove_made()
             raise _unwritable(self.path, error) from error
 
     def _make(self, resume: bool) -> None:
@@ -89,9 +74,31 @@ class RunFolder:
                 self.check_free(self.path, resume=resume)
             if not folder.is_dir():
                 folder.mkdir(mode=0o700, parents=True)
+                self._made.append(folder)
         probe = self.path / f".probe-{uuid.uuid4().hex}"
         probe.touch(mode=0o600)
         probe.unlink()
+
+    def _remove_made(self) -> None:
+        if self.job.exists() and self.job not in self._made:  # of another driver
+            return
+        for path in reversed(self._made):
+            with contextlib.suppress(OSError):  # it holds other files
+                path.unlink() if path == self.job else path.rmdir()
+
+    @contextlib.contextmanager
+    def removed_unless_begun(self) -> Iterator[None]:
+        """Removes what this object has made, if an error comes before a term is claimed.
+
+        On a full disk a run may be refused so late. What was there before stays, and what another
+        driver has made that begins in the same folder.
+        """
+        try:
+            yield
+        except BaseException:
+            if not self.newest_term():
+                self._remove_made()
+            raise
 
     @staticmethod
     def check_free(path: Path, *, resume: bool = False) -> None:
@@ -107,12 +114,11 @@ class RunFolder:
         names: set[str] = set()
         with contextlib.suppress(OSError):  # one that cannot be read is refused as it is made
             names = {e.name for e in path.iterdir()}
-        holds_run = any(_TERM_FILE.fullmatch(name) for name in names)
+        # one that was killed before it claimed its term has its job
+        is_saved = {JOB_FILE, "logs", "checkpoints"} <= names
+        holds_run = is_saved or any(_TERM_FILE.fullmatch(name) for name in names)
         if holds_run and not resume:
-            raise UsageError(
-                f"the run folder {path} holds a run already",
-                do="resume it, or name another folder",
-            )
+            raise _taken(path)
         others = names - {"logs", "checkpoints"}
         if others and not holds_run:
             raise UsageError(
@@ -134,6 +140,11 @@ class RunFolder:
             try_writing(path)
         except OSError as error:
             raise _unwritable(path, error) from error
+
+    @property
+    def job(self) -> Path:
+        """What is trained."""
+        return self.path / JOB_FILE
 
     @property
     def events(self) -> Path:
@@ -164,6 +175,21 @@ class RunFolder:
     def report(self) -> Path:
         """The page."""
         return self.path / "report.html"
+
+    def save_job(self, text: str) -> None:
+        """Writes the job: of several drivers that begin here at once, one does.
+
+        Raises:
+            UsageError: another one has, or the folder cannot be written.
+        """
+        try:
+            _write_new(self.job, text)
+        except FileExistsError as error:
+            raise _taken(self.path) from error
+        except OSError as error:
+            wrong, do = f"{self.job} cannot be written", "make room there, or name another folder"
+            raise UsageError(wrong, got=reason_of(error), do=do) from error
+        self._made.append(self.job)
 
     def log(self, slot: int) -> Path:
         """Returns the file of one slot's log lines."""

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from photinus.checkpoint.folder import JOB_FILE
+from photinus.checkpoint.folder import JOB_FILE, RunFolder
 from photinus.checkpoint.mirror import Mirror
 from photinus.checkpoint.signatures import Trust, check_code, is_signed, signature_of
 from photinus.core.addresses import is_address
@@ -206,21 +206,15 @@ def job_in(folder: Path | str, trust_code: Trust = False) -> Job:
         return saved_job(path, str(folder), trust_code)[0]
 
 
-def save_job(path: Path, job: Job, run: bytes) -> None:
+def save_job(folder: RunFolder, job: Job, run: bytes) -> None:
     """Writes a job into its run folder, signed by this user.
 
     Raises:
-        UsageError: It cannot be written.
+        UsageError: It cannot be written, or another driver has begun a run there.
     """
     body = {"run": run.hex(), "job": job.to_dict()}
     signed = {**body, "signature": signature_of(_KIND, body)}
-    file = path / JOB_FILE
-    try:
-        file.touch(mode=0o600)
-        file.write_text(json.dumps(signed, indent=1) + "\n")
-    except OSError as error:
-        wrong, do = f"{file} cannot be written", "make room there, or name another folder"
-        raise UsageError(wrong, got=reason_of(error), do=do) from error
+    folder.save_job(json.dumps(signed, indent=1) + "\n")
 
 
 def saved_job(path: Path, name: str, trust_code: Trust = False) -> tuple[Job, bytes]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from photinus.checkpoint.files import checked_name
-from photinus.checkpoint.folder import RunFolder, removed_unless_begun
+from photinus.checkpoint.folder import RunFolder
 from photinus.checkpoint.mirror import Mirror
 from photinus.checkpoint.signatures import Trust
 from photinus.coordinator.callbacks import log_warning
@@ -242,9 +242,9 @@ def train_lazy(
             job = draft.job = replace(job, workers=choice.workers)
             prepared = replace(prepared, plan=replace(job.plan(), start=prepared.plan.start))
         run = secrets.token_bytes(16)
-        with removed_unless_begun(path):
-            run_folder = RunFolder(path)
-            save_job(run_folder.path, job, run)
+        run_folder = RunFolder(path)
+        with run_folder.removed_unless_begun():
+            save_job(run_folder, job, run)
             new_run = _Run(job, run_folder, run, all_callbacks, mirror)
         with new_run as active_run:
             active_run.draft, active_run.choice = draft, choice
