@@ -43,8 +43,8 @@ def check_strategy(halves: StrategyPair, *, dtype: str = "float32") -> None:
     """Checks both halves against their contract; an AssertionError names what is broken.
 
     The worker's half may be any object with `site`, `init`, `due`, `offer` and `accept`, the
-    owner's any with `keeps`, `waits`, `quorum`, `grace_seconds`, `init`, `receive`, `close` and
-    `agreed`.
+    owner's any with `holds_parameters`, `has_rounds`, `quorum`, `grace_seconds`, `init`, `receive`,
+    `close` and `agreed`.
     Where the policy is peer-to-peer, the workers' own exact mean is checked instead of the owner's.
 
     Args:
