@@ -26,8 +26,8 @@ from photinus.engine.local.engine import LocalEngine
 from photinus.models.text import TextClassifier
 from photinus.report.ledger import audit
 from photinus.run.data import read_test, read_train
-from photinus.run.evaluate import load_trained
-from photinus.run.usual_rate import is_pretrained
+from photinus.run.evaluate import LazyModel, load_trained
+from photinus.run.usual_rate import is_pretrained, with_usual_rate
 from photinus.testing import Faults
 
 
@@ -164,6 +164,18 @@ def test_a_saved_text_classifier_is_loaded_again(outcome, small_encoder, sentenc
         assert torch.equal(loaded.module()(**batch), result.model()(**batch))
 
 
+def test_the_rate_that_is_told_is_the_one_for_the_batch(small_encoder):
+    whole = ModuleConfig(
+        module=f"{__name__}:transformer",
+        arguments={"base": str(small_encoder)},
+        batch_size=128,
+        lr_scale="linear",
+    )
+    draft, told = with_usual_rate(LazyModel(Job(model=whole)), is_unset=True)
+    assert draft.job.model.rate().at(0.5) == pytest.approx(4 * 5e-5)
+    assert "to 0.0002, which" in told
+
+
 def trained_whole(small_encoder, sentences, folder, *, lr=None, optimizer="adamw", **arguments):
     """One run that trains the whole encoder, and its warnings."""
     whole = ModuleConfig(
@@ -206,7 +218,7 @@ def test_what_transformers_has_loaded_gets_a_twentieth_of_the_usual_rate(
     rate = saved.model.rate()
     assert [round(rate.at(p), 9) for p in (0.0, 0.1, 0.8, 1.0)] == [5e-6, 5e-5, 5e-5, 0.0]
     [told] = [w for w in warnings if "pre-trained" in w]
-    assert "the learning rate is 5e-05" in told
+    assert "the learning rate is divided by 20, to 5e-05" in told
     assert "learningRate" in told
 
 

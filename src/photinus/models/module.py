@@ -194,7 +194,8 @@ class ModuleConfig(ModelConfig):
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The optimizer's keyword arguments, plain values."""
     lr: Schedule | float | None = None
-    """Left out: the optimizer's usual rate, as `Schedule.usual` has it. A number stays as it is."""
+    """Left out: the optimizer's usual rate, as `Schedule.usual` has it; a job of what transformers
+    has loaded takes a twentieth. A number stays as it is."""
     lr_scale: str = "none"
     """Where batch_size is not 32: "linear" multiplies lr by batch_size/32, "sqrt" by its root."""
     decays: str = "all"
@@ -257,7 +258,7 @@ class ModuleConfig(ModelConfig):
 
     @property
     def has_own_rate(self) -> bool:
-        """True where a learning rate is set, and it is not the optimizer's usual one."""
+        """True where a learning rate is set."""
         return self.lr is not None or "lr" in self.settings
 
     def configured_rate(self) -> Schedule:

@@ -35,19 +35,26 @@ def with_usual_rate(draft: LazyModel, *, is_unset: bool) -> tuple[LazyModel, str
     job, model = draft.job, draft.job.model
     if not isinstance(model, ModuleConfig) or model.optimizer.lower() not in ADAPTIVE:
         return draft, ""
-    built, rate, text = draft.model(), model.configured_rate(), ""
-    if is_unset and is_pretrained(built):
+    built, rate = draft.model(), model.configured_rate()
+    is_fine_tuning = is_unset and is_pretrained(built)
+    if is_fine_tuning:
         rate = Schedule.usual(FINE_TUNING * rate.points[-1][1], WARM_UP)
-        text = user_message(
-            "most of what is trained was loaded from a pre-trained model",
-            then=f"the learning rate is {rate.points[-1][1]:g}, which keeps what it knows",
-            do="set lr, which is learningRate of an estimator, for another one",
-        )
     has_sgd = isinstance(built, ShardedModel) and not built.optimizer_state_width
     if has_sgd or rate.until(1.0) == rate:
-        return draft, text
+        return draft, ""
     settled = replace(model, lr=rate.until(1.0))
+    text = _told(settled) if is_fine_tuning else ""
     return LazyModel(replace(job, model=settled), built, draft.advice), text
+
+
+def _told(model: ModuleConfig) -> str:
+    peak = max(value for _, value in model.rate().points)  # as lr_scale makes it
+    return user_message(
+        "most of what is trained was loaded from a pre-trained model",
+        then=f"the learning rate is divided by {1 / FINE_TUNING:g}, to {peak:g}, which keeps what "
+        "that model knows",
+        do="set lr, which is learningRate of an estimator, for another one",
+    )
 
 
 def is_pretrained(model: Model) -> bool:
