@@ -63,6 +63,15 @@ def test_it_really_runs_and_leaves_chance_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_of_named_outputs_the_logits_are_computed_alone():
+    class Named(nn.Linear):
+        def forward(self, x):
+            return {"loss": None, "logits": super().forward(x)}
+
+    precision, _ = fastest_settings(lambda: Named(3, 2), (4, 3))
+    assert precision in measuring.PRECISIONS
+
+
 def test_what_is_many_times_slower_is_tried_no_longer_than_it_takes_to_see_that(monkeypatch):
     seconds, steps = [0.0], Counter()
 

@@ -30,6 +30,8 @@ class _Named(nn.Module):
         (nn.LogSigmoid(), False),
         (lambda z: z * torch.sigmoid(z), False),
         (lambda z: (torch.sigmoid(z), z), False),
+        (lambda z: {"hidden": z, "logits": torch.sigmoid(z)}, True),
+        (lambda z: {"hidden": torch.sigmoid(z), "logits": z}, False),
     ],
 )
 def test_a_sigmoid_is_found_where_it_is_the_last_that_is_done(function, ends):

@@ -19,6 +19,26 @@ class ByTheData(nn.Module):
         return self.line(x) if x.sum() > 0 else torch.zeros(len(x), 1)
 
 
+class Named(nn.Module):
+    """Returns its logits beside what they are made of."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(2, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        hidden = self.body(x)
+        return {"loss": None, "hidden": hidden, "logits": self.head(hidden)}
+
+
+def test_of_named_outputs_the_logits_are_written_alone(tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    module, rows = Named().eval(), torch.randn(4, 2)
+    file = export_onnx(module, (2,), tmp_path / "model.onnx", loss="cross_entropy")
+    [logits] = runtime.InferenceSession(str(file)).run(None, {"features": rows.numpy()})
+    torch.testing.assert_close(torch.from_numpy(logits), module(rows)["logits"])
+
+
 def test_a_file_that_cannot_be_written_is_named_and_not_the_module_blamed(tmp_path):
     path = tmp_path / "none" / "model.onnx"
     message = rf"^the file {path} cannot be written; got No such file or directory; name a file in"

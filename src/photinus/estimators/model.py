@@ -322,7 +322,8 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
             wrong = "toOnnx writes a module of one array of features"
             do = "call torch.onnx.export(model.module(), kwargs=...) with a batch of your own"
             raise UsageError(wrong, got=f"the inputs {', '.join(input_spec.columns)}", do=do)
-        export_onnx(self.module(), self.network.input_shape, path, self.network.scale)
+        network = self.network
+        export_onnx(self.module(), network.input_shape, path, network.scale, network.loss)
 
     def write(self) -> NetworkWriter:
         """Returns the writer: `model.write().overwrite().save(path)`."""

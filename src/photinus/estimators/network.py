@@ -143,6 +143,11 @@ class Network:
         return (math.prod(self.shape),) if self.kind == "dbn" else self.shape
 
     @property
+    def loss(self) -> str:
+        """The module's loss, "" of a model that has its own."""
+        return str(self.settings.get("loss", ""))
+
+    @property
     def predicts_several(self) -> bool:
         """Whether a prediction is an array of numbers."""
         return self.head == LABELS or (self.head in (LOGS, NUMBERS) and self.classes > 1)
@@ -225,7 +230,6 @@ class Network:
         dtype = next(module.parameters()).dtype
         read_features = FeatureReading.of(module, dtype, "" if is_flat else settings.reads)
         layer_output = _LayerOutput(module, layer) if layer else None
-        loss = "" if is_flat else settings.loss
 
         def run(features: Any) -> Vector:  # noqa: ANN401 - an array, or a dict of them by input
             rows = self.rows(features)
@@ -236,7 +240,7 @@ class Network:
             with torch.no_grad():
                 out = module(**x) if isinstance(x, dict) else module(x)
             if layer_output is None:
-                tensor = output_of("", main_output(out, loss))
+                tensor = output_of("", main_output(out, self.loss))
             else:
                 tensor = layer_output.take()
             return _full_precision(tensor.detach()).numpy()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from photinus.models.cpu_time import cpu_seconds
 from photinus.models.low_precision import autocast
-from photinus.models.reading import output_of
+from photinus.models.reading import main_output, output_of
 from photinus.models.tensors import to_memory_format
 
 PRECISIONS = ("float32", "bfloat16")
@@ -65,7 +65,7 @@ def _seconds(module: nn.Module, x: Tensor, precision: str, best_so_far: float) -
     def step() -> None:
         with autocast("cpu", precision):
             outputs = module(x)
-        loss: Any = output_of("", outputs).float().square().mean()
+        loss: Any = output_of("", main_output(outputs, "")).float().square().mean()
         loss.backward()
 
     step()

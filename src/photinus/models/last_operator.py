@@ -8,6 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from photinus.models.reading import main_output
+
 
 class _SigmoidAddresses(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes where the sigmoids lie that are computed inside."""
@@ -51,7 +53,7 @@ def ends_with_sigmoid(module: nn.Module, run: Callable[[], object]) -> bool:
         False
     """
     outputs: list[object] = []
-    hook = module.register_forward_hook(lambda _, __, out: outputs.append(out))
+    hook = module.register_forward_hook(lambda _, __, out: outputs.append(main_output(out, "")))
     try:
         with _SigmoidAddresses() as sigmoids:
             run()

@@ -11,22 +11,27 @@ import torch
 from torch import Tensor, nn
 
 from photinus.core.errors import NotReadyError, UsageError, reason_of
+from photinus.models.losses import Outputs
+from photinus.models.reading import main_output
 
 
 class _Scaled(nn.Module):
     """A module that reads rows as they are stored, [B, ...]."""
 
-    def __init__(self, module: nn.Module, scale: float | None) -> None:
+    def __init__(self, module: nn.Module, scale: float | None, loss: str) -> None:
         super().__init__()
-        self.module, self.scale = module, 1.0 if scale is None else scale
+        self.module, self.scale, self.loss = module, 1.0 if scale is None else scale, loss
 
-    def forward(self, features: Tensor) -> Tensor:
-        outputs: Tensor = self.module(features * self.scale)
-        return outputs
+    def forward(self, features: Tensor) -> Outputs:
+        return main_output(self.module(features * self.scale), self.loss)
 
 
 def export_onnx(
-    module: nn.Module, shape: tuple[int, ...], path: Path | str, scale: float | None = None
+    module: nn.Module,
+    shape: tuple[int, ...],
+    path: Path | str,
+    scale: float | None = None,
+    loss: str = "",
 ) -> Path:
     """Writes a module as an ONNX file, for any number of rows.
 
@@ -35,6 +40,7 @@ def export_onnx(
         shape: of one row.
         path: of the file.
         scale: features are multiplied by it.
+        loss: of the module; one of the user's own reads all of several outputs.
 
     Raises:
         NotReadyError: `photinus[onnx]` is not installed.
@@ -53,7 +59,7 @@ def export_onnx(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
-                _Scaled(module, scale).eval(),
+                _Scaled(module, scale, loss).eval(),
                 (rows,),
                 input_names=["features"],
                 output_names=["outputs"],
