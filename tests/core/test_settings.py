@@ -119,8 +119,16 @@ def test_a_name_with_some_letters_of_another_is_not_taken_for_it(name, known):
     assert f"known: {known}" in str(unknown_name("Param", name, [known]))
 
 
-@pytest.mark.parametrize(("name", "known"), [("mes", "mse"), ("entropy", "cross_entropy")])
-def test_a_short_name_or_a_part_of_one_is_taken_for_it(name, known):
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("mes", "mse"),
+        ("entropy", "cross_entropy"),
+        ("freeze", "frozen"),
+        ("huber_loss", "huber"),
+    ],
+)
+def test_a_name_that_begins_alike_or_a_part_of_one_is_taken_for_it(name, known):
     assert f"did you mean {known!r}?" in str(unknown_name("loss", name, [known]))
 
 

@@ -164,10 +164,10 @@ def unknown_column(name: str, known: typing.Iterable[str]) -> UsageError:
     return unknown_name("column", name, columns)
 
 
-_MIN_SIMILARITY, _MIN_SHORT = 0.68, 0.65
+_MIN_SIMILARITY, _MIN_SAME_BEGIN = 0.68, 0.65
 """How similar a name must be to be suggested: below the first one 'inputShape' would be 'cpuShare'.
-Below the second one 'auroc' would be 'accuracy'; it is for names like 'mes', of a few letters."""
-_SHORT = 5
+Below the second one 'auroc' would be 'accuracy'; it is for names that begin alike: 'freeze' is
+'frozen'."""
 
 
 _PRESENT_NAMES = {"road": "transport"}
@@ -179,8 +179,9 @@ def unknown_name(kind: str, name: str, known: typing.Iterable[str]) -> UsageErro
     names = sorted(known)
     present = _PRESENT_NAMES.get(name, name)
     matches = [known_name for known_name in names if known_name.casefold() == present.casefold()]
-    cutoff = _MIN_SHORT if len(name) <= _SHORT else _MIN_SIMILARITY
-    matches = matches or difflib.get_close_matches(name, names, n=1, cutoff=cutoff)
+    matches = matches or difflib.get_close_matches(name, names, n=1, cutoff=_MIN_SIMILARITY)
+    same_begin = [known_name for known_name in names if known_name[:1] == name[:1]]
+    matches = matches or difflib.get_close_matches(name, same_begin, n=1, cutoff=_MIN_SAME_BEGIN)
     hint = f"did you mean {matches[0]!r}?" if matches else f"known: {', '.join(names)}"
     return UsageError(f"unknown {kind}", got=repr(name), do=hint)
 
