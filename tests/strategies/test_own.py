@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from photinus.core.errors import UsageError
+from photinus.core.factories import resolve_user_code
 from photinus.engine.base import ArrayData
 from photinus.models.logistic import LogisticConfig
 from photinus.run.job import Job
@@ -104,6 +105,37 @@ class Odd:
 """
     with pytest.raises(UsageError, match=said):
         CustomStrategy(own(lines, "Odd"))
+
+
+@pytest.mark.parametrize(
+    ("worker", "owner", "said"),
+    [
+        (
+            "alone = ('anchor',)",
+            "...",
+            r"alone of worker\(\) .* read any more; .* name it own_fields",
+        ),
+        ("...", "waits = False", r"waits of owner\(\) .* read any more; .* name it has_rounds"),
+        ("def calls(self): ...", "...", ""),
+    ],
+)
+def test_a_former_name_is_refused_for_it_would_not_be_read(own, worker, owner, said):
+    lines = f"""from photinus.strategies.rounds import *
+class Worker(Averaging):
+    {worker}
+class Owner(Rounds):
+    {owner}
+class Mine:
+    worker, owner = Worker, Owner
+"""
+    name = own(lines, "Mine")
+    if not said:
+        check_strategy(CustomStrategy(name))
+        return
+    with pytest.raises(UsageError, match=said):
+        CustomStrategy(name)
+    with pytest.raises(AssertionError, match="has former names, with today's"):
+        check_strategy(resolve_user_code(name, "strategy")())
 
 
 def test_halves_that_step_differently_are_refused(own):

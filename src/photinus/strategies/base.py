@@ -240,12 +240,30 @@ class Strategy(ABC):
         """Takes a message in: changes `vector` in place, returns the new state."""
 
 
+_FORMER_NAMES = {
+    **{"keeps": "holds_parameters", "waits": "has_rounds", "meets": "is_peer_to_peer"},
+    **{"takes": "has_late_answers", "alone": "own_fields", "calls": "calls_meetings"},
+}
+
+
+def former_names(half: object) -> dict[str, str]:
+    """Returns the former names that a half of the user's own still has, each with today's.
+
+    They would not be read: the half would be taken for one that leaves them out.
+
+    Example:
+        >>> former_names(type("Mine", (), {"waits": False}))
+        {'waits': 'has_rounds'}
+    """
+    values = ((former, name, getattr(half, former, None)) for former, name in _FORMER_NAMES.items())
+    return {former: name for former, name, value in values if isinstance(value, (bool, tuple))}
+
+
 def is_held_by_workers(strategy: Strategy) -> bool:
     """Returns whether only the workers hold the parameters, each of them all, and no owner."""
     is_peer_to_peer = bool(getattr(strategy, "is_peer_to_peer", False))
-    return (is_peer_to_peer or strategy.site == GRADIENT) and not getattr(
-        strategy, "is_sharded", False
-    )
+    is_sharded = bool(getattr(strategy, "is_sharded", False))
+    return (is_peer_to_peer or strategy.site == GRADIENT) and not is_sharded
 
 
 class Reply(NamedTuple):

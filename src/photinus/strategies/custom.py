@@ -8,7 +8,7 @@ from typing import Any
 
 from photinus.core.errors import UsageError, reason_of
 from photinus.core.factories import resolve_user_code
-from photinus.strategies.base import GRADIENT, SITES, Policy, Strategy
+from photinus.strategies.base import GRADIENT, SITES, Policy, Strategy, former_names
 from photinus.strategies.outer import OUTERS
 
 _NEEDED = {
@@ -88,6 +88,9 @@ def _made_half(name: str, strategy: Any, half: str) -> Any:  # noqa: ANN401 - li
     except Exception as error:  # as above; of a class, that it leaves functions out
         wrong = f"{half}() of the strategy {name!r} cannot be called"
         raise UsageError(wrong, got=reason_of(error)) from error
+    for former, present in former_names(made).items():
+        wrong = f"{former} of {half}() of the strategy {name!r} is not read any more"
+        raise UsageError(wrong, got=type(made).__name__, do=f"name it {present}")
     if absent := [needed for needed in _NEEDED[half] if not hasattr(made, needed)]:
         wrong = f"{half}() of the strategy {name!r} returns something without {absent[0]}"
         is_plain = absent[0] in Policy.__annotations__

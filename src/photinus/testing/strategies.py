@@ -20,6 +20,7 @@ from photinus.strategies.base import (
     Strategy,
     StrategyPair,
     Turn,
+    former_names,
     part,
 )
 from photinus.strategies.codecs import codec, decode
@@ -263,6 +264,9 @@ def _check_parts(halves: StrategyPair) -> None:
     for half in ("worker", "owner"):
         assert callable(getattr(halves, half, None)), f"{half}() is missing"
     policy = halves.owner()
+    for half, made in (("worker", halves.worker()), ("owner", policy)):
+        former = former_names(made)
+        assert not former, f"{half}() has former names, with today's: {former}"
     required: dict[str, tuple[object, tuple[str, ...]]] = {"worker": (halves.worker(), _WORKER)}
     if not getattr(policy, "is_peer_to_peer", False):
         required["owner"] = (policy, _OWNER)
