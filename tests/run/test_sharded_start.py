@@ -213,7 +213,7 @@ def test_the_border_is_measured_as_it_was_agreed_on(tmp_path):
 def test_the_usual_rate_falls_as_that_of_one_process_does(changes, is_as_of_one):
     model = replace(CONFIG, **changes)
     draft = with_sharded_tables(LazyModel(Job(model=model, workers=3)))
-    trained = with_usual_rate(draft).job.model
+    trained = with_usual_rate(draft, is_unset=True)[0].job.model
     for workers_agree_until in (0.0, 0.5):
         rate = trained.agreed_until(workers_agree_until).rate()
         assert (rate == model.agreed_until(1.0).rate()) == is_as_of_one
