@@ -24,9 +24,11 @@ from photinus.core.events import PhaseEnded, Warned, WorkerLost
 from photinus.data.films import film_sentences
 from photinus.engine.local.engine import LocalEngine
 from photinus.models.text import TextClassifier
+from photinus.nn import ShardedEmbedding
 from photinus.report.ledger import audit
 from photinus.run.data import read_test, read_train
 from photinus.run.evaluate import LazyModel, load_trained
+from photinus.run.sharded import with_sharded_tables
 from photinus.run.usual_rate import is_pretrained, with_usual_rate
 from photinus.testing import Faults
 
@@ -162,6 +164,30 @@ def test_a_saved_text_classifier_is_loaded_again(outcome, small_encoder, sentenc
     batch = padded_batch(small_encoder, sentences[0][:8])
     with torch.no_grad():
         assert torch.equal(loaded.module()(**batch), result.model()(**batch))
+
+
+class WithTable(torch.nn.Module):
+    """An encoder beside a table of many rows, which has an optimizer of its own."""
+
+    def __init__(self, base, optimizer="adam"):
+        super().__init__()
+        self.inside = transformer(base)
+        self.items = ShardedEmbedding(1000, 2, optimizer=optimizer)
+
+    def forward(self, input_ids, item, attention_mask=None):
+        return self.inside(input_ids, attention_mask).logits + self.items(item)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_an_encoder_beside_sharded_tables_has_the_low_rate_too(small_encoder, optimizer):
+    whole = ModuleConfig(
+        module=f"{__name__}:WithTable",
+        arguments={"base": str(small_encoder), "optimizer": optimizer},
+    )
+    draft = with_sharded_tables(LazyModel(Job(model=whole, workers=2)))
+    trained, told = with_usual_rate(draft, is_unset=True)
+    assert trained.job.model.rate().at(0.5) == 5e-5
+    assert "pre-trained" in told
 
 
 def test_the_rate_that_is_told_is_the_one_for_the_batch(small_encoder):

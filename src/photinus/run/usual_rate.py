@@ -9,7 +9,7 @@ from photinus.models.base import Model
 from photinus.models.module import ModuleConfig
 from photinus.models.module_model import ModuleModel
 from photinus.models.schedules import Schedule
-from photinus.models.sharded import ShardedModel
+from photinus.models.sharded import ShardedModel, tables_of
 from photinus.run.evaluate import LazyModel
 from photinus.training.plan import ADAPTIVE
 
@@ -40,9 +40,10 @@ def with_usual_rate(draft: LazyModel, *, is_unset: bool) -> tuple[LazyModel, str
     if is_fine_tuning:
         rate = Schedule.usual(FINE_TUNING * rate.points[-1][1], WARM_UP)
     has_sgd = isinstance(built, ShardedModel) and not built.optimizer_state_width
-    if has_sgd or rate.until(1.0) == rate:
+    whole_rate = rate if has_sgd else rate.until(1.0)
+    if whole_rate == model.configured_rate():
         return draft, ""
-    settled = replace(model, lr=rate.until(1.0))
+    settled = replace(model, lr=whole_rate)
     text = _told(settled) if is_fine_tuning else ""
     return LazyModel(replace(job, model=settled), built, draft.advice), text
 
@@ -63,8 +64,9 @@ def is_pretrained(model: Model) -> bool:
     Args:
         model: with its first parameters.
     """
-    if not isinstance(model, ModuleModel):
+    if not isinstance(model, (ModuleModel, ShardedModel)):
         return False
-    trained = [p for p in model.module.parameters() if p.requires_grad]
+    tables = {id(table.weight) for table in tables_of(model.module).values()}  # at their own rate
+    trained = [p for p in model.module.parameters() if p.requires_grad and id(p) not in tables]
     loaded = [p for p in trained if getattr(p, "_is_hf_initialized", False)]
     return 2 * sum(p.numel() for p in loaded) > sum(p.numel() for p in trained)
