@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from photinus.core.errors import CheckpointError, UsageError
 from photinus.core.settings import to_dict
 from photinus.embeddings.vectors import WordVectors
+from photinus.estimators import persistence
 from photinus.estimators.module import TorchClassificationModel, TorchClassifier
 from photinus.estimators.network import Network
 from photinus.estimators.persistence import explain_read
@@ -90,6 +92,21 @@ def test_a_damaged_model_is_named_in_one_sentence(spark, make, tmp_path):
     shutil.rmtree(path / "data")
     with pytest.raises(CheckpointError, match=message):
         type(saved).load(str(path))
+
+
+def test_weights_are_written_and_read_part_by_part(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(persistence, "_PART_BYTES", 100)
+    model, path = classifier_model(), f"{tmp_path}/saved"
+    model.save(path)
+    lengths = [len(row["bytes"]) for row in spark.read.parquet(f"{path}/data").collect()]
+    weights = model.network.weights()
+    assert (max(lengths), sum(lengths)) == (100, len(weights))
+    assert TorchClassificationModel.load(path).network.weights() == weights
+    part = max(Path(path, "data").glob("*.parquet"), key=lambda file: file.stat().st_size)
+    part.unlink()
+    got = f"{len(lengths) - 1} of {len(lengths)} parts"
+    with pytest.raises(CheckpointError, match=f"saved holds no whole model; got {got}; save it"):
+        TorchClassificationModel.load(path)
 
 
 def test_metadata_that_are_cut_off_or_missing_are_a_damaged_estimator(spark, tmp_path):

@@ -21,7 +21,8 @@ from photinus.estimators.network import Network
 M = TypeVar("M", bound=MLReadable[Any])
 
 _PART_BYTES = 8 << 20
-"""Of a row: Spark moves rows of some megabytes well, and much larger ones badly."""
+"""Of a row, which is written and read by itself: 100 MB at once are too much for a Java of 1 GB,
+which is what Spark gives a driver."""
 _SCHEMA = "part int, bytes binary"
 _MODEL, _PARAMS, _SIGNATURE = "network", "params", "signature"
 
@@ -43,13 +44,16 @@ class NetworkWriter(MLWriter):
         spark, network = self.sparkSession, self._model.network
         check_importable(network.meta(), "a model to be saved")
         meta, weights = network.meta(), network.weights()
-        extra = {"network": meta, _SIGNATURE: signature_of(_MODEL, _signed_content(meta, weights))}
+        parts = list(_chunks(weights))
+        signature = signature_of(_MODEL, _signed_content(meta, weights))
+        extra = {"network": meta, "parts": len(parts), _SIGNATURE: signature}
         mode = "overwrite" if self.shouldOverwrite else "error"
-        rows = [(i, bytearray(part)) for i, part in enumerate(_chunks(weights))]
         with explain_write(path):
             write_metadata(self._model, spark, path, mode, extra)
-            data = spark.createDataFrame(rows, _SCHEMA)
-            data.coalesce(1).write.mode(mode).parquet(f"{path}/data")
+            for number, part in enumerate(parts):
+                row = spark.createDataFrame([(number, part)], _SCHEMA)
+                row.coalesce(1).write.mode(mode).parquet(f"{path}/data")
+                mode = "append"
 
 
 class _Reader(MLReader[M]):
@@ -94,7 +98,12 @@ class NetworkReader(_Reader[M]):
         """
         metadata = self._read_metadata(path)
         with explain_read(path):
-            parts = self.sparkSession.read.parquet(f"{path}/data").orderBy("part").collect()
+            data = self.sparkSession.read.parquet(f"{path}/data")
+            count = metadata.get("parts") or data.count()  # earlier ones have none
+            parts = [row for n in range(count) for row in data.where(f"part = {n}").collect()]
+            if len(parts) != count:
+                got, do = f"{len(parts)} of {count} parts", "save it anew, or load a copy of it"
+                raise CheckpointError(f"{path} holds no whole model", got=got, do=do)
             weights = b"".join(bytes(row["bytes"]) for row in parts)
         signed = _signed_content(metadata["network"], weights)
         if not is_signed(_MODEL, signed, metadata.get(_SIGNATURE)):

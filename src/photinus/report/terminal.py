@@ -113,14 +113,14 @@ class Terminal:
             event = replace(event, reason="")  # the error informs the caller
         is_virtual = self._summary.engine == "simulate"
         line = virtual_line_of(event) if is_virtual else line_of(event)
-        if not self._is_told(event) and line:
+        if not self._repeats_failure(event) and line:
             self._print(at, line, _STYLES.get(type(event), ""))
         if self._live:
             self._draw(at)
         else:
             self._print_progress(at, event)
 
-    def _is_told(self, event: e.Event) -> bool:
+    def _repeats_failure(self, event: e.Event) -> bool:
         """Returns whether a checkpoint fails as the one before it: a full disk is told once."""
         if not isinstance(event, e.CheckpointFailed | e.CheckpointSaved):
             return False
