@@ -9,6 +9,7 @@ import pytest
 
 from photinus.core.errors import CheckpointError, UsageError
 from photinus.core.settings import to_dict
+from photinus.embeddings.subwords import Ngrams, SubwordVectors
 from photinus.embeddings.vectors import WordVectors
 from photinus.estimators import persistence
 from photinus.estimators.module import TorchClassificationModel, TorchClassifier
@@ -92,6 +93,23 @@ def test_a_damaged_model_is_named_in_one_sentence(spark, make, tmp_path):
     shutil.rmtree(path / "data")
     with pytest.raises(CheckpointError, match=message):
         type(saved).load(str(path))
+
+
+def test_vectors_are_saved_in_a_session_without_arrow_which_is_sparks_usual_one(spark, tmp_path):
+    numbers = np.arange(6, dtype=np.float32).reshape(3, 2)
+    subwords = SubwordVectors(Ngrams(3, 6, 3), numbers)
+    vectors = WordVectors(["sea", "sky"], np.eye(2, dtype=np.float32), None, subwords)
+    key, path = "spark.sql.execution.arrow.pyspark.enabled", f"{tmp_path}/saved"
+    before = spark.conf.get(key)
+    spark.conf.set(key, "false")
+    try:
+        Word2VecModel(vectors).save(path)
+        loaded = Word2VecModel.load(path)
+        rows = loaded.getVectors().collect()
+    finally:
+        spark.conf.set(key, before)
+    assert {row.word: row.vector for row in rows} == {"sea": [1.0, 0.0], "sky": [0.0, 1.0]}
+    assert np.array_equal(loaded.vectors.subwords.rows, numbers)
 
 
 def test_weights_are_written_and_read_part_by_part(spark, tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ from photinus.embeddings.neighbours import build_index
 from photinus.embeddings.subwords import Ngrams, SubwordVectors
 from photinus.embeddings.vectors import Analogies, Similarity, WordVectors
 from photinus.embeddings.words import MappedWords, row_finder
-from photinus.engine.spark.session import application_of, is_connect
+from photinus.engine.spark.session import application_of, array_cells, is_connect
 from photinus.estimators.model import KeywordParams, check_new_columns
 from photinus.estimators.neighbours import neighbours_udf, query_column
 from photinus.estimators.param_table import ParamRow
@@ -62,7 +62,7 @@ def input_output_rows(column: str, meaning: str, output: str) -> tuple[ParamRow,
     )
 
 
-_PART_SIZE = 1 << 25
+_PART_SIZE = 1 << 22
 """How many numbers of vectors are saved as one part."""
 WORD_ROWS = input_output_rows(
     "text",
@@ -135,7 +135,7 @@ class VectorsModel(KeywordParams, Model, HasInputCol, HasOutputCol, MLWritable, 
         words, counts = self.vectors.words[rows], self.vectors.counts
         table: dict[str, Any] = {self.of: self._ids(words)}
         table["count"] = np.zeros(len(words), np.int64) if counts is None else counts[rows]
-        table["vector"] = list(self.vectors.vectors[rows])
+        table["vector"] = array_cells(spark, self.vectors.vectors[rows])
         schema = f"{self.of} {self._id_type}, count long, vector array<float>"
         if is_numbered:
             table["position"] = np.arange(rows.start, rows.start + len(words))
@@ -449,9 +449,8 @@ class _VectorsWriter(MLWriter):
             frame.write.mode("append" if start else mode).parquet(f"{path}/data")
         for start in range(0, 0 if subwords is None else len(subwords.rows), rows):
             part = subwords.rows[start : start + rows]  # type: ignore[union-attr]
-            table = pd.DataFrame(
-                {"bucket": np.arange(start, start + len(part)), "vector": list(part)}
-            )
+            cells = array_cells(self.sparkSession, part)
+            table = pd.DataFrame({"bucket": np.arange(start, start + len(part)), "vector": cells})
             frame = self.sparkSession.createDataFrame(table, "bucket long, vector array<float>")
             frame.write.mode("append" if start else mode).parquet(f"{path}/subwords")
 

@@ -64,7 +64,13 @@ from photinus.engine.spark.resources import (
 )
 from photinus.engine.spark.seat_jobs import SeatJobs
 from photinus.engine.spark.sent_code import check_sent
-from photinus.engine.spark.session import is_connect, session_warnings, spark_session, whole_setting
+from photinus.engine.spark.session import (
+    array_cells,
+    is_connect,
+    session_warnings,
+    spark_session,
+    whole_setting,
+)
 from photinus.engine.spark.slots import (
     AbsenceReasons,
     StarvationWatch,
@@ -347,10 +353,7 @@ def frame_of(spark: SparkSession, parts: Sequence[Block | tuple[Array, Array | N
 
     features: list[Any] = [row for x, *_ in parts for row in x.reshape(len(x), -1)]
     is_bytes = parts[0][0].dtype == np.uint8
-    if is_bytes:
-        features = [row.tobytes() for row in features]
-    elif spark.conf.get("spark.sql.execution.arrow.pyspark.enabled", "false") != "true":
-        features = [row.tolist() for row in features]  # without Arrow no other arrays are taken
+    features = [row.tobytes() for row in features] if is_bytes else array_cells(spark, features)
     table: dict[str, Any] = {"features": features}
     schema = "features " + ("binary" if is_bytes else "array<float>")
     labels = [part[1] for part in parts if part[1] is not None]

@@ -7,11 +7,12 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from photinus.core.errors import NotReadyError, UsageError
+from photinus.core.parameters import Vector
 from photinus.deploy.class_archive import reading_options
 from photinus.deploy.java import ensure_java
 from photinus.engine.spark.remote_address import check_remote
@@ -119,6 +120,17 @@ def application_of(spark: SparkSession) -> str:
     """Returns the application's id, on Connect the session's: the owner of files that were sent."""
     session: Any = spark  # pyspark's types do not know Connect's session_id
     return str(session.session_id if is_connect(spark) else session.sparkContext.applicationId)
+
+
+def array_cells(spark: Any, rows: Iterable[Vector]) -> list[Any]:  # noqa: ANN401 - of two classes
+    """Returns arrays [n] as cells of a pandas table that `createDataFrame` takes.
+
+    Args:
+        spark: the session.
+        rows: an array for each row.
+    """
+    has_arrow = spark.conf.get("spark.sql.execution.arrow.pyspark.enabled", "false") == "true"
+    return list(rows) if has_arrow else [row.tolist() for row in rows]  # which are slower
 
 
 def whole_setting(conf: Any, key: str, default: int) -> int:  # noqa: ANN401 - of two classes
