@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         TorchMultiLabelModel,
         TorchRegressionModel,
         TorchRegressor,
+        TorchTokenModel,
     )
     from photinus.estimators.node_vectors import NodeVectors
     from photinus.estimators.summary import Evaluation
@@ -188,6 +189,7 @@ __all__ = [
     "TorchMultiLabelModel",
     "TorchRegressionModel",
     "TorchRegressor",
+    "TorchTokenModel",
     "TrackioCallback",
     "TrainedModel",
     "Trigger",
@@ -277,6 +279,7 @@ _HOMES = {
         "TorchMultiLabelModel",
         "TorchRegressionModel",
         "TorchRegressor",
+        "TorchTokenModel",
     ),
     "data.base": ("Batch", "Feed"),
     "data.films": ("film_sentences",),

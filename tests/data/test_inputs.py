@@ -12,7 +12,7 @@ from photinus.data.arrow import ColumnSpec
 from photinus.data.base import Block
 from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import InputSpec
-from photinus.data.inputs import SPARSE, Inputs, Ragged, joined
+from photinus.data.inputs import SEQUENCE_LABELS, SPARSE, Inputs, Ragged, joined
 from photinus.data.rows import Rows
 from photinus.data.shared import SharedFeed
 from photinus.data.spool import Budget, gather
@@ -52,6 +52,31 @@ def test_a_ragged_column_is_padded_to_the_longest_row_of_its_batch():
     assert batch["x"].dtype == np.int64
     assert batch["x_mask"].tolist() == [[True, True], [True, False], [False, False]]
     assert inputs.batch(np.array([2]))["x"].shape == (1, 1), "no module takes length 0"
+
+
+def labelled_tokens():
+    words, labels = ragged([[1, 2, 3], [4], [5, 6]]), ragged([[0, 1, 0], [2], [1, 1]], np.int8)
+    return Inputs({"x": words, SEQUENCE_LABELS: labels}, 3)
+
+
+def test_labels_of_tokens_are_no_input_and_padded_by_what_is_no_label():
+    inputs = labelled_tokens()
+    rows = np.array([1, 2])
+    assert set(inputs.batch(rows)) == {"x", "x_mask"}
+    labels = inputs.token_labels(rows)
+    assert labels.tolist() == [[2, -100], [1, 1]]
+    assert labels.dtype == np.int64
+    assert texts(3).token_labels(rows) is None
+
+
+def test_rows_and_streams_hand_out_labels_of_tokens_beside_their_words():
+    inputs = labelled_tokens()
+    batch = Rows.of(inputs).batch(np.array([0, 1]))
+    assert batch.labels.tolist() == [[0, 1, 0], [2, -100, -100]]
+    stream = Stream(iter([Block(inputs)]))
+    (streamed,) = StreamFeed(stream, FeedOrder(batch_size=3, epochs=1.0))
+    assert streamed.labels.tolist() == [[0, 1, 0], [2, -100, -100], [1, 1, -100]]
+    assert streamed.features["x"].tolist() == [[1, 2, 3], [4, 0, 0], [5, 6, 0]]
 
 
 def test_sparse_vectors_stay_sparse_until_they_are_handed_out():

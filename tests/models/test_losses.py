@@ -3,7 +3,14 @@ import pytest
 import torch
 
 from photinus.core.errors import DataError, UsageError
-from photinus.models.losses import LOSSES, in_batch, loss_named, target_for
+from photinus.models.losses import (
+    LOSSES,
+    in_batch,
+    labelled_tokens,
+    loss_named,
+    target_for,
+    wrong_label,
+)
 
 pytestmark = pytest.mark.numerics
 
@@ -16,6 +23,9 @@ def example(name):
         labels = torch.arange(8, dtype=torch.int32) % 3
     if name == "in_batch":
         outputs, labels = torch.randn(8, 2, 3, requires_grad=True), torch.arange(8)
+    if name == "token_cross_entropy":
+        outputs = torch.randn(8, 5, 3, requires_grad=True)
+        labels = torch.arange(40, dtype=torch.int32).reshape(8, 5) % 3
     return outputs, labels
 
 
@@ -34,6 +44,53 @@ def test_label_smoothing_is_torchs():
     ours = loss_named("cross_entropy", 0.1)(outputs, labels.long(), None)
     theirs = torch.nn.functional.cross_entropy(outputs, labels.long(), label_smoothing=0.1)
     assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_of_tokens_is_torchs_over_those_that_have_a_label(smoothing):
+    outputs, labels = example("token_cross_entropy")
+    labels[:, 3:] = -100
+    labels[2] = -100
+    loss = loss_named("token_cross_entropy", smoothing)
+    ours = loss(outputs, target_for("token_cross_entropy", outputs, labels), None)
+    theirs = torch.nn.functional.cross_entropy(
+        outputs.transpose(1, 2), labels.long(), label_smoothing=smoothing
+    )
+    torch.testing.assert_close(ours, theirs)
+    our_slope, their_slope = (torch.autograd.grad(x, outputs)[0] for x in (ours, theirs))
+    torch.testing.assert_close(our_slope, their_slope)
+
+
+def test_a_batch_of_tokens_without_any_label_has_no_loss_and_no_slope():
+    outputs, labels = example("token_cross_entropy")
+    loss = loss_named("token_cross_entropy")(outputs, torch.full_like(labels, -100).long(), None)
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert not outputs.grad.any()
+
+
+def test_each_token_with_a_label_is_an_example():
+    outputs, labels = example("token_cross_entropy")
+    labels[0, 1:] = -100
+    tokens, classes = labelled_tokens("token_cross_entropy", outputs, labels)
+    assert tokens.shape == (36, 3)
+    assert torch.equal(tokens[0], outputs[0, 0])
+    assert classes.tolist() == labels[labels >= 0].tolist()
+    assert labelled_tokens("cross_entropy", outputs, labels) == (outputs, labels)
+
+
+@pytest.mark.parametrize(("outputs", "labels"), [((8, 3), (8,)), ((8, 3, 5), (8, 5))])
+def test_labels_that_are_not_one_for_each_token_are_refused(outputs, labels):
+    with pytest.raises(UsageError, match=r"a label for each token of outputs \[B, T, classes\]"):
+        target_for("token_cross_entropy", torch.zeros(outputs), torch.zeros(labels))
+
+
+def test_a_wrong_label_of_a_token_is_named_with_its_row():
+    labels = torch.tensor([[0, 1], [-100, 7]])
+    assert wrong_label("token_cross_entropy", 3, labels) == (1, 7.0)
+    assert wrong_label("token_cross_entropy", 8, labels) is None
+    with pytest.raises(DataError, match=r"needs whole numbers as labels; got 0\.5"):
+        target_for("token_cross_entropy", torch.zeros(1, 2, 3), torch.tensor([[0.5, 1.0]]))
 
 
 def test_a_reconstruction_is_summed_over_units_and_averaged_over_examples():

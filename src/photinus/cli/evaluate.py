@@ -29,7 +29,7 @@ def evaluate(run: str, data: str | None, *, trust_code: bool) -> None:
         # by the name that the user knows: of an address, `folder` is a copy
         load_model(folder, is_mapped=True).check_code(f"the model in {run}", trust_code)
         trained, meta = load_trained(folder, trust_code=trust_code)
-    rows = rows_to_measure_on(meta.get("data", {}), data)
+    rows = rows_to_measure_on(meta.get("data", {}), data, trained.settings)
     with limit_threads(meta.get("threads", 1)):
         metrics, extra = measure(trained, rows)
     click.echo(f"{len(rows.features):,} rows")
@@ -41,7 +41,7 @@ def evaluate(run: str, data: str | None, *, trust_code: bool) -> None:
         click.echo(f"\n{confusion_table(extra['confusion'])}")
 
 
-def rows_to_measure_on(source: dict[str, Any], path: str | None) -> TestRows:
+def rows_to_measure_on(source: dict[str, Any], path: str | None, model: Any) -> TestRows:  # noqa: ANN401 - one of MODELS
     """Returns the rows at a path, or those that the model's job named.
 
     Raises:
@@ -49,14 +49,14 @@ def rows_to_measure_on(source: dict[str, Any], path: str | None) -> TestRows:
         DataError: they cannot be read.
     """
     from photinus.core.settings import from_dict
-    from photinus.run.data import read_test
+    from photinus.run.data import read_test, with_token_labels
     from photinus.run.job import Source
 
     if path is not None:
         is_published = source.get("name", "mnist") in ("mnist", "cifar10", "films")
         key = "path" if is_published else "test"
         source = {**source, key: path}
-    rows = read_test(from_dict(Source, source))
+    rows = read_test(with_token_labels(from_dict(Source, source), model))
     if rows is None:
         wrong, do = "the model was saved without rows to measure on", "--data PATH"
         if source.get("name") == "given":

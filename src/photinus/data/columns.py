@@ -18,7 +18,7 @@ from photinus.core.settings import unknown_name
 from photinus.data.base import Array
 from photinus.data.checks import InvalidValues, RowChecker, not_finite
 from photinus.data.images import decode_images
-from photinus.data.inputs import SPARSE, Column, Inputs, Ragged
+from photinus.data.inputs import NO_LABEL, SEQUENCE_LABELS, SPARSE, Column, Inputs, Ragged
 from photinus.data.tokens import Tokenizer
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class InputSpec:
 
     def __post_init__(self) -> None:
         for name, column in self.columns.items():
-            if not str(name).isidentifier():
+            if not str(name).isidentifier() and name != SEQUENCE_LABELS:
                 do = 'inputs={"parameter": "column"}'
                 raise UsageError("an input has the name of a parameter", got=repr(name), do=do)
             several = isinstance(column, (tuple, list)) and column
@@ -153,6 +153,10 @@ def inputs_from(values_by_name: Mapping[str, Any], spec: InputSpec | None) -> In
                 row = int(np.argmax(column.bad))
                 raise DataError(f"row {row} of {key}: {column.describe(row)}", do=column.cure(row))
             columns[str(key)] = column
+    for finding in _unequal_labels(columns, "the labels") if SEQUENCE_LABELS in columns else ():
+        if finding.bad.any():
+            row = int(np.argmax(finding.bad))
+            raise DataError(f"row {row}: {finding.describe(row)}", do=finding.cure(row))
     counts = {name: len(column) for name, column in columns.items()}
     if len(set(counts.values())) != 1:
         raise UsageError("all inputs must have equally many rows", got=counts or "no inputs")
@@ -182,9 +186,31 @@ def inputs_of(
         for part, part_name in _by_column(column, _column_names(spec, name))
     )
     checker.refuse(chain.from_iterable(findings))
+    if SEQUENCE_LABELS in columns and not spec.collate:
+        checker.refuse(_unequal_labels(columns, spec.column(SEQUENCE_LABELS)))
     for name, column in columns.items():
         checker.templates.setdefault(name, column[:0])
     return Inputs(columns, batch.num_rows, spec.collate)
+
+
+def _unequal_labels(columns: Mapping[str, Column], name: str) -> Iterator[InvalidValues]:
+    """Yields rows whose labels are more or fewer than the tokens of each sequence."""
+    labels = columns[SEQUENCE_LABELS]
+    sequences = [
+        column
+        for input_name, column in columns.items()
+        if isinstance(column, Ragged) and not column.is_sparse and input_name != SEQUENCE_LABELS
+    ]
+    if not isinstance(labels, Ragged) or not sequences:
+        return
+    counts, lengths = labels.lengths, sequences[0].lengths
+    fits = np.any([column.lengths == counts for column in sequences], axis=0)
+    yield InvalidValues(
+        name,
+        ~fits,
+        lambda row: f"{counts[row]} labels, expected one for each of {lengths[row]} tokens",
+        lambda _: f"mend the row, or leave it out; {NO_LABEL} stands for a token without a label",
+    )
 
 
 def _column_names(spec: InputSpec, name: str) -> str | Sequence[str]:

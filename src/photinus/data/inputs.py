@@ -16,6 +16,10 @@ from photinus.data.base import Array
 
 SPARSE = np.dtype([("place", np.int32), ("number", np.float32)])
 """A number of a sparse vector, and where in the vector it stands."""
+SEQUENCE_LABELS = "labels of tokens"
+"""The name of an input that is no parameter of `forward`: a label for each token of a row."""
+NO_LABEL = -100
+"""In a place that is padding."""
 _Index = NDArray[np.int64]
 _MIN_BATCH_ROWS = 16
 """Of a batch that is cut by length."""
@@ -196,7 +200,7 @@ class Inputs:
         if self.collate:
             return self._collate(index)
         batch: dict[str, Array] = {}
-        for name, column in self.columns.items():
+        for name, column in self._features.items():
             if not isinstance(column, Ragged):
                 batch[name] = _widen(np.take(column, index, axis=0))
             elif column.is_sparse:
@@ -205,6 +209,25 @@ class Inputs:
                 padded, batch[mask_of(name)] = column.padded(index)
                 batch[name] = _widen(padded)
         return batch
+
+    def token_labels(self, index: _Index) -> Array | None:
+        """Returns a label for each token of rows, int64 [B, T] with -100 in padding; None of none.
+
+        Args:
+            index: their numbers [B].
+        """
+        column = self.columns.get(SEQUENCE_LABELS)
+        if not isinstance(column, Ragged):
+            return None if column is None else np.take(column, index, axis=0)
+        labels, mask = column.padded(index)
+        if labels.dtype.kind != "f":
+            labels = labels.astype(np.int64, copy=False)
+        labels[~mask] = NO_LABEL
+        return labels
+
+    @property
+    def _features(self) -> dict[str, Column]:
+        return {name: column for name, column in self.columns.items() if name != SEQUENCE_LABELS}
 
     def lengths(self) -> NDArray[np.integer[Any]] | None:
         """Returns how long each row's longest sequence is, [n]; None where all are equally long."""
@@ -237,7 +260,7 @@ class Inputs:
 
     def _collate(self, index: _Index) -> dict[str, Array]:
         function: Callable[..., Any] = resolve_user_code(self.collate, "collate")
-        rows = [{name: _row(column, i) for name, column in self.columns.items()} for i in index]
+        rows = [{name: _row(column, i) for name, column in self._features.items()} for i in index]
         try:
             batch = function(rows)
         except Exception as error:  # whatever the user's function raises

@@ -116,6 +116,7 @@ class Rows:
         weights = None if self.weights is None else np.take(self.weights, index)
         if isinstance(self.features, Inputs):
             features: Any = self.features.batch(index)
+            labels = self.features.token_labels(index) if labels is None else labels
         else:
             features = scaled(np.take(self.features, index, axis=0), self.scale)
         return Batch(features, labels, weights, np.take(self.keys, index) ^ np.uint64(seed))

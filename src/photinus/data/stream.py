@@ -97,12 +97,14 @@ class StreamFeed(Feed):
 
     def _batch(self, block: Block, draws: NDArray[np.uint64]) -> Batch:
         features, labels, weights = block
+        labels = None if labels is None else labels.copy()
         # the blocks may lie in memory that is not ours to write
         if isinstance(features, Inputs):
-            features = features.batch(np.arange(len(features)))
+            every = np.arange(len(features))
+            labels = features.token_labels(every) if labels is None else labels
+            features = features.batch(every)
         else:
             features = scaled(features.copy(), self._stream.scale)
-        labels = None if labels is None else labels.copy()
         return Batch(features, labels, None if weights is None else weights.copy(), draws)
 
     def seek(self, position: int) -> None:

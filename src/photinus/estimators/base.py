@@ -30,6 +30,7 @@ from photinus.estimators.summary import TrainingSummary
 from photinus.estimators.thresholds import check_thresholds
 from photinus.estimators.trainer import TrainingEstimator
 from photinus.models.dbn import DBN
+from photinus.run.data import with_token_labels
 from photinus.run.evaluate import LazyModel
 from photinus.run.job import MODELS, Job
 
@@ -74,7 +75,7 @@ class NetworkEstimator(TrainingEstimator):
         self._setDefault(**defaults(self._param_rows, self._default_settings))
 
     def _fit(self, dataset: DataFrame) -> NetworkModel:
-        features, label = self.getOrDefault("featuresCol"), self.getOrDefault("labelCol") or None
+        features = self.getOrDefault("featuresCol")
         dataset = as_frame(dataset)
         if not hasattr(dataset, "sparkSession"):
             got = f"{type(dataset).__module__.partition('.')[0]}'s {type(dataset).__name__}"
@@ -88,12 +89,12 @@ class NetworkEstimator(TrainingEstimator):
             check_slots(spark, workers)
         else:
             workers = min(free_slots(spark), _smallest_batch_size(job.model))
-        source = job.data
+        source = with_token_labels(job.data, job.model)
         self._check_label(dataset.columns)
         frame, spec = selected(
             dataset,
             features,
-            label,
+            source.labels,
             inputs=source.named,
             weight=source.weight or None,
             held=source.validation or None,

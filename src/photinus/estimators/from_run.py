@@ -16,7 +16,7 @@ from photinus.checkpoint.signatures import Trust
 from photinus.core.errors import PhotinusError, UsageError, reason_of
 from photinus.core.settings import from_dict, to_dict
 from photinus.estimators.network import Network
-from photinus.models.heads import BINARY, NUMBERS
+from photinus.models.heads import BINARY, NUMBERS, TOKENS
 from photinus.run.evaluate import head_of_outputs, loss_name, model_folder
 from photinus.run.job import MODELS, Source
 
@@ -134,4 +134,4 @@ def tried(network: Network, example: Any, heads: Sequence[str] = ()) -> Network:
     head = head_of_outputs(settings, loss, torch.from_numpy(outputs))
     if ":" in loss and heads and head not in heads:
         head = BINARY if BINARY in heads and width == 1 else heads[0]
-    return replace(network, classes=width, head=head)
+    return replace(network, classes=outputs.shape[-1] if head == TOKENS else width, head=head)

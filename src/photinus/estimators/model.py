@@ -26,19 +26,20 @@ from photinus.core.settings import from_dict, unknown_name
 from photinus.core.threads import use_threads
 from photinus.data.base import Array
 from photinus.data.checks import RowChecks
+from photinus.data.inputs import SEQUENCE_LABELS
 from photinus.data.spark import one_column, refuse_stream, selected
 from photinus.engine.spark.job import run_query
 from photinus.engine.spark.session import application_of, whole_setting
 from photinus.estimators.from_run import SavedRun, open_run, tried, with_shape
 from photinus.estimators.inputs import input_columns, spec_and_example
-from photinus.estimators.network import Network, predictor
+from photinus.estimators.network import HEADS, Network, predictor
 from photinus.estimators.param_table import MODEL_ROWS, OUTPUT_ROWS, ParamRow
 from photinus.estimators.params import defaults, with_params
 from photinus.estimators.persistence import NetworkReader, NetworkWriter
 from photinus.estimators.scoring import measurer, scorer
 from photinus.estimators.summary import Evaluation, TrainingSummary
 from photinus.estimators.thresholds import check_thresholds
-from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS
+from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS, TOKENS
 from photinus.run.job import MODELS, Source
 from photinus.run.onnx import export_onnx
 
@@ -59,6 +60,7 @@ _HEAD_TEXTS = {
     LABELS: "several labels a row",
     LOGS: "numbers",
     NUMBERS: "numbers",
+    TOKENS: "a label for each token",
 }
 _KIND_TEXTS = {"dbn": "a DBN", "logistic": "a LogisticConfig", "module": "a torch module"}
 _CLASS_OF_HEAD = {
@@ -67,6 +69,7 @@ _CLASS_OF_HEAD = {
     LABELS: "TorchMultiLabelModel",
     LOGS: "TorchRegressionModel",
     NUMBERS: "TorchRegressionModel",
+    TOKENS: "TorchTokenModel",
 }
 _OUTPUT_OF_PARAM = {
     "rawPredictionCol": "raw",
@@ -171,6 +174,9 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
         label = self.getOrDefault("labelCol") or None
         spark, features = dataset.sparkSession, self.getOrDefault("featuresCol")
         input_spec = self.network.input_spec
+        if self.network.head == TOKENS and input_spec is not None and label is not None:
+            columns = {**input_spec.columns, SEQUENCE_LABELS: label}
+            input_spec, label = replace(input_spec, columns=columns), None
         frame, spec = selected(dataset, features, label, inputs=input_spec)
         spec = replace(spec, shape=self.network.shape)
         metrics = self._metrics()
@@ -426,8 +432,8 @@ def model_of_run(run: SavedRun, folder: str, rows: DataFrame) -> NetworkModel:
         rows: a table with the columns that the run read.
     """
     network = tried(*_example(run, folder, rows))
-    is_number = network.head in NetworkModel._heads
-    model = (NetworkModel if is_number else NetworkClassificationModel)(network)
+    has_probability = "probability" in HEADS[network.head]
+    model = (NetworkClassificationModel if has_probability else NetworkModel)(network)
     return model._with_columns_of(run.source)
 
 

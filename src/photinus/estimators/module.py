@@ -11,6 +11,7 @@ from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from photinus.core.errors import DataError, PhotinusError, UsageError
 from photinus.core.factories import resolve_user_code
+from photinus.core.masks import mask_of
 from photinus.core.settings import unknown_column
 from photinus.data.arrow import unequal_rows_advice
 from photinus.data.base import Array, Batch
@@ -26,8 +27,9 @@ from photinus.estimators.model import (
 from photinus.estimators.param_table import CLASSIFIER_ROWS, ESTIMATOR_ROWS
 from photinus.estimators.params import keyword_params, with_params
 from photinus.models.base import Model
-from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS
+from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS, TOKENS
 from photinus.models.losses import CLASSES as CLASS_LOSSES
+from photinus.models.losses import SEQUENCE_LOSS
 from photinus.models.module import ModuleConfig
 from photinus.models.reading import advice_for_input
 from photinus.models.schedules import Schedule
@@ -78,6 +80,18 @@ class TorchMultiLabelModel(NetworkClassificationModel):
     """
 
     _heads: ClassVar[tuple[str, ...]] = (LABELS,)
+
+
+class TorchTokenModel(NetworkModel):
+    """A trained classifier of each token of a row; `TorchClassifier.fit` returns it.
+
+    `predictionCol` holds an array: the class of each token.
+
+    Args:
+        network: what was trained.
+    """
+
+    _heads: ClassVar[tuple[str, ...]] = (TOKENS,)
 
 
 class _ModuleEstimator(NetworkEstimator):
@@ -304,7 +318,9 @@ class TorchClassifier(_ModuleEstimator, NetworkClassifier):
     """Trains a classifier that an importable function makes, on the tasks of a Spark session.
 
     Under `loss="binary_cross_entropy"` a module with one output tells two classes apart. Where the
-    label column holds arrays of zeros and ones, a row has several labels.
+    label column holds arrays of zeros and ones, a row has several labels. Under
+    `loss="token_cross_entropy"` it holds arrays with a class for each token of a row, as long as
+    the row's tokens are, and the module returns [B, T, classes].
 
     Example:
         >>> clf = TorchClassifier(
@@ -400,11 +416,14 @@ class TorchClassifier(_ModuleEstimator, NetworkClassifier):
             wrong = "a classifier returns one tensor, with a number for each class"
             raise UsageError(wrong, got="several tensors", do="use TorchEstimator for several")
         outputs, loss = _width(shape), draft.job.model.loss
+        if loss == SEQUENCE_LOSS:
+            return self._token_plan(draft, shape, rows)
         labels = _zero_labels(rows)
         if labels is not None and labels.ndim > 1:
             if loss in CLASS_LOSSES:
                 wrong = f"{loss} takes one label for each row"
-                do = "set loss='binary_cross_entropy' for several"
+                do = "set loss='binary_cross_entropy' for several, or loss='token_cross_entropy' "
+                do += "for one of each token"
                 raise UsageError(wrong, got=f"several in {rows.spec.label}", do=do)
             self._try_loss(draft, rows, labels)
             # a loss of the user's own may mean something else by them
@@ -423,6 +442,25 @@ class TorchClassifier(_ModuleEstimator, NetworkClassifier):
         head = BINARY if is_single_logit else CLASSES
         checks = self._row_checks(2 if is_single_logit else outputs)
         return Plan(draft=draft, outputs=outputs, head=head, checks=checks)
+
+    def _token_plan(self, draft: LazyModel, shape: tuple[int, ...], rows: SelectedRows) -> Plan:
+        """Returns what is trained where each token has a label: outputs are of `shape` [2, T, C].
+
+        How many tokens a row has is compared where it is read.
+        """
+        if len(shape) < 3:
+            wrong = f"under {SEQUENCE_LOSS} the module must return one number for each class, "
+            wrong += "of each token"
+            do = "return [B, T, classes]; set another loss for one label a row"
+            raise UsageError(wrong, got=f"outputs of shape {list(shape)}", do=do)
+        inputs = rows.example if isinstance(rows.example, Mapping) else {}
+        sequences = [array.shape[:2] for name, array in inputs.items() if mask_of(name) in inputs]
+        if sequences and shape[:2] not in sequences and not self.getOrDefault("collate"):
+            wrong = f"under {SEQUENCE_LOSS} the module must return as many tokens as a row has"
+            got = f"outputs of shape {list(shape)} for {sequences[0][1]} tokens"
+            raise UsageError(wrong, got=got, do="return [B, T, classes], the classes last")
+        self._try_loss(draft, rows, np.zeros(shape[:-1], np.int64))
+        return Plan(draft=draft, outputs=shape[-1], head=TOKENS, model_class=TorchTokenModel)
 
 
 def _zero_labels(rows: SelectedRows) -> Array | None:

@@ -22,6 +22,7 @@ from photinus.checkpoint.files import Tensors, from_safetensors, to_safetensors
 from photinus.checkpoint.mapped import digest_of, write_arrays
 from photinus.core.errors import UsageError
 from photinus.core.factories import functions_by_value, take_by_value
+from photinus.core.masks import mask_of
 from photinus.core.parameters import Vector
 from photinus.core.settings import from_dict
 from photinus.data.base import Array
@@ -31,7 +32,7 @@ from photinus.engine.spark.session import application_of, is_connect
 from photinus.estimators.thresholds import chosen_classes
 from photinus.models.base import Model
 from photinus.models.dbn import DBN
-from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS
+from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS, TOKENS
 from photinus.models.logistic import LogisticConfig
 from photinus.models.reading import FeatureReading, layer_of, main_output, output_of
 from photinus.run.evaluate import trained_of
@@ -68,9 +69,10 @@ HEADS: Mapping[str, Mapping[str, Callable[[Array], Array]]] = {
     LABELS: {"raw": _squeeze, "probability": _sigmoid, "prediction": lambda z: z > 0},
     LOGS: {"prediction": lambda z: np.exp(_squeeze(z))},
     NUMBERS: {"prediction": _squeeze},
+    TOKENS: {"prediction": lambda z: z.argmax(-1)},
 }
 """What the outputs [B, n] stand for: classes, one logit, labels that are or are not, logarithms of
-numbers, or numbers."""
+numbers, or numbers; or, of [B, T, n], a class for each token."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,7 +152,7 @@ class Network:
     @property
     def predicts_several(self) -> bool:
         """Whether a prediction is an array of numbers."""
-        return self.head == LABELS or (self.head in (LOGS, NUMBERS) and self.classes > 1)
+        return self.head in (LABELS, TOKENS) or (self.head in (LOGS, NUMBERS) and self.classes > 1)
 
     def model(self) -> Model:
         """Returns the model to measure with; processes of a machine share a table of many rows."""
@@ -371,6 +373,26 @@ def predictor(
         if layer:
             flat = raw.reshape(len(raw), -1).astype(np.float32, copy=False)
             return {name: flat for name in names}
-        return {name: head[name](raw).astype(np.float64) for name in names}
+        scores = {name: head[name](raw).astype(np.float64) for name in names}
+        if network.head != TOKENS:
+            return scores
+        return {name: _without_padding(values, features) for name, values in scores.items()}
 
     return predict
+
+
+def _without_padding(predictions: Array, features: Any) -> Array:  # noqa: ANN401 - as of `outputs`
+    """Returns the predictions [B, T] of each row's own tokens: B arrays, as objects."""
+    masks = features if isinstance(features, Mapping) else {}
+    lengths = next(
+        (
+            masks[mask_of(name)].sum(1)
+            for name in masks
+            if mask_of(name) in masks and masks[mask_of(name)].shape == predictions.shape
+        ),
+        [None] * len(predictions),
+    )
+    rows = np.empty(len(predictions), object)
+    for row, length in enumerate(lengths):
+        rows[row] = predictions[row].reshape(-1)[:length]
+    return rows

@@ -485,8 +485,9 @@ _MODULE_ROWS = (
     ),
     ParamRow(
         name="loss",
-        meaning="cross_entropy, multi_margin, binary_cross_entropy, mse, l1, huber, poisson, "
-        "in_batch, or package.module:function of outputs and labels (or the function itself)",
+        meaning="cross_entropy, multi_margin, binary_cross_entropy, token_cross_entropy, mse, l1, "
+        "huber, poisson, in_batch, or package.module:function of outputs and labels (or the "
+        "function itself)",
         convert=to_loss,
         job_path="model.loss",
     ),

@@ -21,7 +21,7 @@ from photinus.engine.spark.session import is_connect, is_started_here
 from photinus.estimators.from_run import SavedRun, tried, with_shape
 from photinus.estimators.network import Network, predictor
 from photinus.estimators.scores import arrow_column, scores_in_order
-from photinus.models.heads import LOGS, NUMBERS
+from photinus.models.heads import LOGS, NUMBERS, TOKENS
 from photinus.run.data import DENIED, check_address, images_under, parquet_frame, rows_to_score
 from photinus.run.job import Source
 from photinus.transport.filesystems import check_reachable
@@ -210,7 +210,7 @@ def exists_already(output: Path | str) -> UsageError:
 
 def _output_names(network: Network, columns: Sequence[str]) -> list[str]:
     """Returns the names of the new columns, as `transform` has them; they must be new ones."""
-    names = ["probability"] * (network.head not in (LOGS, NUMBERS)) + ["prediction"]
+    names = ["probability"] * (network.head not in (LOGS, NUMBERS, TOKENS)) + ["prediction"]
     for column in columns:
         if column.lower() in names:  # to Spark they are the same
             wrong = f"the table has a column {column} already"

@@ -42,9 +42,15 @@ def scores_in_order(
 
 
 def arrow_column(scores: Array) -> pa.Array:
-    """Returns rows [n] or [n, ...] as an Arrow array, of which a row is a number or a flat list."""
+    """Returns rows [n] or [n, ...] as an Arrow array, of which a row is a number or a flat list.
+
+    Args:
+        scores: numbers, or an array of numbers for each row, as objects.
+    """
     import pyarrow as pa
 
+    if scores.dtype == object:  # rows of unequal length
+        return pa.array(list(scores), pa.list_(pa.float64()))
     values = pa.array(scores.reshape(-1))
     if scores.ndim == 1:
         return values

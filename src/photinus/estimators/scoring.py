@@ -221,13 +221,18 @@ def measurer(
         for block in (arrays(batch, spec, checker) for batch in batches if batch.num_rows):
             for start in range(0, len(block.features), _MEASURED_ROWS):
                 part = block.part(slice(start, start + _MEASURED_ROWS))
-                x = part.features
-                x = x.batch(np.arange(len(x))) if isinstance(x, Inputs) else network.rows(x)
-                batch = Batch(x, part.labels, part.weights)
+                x, y = part.features, part.labels
+                if isinstance(x, Inputs):
+                    every = np.arange(len(x))
+                    y = x.token_labels(every) if y is None else y
+                    x = x.batch(every)
+                else:
+                    x = network.rows(x)
+                batch = Batch(x, y, part.weights)
                 part_sums = sums_over(settings, model, batch, metrics, network.head)
                 if thresholds is not None and hasattr(model, "outputs"):
                     probability = HEADS[network.head]["probability"](model.outputs(x))
-                    labels = tensor_of(np.asarray(part.labels))
+                    labels = tensor_of(np.asarray(y))
                     part_sums = sums_by_thresholds(
                         part_sums, probability, labels, thresholds, counted_metrics
                     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from photinus.core.errors import UsageError
 from photinus.core.events import RoundClosed, Warned, WorkerLost
+from photinus.models.losses import SEQUENCE_LOSS
 from photinus.report.event_text import confusion_table, labels_table
 from photinus.report.journal import StampedEvent
 from photinus.report.summary import Summary, summarise
@@ -28,7 +29,7 @@ class Evaluation:
     metrics: Mapping[str, float]
     """By name: loss; error of a classifier; rmse, mae and r2 of a regression; those asked for."""
     examples: int
-    """Rows that were measured on."""
+    """Rows, or tokens with a label, that were measured on."""
     interval: tuple[float, float] | None = None
     """The error's 95 % Wilson interval."""
     confusion: list[list[int]] = field(default_factory=list)
@@ -36,6 +37,8 @@ class Evaluation:
     labels: list[list[int]] = field(default_factory=list)
     """Of a model of several labels a row, for each label: true positives, false positives, false
     negatives, true negatives."""
+    unit: str = "rows"
+    """What an example is: rows or tokens."""
 
     @classmethod
     def of(
@@ -61,6 +64,7 @@ class Evaluation:
             interval=interval,
             confusion=confusion,
             labels=extra.get("labels", []),
+            unit="tokens" if getattr(settings, "loss", "") == SEQUENCE_LOSS else "rows",
         )
 
     @property
@@ -95,7 +99,7 @@ class Evaluation:
             }
         table = f"\n{confusion_table(self.confusion)}" if self.confusion else ""
         table += f"\n{labels_table(self.labels)}" if self.labels else ""
-        return f"{', '.join(texts.values())} on {self.examples} rows{table}"
+        return f"{', '.join(texts.values())} on {self.examples} {self.unit}{table}"
 
 
 @dataclass(frozen=True, slots=True)

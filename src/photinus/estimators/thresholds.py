@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from photinus.core.errors import UsageError
 from photinus.data.base import Array
-from photinus.models.heads import BINARY, CLASSES, LABELS, errors_of, evaluation_sums
+from photinus.models.heads import BINARY, CLASSES, LABELS, TOKENS, errors_of, evaluation_sums
 from photinus.models.metrics import CLASS_METRICS, counted
 
 _COUNTS = ("errors", "exact:", "extra:", "missed:", "right:", "said:")
@@ -51,8 +51,9 @@ def check_thresholds(thresholds: Sequence[float] | None, head: str, outputs: int
     """
     if thresholds is None:
         return
-    if head == LABELS:
+    if head in (LABELS, TOKENS):
         wrong, do = "thresholds choose one class for each row", "compare probability with your own"
+        do = do if head == LABELS else "leave them out"
         raise UsageError(wrong, got="several labels a row", do=do)
     classes = 2 if head == BINARY else outputs
     if len(thresholds) != classes:

@@ -31,7 +31,7 @@ from photinus.core.settings import (
     whole,
 )
 from photinus.models.base import ModelConfig
-from photinus.models.losses import CLASSES, LOSSES
+from photinus.models.losses import CLASSES, LOSSES, SEQUENCE_LOSS
 from photinus.models.matmul import PRECISIONS, PRODUCTS, resolve
 from photinus.models.mlp import MLP, Dense
 from photinus.models.optimizers import (
@@ -137,8 +137,9 @@ class FineTuning:
         keep_schedules(self, "lr")
         validate(self)
         # found here, not when the layers under it have been trained
-        if ":" not in self.loss and self.loss not in LOSSES:
-            raise unknown_name("loss", self.loss, LOSSES)
+        losses = [name for name in LOSSES if name != SEQUENCE_LOSS]
+        if ":" not in self.loss and self.loss not in losses:
+            raise unknown_name("loss", self.loss, losses)
         check_optimizer_named(self.optimizer)
         self.rate()
 

@@ -8,9 +8,12 @@ import torch
 from torch import Tensor
 
 from photinus.models.losses import CLASSES as CLASS_LOSSES
+from photinus.models.losses import SEQUENCE_LOSS
 from photinus.models.metrics import CLASS_METRICS, confusion_sums
 
 BINARY, CLASSES, LABELS, LOGS, NUMBERS = "binary", "classes", "labels", "logs", "numbers"
+TOKENS = "tokens"
+"""A class for each token of a row."""
 _OUTCOMES = ("right", "extra", "missed")
 
 
@@ -20,7 +23,8 @@ def head_under(loss: str, outputs: Tensor, labels: Tensor, metrics: Collection[s
     Args:
         loss: its name. A user's own loss does not show it.
         outputs: before a softmax or sigmoid.
-        labels: [B], the class's number; any other shape is that of no classes.
+        labels: [B], the class's number; any other shape is that of no classes. Tokens are handed
+            over as `labelled_tokens` returns them.
         metrics: the names that the user asks for. A metric of classes shows it where the loss does
             not.
 
@@ -34,7 +38,7 @@ def head_under(loss: str, outputs: Tensor, labels: Tensor, metrics: Collection[s
     """
     if labels.ndim != 1:
         return ""
-    if loss in CLASS_LOSSES:
+    if loss in (*CLASS_LOSSES, SEQUENCE_LOSS):
         return CLASSES
     is_own = ":" in loss and not CLASS_METRICS.isdisjoint(metrics)
     if outputs.numel() == len(labels):
@@ -54,6 +58,8 @@ def head_of(loss: str, outputs: Tensor, metrics: Collection[str] = ()) -> str:
         >>> head_of("binary_cross_entropy", torch.zeros(4, 3)), head_of("mse", torch.zeros(4, 3))
         ('labels', 'numbers')
     """
+    if loss == SEQUENCE_LOSS:
+        return TOKENS
     head = head_under(loss, outputs, torch.zeros(len(outputs)), metrics)
     is_of_classes = outputs.ndim == 2 and outputs.shape[1] > 1  # one class is none to choose
     if head and (head != CLASSES or is_of_classes):

@@ -28,8 +28,11 @@ with them, and the mean over workers would not be that of one process.
 
 _LossFunction = Callable[..., Tensor]
 
-_IGNORED_LABEL = -100
+IGNORED_LABEL = -100
 """A label of cross_entropy that counts for nothing."""
+
+SEQUENCE_LOSS = "token_cross_entropy"
+"""The loss with a label for each token of a row."""
 
 GROUP_ROWS = 32
 """Of `in_batch`: so many rows, or a few more, are each other's negatives."""
@@ -77,6 +80,35 @@ def in_batch(outputs: Tensor, items: Tensor, reduction: str = "mean") -> Tensor:
     return losses if reduction == "none" else losses.mean()
 
 
+def token_cross_entropy(
+    outputs: Tensor, labels: Tensor, reduction: str = "mean", label_smoothing: float = 0.0
+) -> Tensor:
+    """Returns the mean of −log softmax(z)ᵧ over all tokens of a batch that have a label y.
+
+    Args:
+        outputs: [B, T, C]: a number for each class of each token.
+        labels: int64 [B, T]; -100 where a token has none, as padding has.
+        reduction: "mean", or "none" for one number a row [B], whose mean that is.
+        label_smoothing: as of cross_entropy.
+
+    Example:
+        >>> outputs = torch.tensor([[[9.0, 0.0], [0.0, 9.0]], [[9.0, 0.0], [9.0, 9.0]]])
+        >>> round(float(token_cross_entropy(outputs, torch.tensor([[0, 1], [0, -100]]))), 4)
+        0.0001
+    """
+    losses = functional.cross_entropy(
+        outputs.flatten(0, -2),
+        labels.flatten(),
+        reduction="none",
+        ignore_index=IGNORED_LABEL,
+        label_smoothing=label_smoothing,
+    )  # [B · T]
+    labelled = (labels != IGNORED_LABEL).sum().clamp(min=1)  # a batch may have no label at all
+    if reduction == "none":
+        return losses.reshape(len(outputs), -1).sum(1) * (len(outputs) / labelled)
+    return losses.sum() / labelled
+
+
 LOSSES: Mapping[str, _LossFunction] = {
     "binary_cross_entropy": functional.binary_cross_entropy_with_logits,
     "cross_entropy": functional.cross_entropy,
@@ -88,6 +120,7 @@ LOSSES: Mapping[str, _LossFunction] = {
     "poisson": functional.poisson_nll_loss,
     "reconstruction_cross_entropy": functional.binary_cross_entropy_with_logits,
     "reconstruction_mse": lambda z, t, **how: functional.mse_loss(torch.sigmoid(z), t, **how),
+    SEQUENCE_LOSS: token_cross_entropy,
 }
 """All read outputs before any softmax or sigmoid. The two reconstructions are sums over an
 example's units, as in Hinton and Salakhutdinov (2006); the others are means over them."""
@@ -105,7 +138,7 @@ FAR_LOSSES = {"huber": 100.0, "l1": 100.0, "mse": 10_000.0}
 """What they are where labels are 100 from the outputs. A usual rate of 0.001 moves an output by
 some hundredths a step."""
 
-UNSCALED_LOSSES = {"binary_cross_entropy": 300.0, "cross_entropy": 300.0}
+UNSCALED_LOSSES = {"binary_cross_entropy": 300.0, "cross_entropy": 300.0, SEQUENCE_LOSS: 300.0}
 """What a new module has only of features in the thousands. Pixels of 0..255 stay below half of it,
 and train well."""
 
@@ -117,7 +150,8 @@ def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:
 
     Args:
         name: its name.
-        label_smoothing: share of a label given to all classes alike; cross_entropy only.
+        label_smoothing: share of a label given to all classes alike; `cross_entropy` and
+            `token_cross_entropy` only.
 
     Raises:
         UsageError: there is no such loss.
@@ -127,7 +161,9 @@ def loss_named(name: str, label_smoothing: float = 0.0) -> Loss:
         return _own_loss(name, own() if isinstance(own, type) else own)
     if name not in LOSSES:
         raise unknown_name("loss", name, LOSSES)
-    options = {"label_smoothing": label_smoothing} if name == "cross_entropy" else {}
+    options = (
+        {"label_smoothing": label_smoothing} if name in ("cross_entropy", SEQUENCE_LOSS) else {}
+    )
     is_sum = name.startswith("reconstruction")
     function = LOSSES[name]
 
@@ -188,6 +224,8 @@ def target_for(
         return labels
     if name in CLASSES:
         return whole_target(name, labels)
+    if name == SEQUENCE_LOSS:
+        return whole_target(name, _token_target(outputs, labels))
     rows = len(outputs) if outputs.ndim else 0
     if rows and len(labels) == rows and labels.numel() != outputs.numel():
         output_count, label_count = outputs.numel() // rows, labels.numel() // rows
@@ -198,6 +236,35 @@ def target_for(
         do = f"let it return {label_count}, or take a loss of your own"
         raise UsageError(f"{wrong}{label_count}", got=f"loss {name}", do=do)
     return labels.to(outputs.dtype).reshape(outputs.shape)
+
+
+def _token_target(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Returns labels, one for each token, in the shape of the tokens [B, T]."""
+    tokens = outputs.shape[:-1]
+    if outputs.ndim < 3 or labels.numel() != tokens.numel() or len(labels) != len(outputs):
+        wrong = f"the loss {SEQUENCE_LOSS} reads a label for each token of outputs [B, T, classes]"
+        got = f"outputs {list(outputs.shape)} and labels {list(labels.shape)}"
+        do = "return as many tokens as a row has labels, and the classes last"
+        raise UsageError(wrong, got=got, do=do)
+    return labels.reshape(tokens)
+
+
+def labelled_tokens(name: str, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns what is measured: under `token_cross_entropy` each token with a label is an example.
+
+    Args:
+        name: of the loss.
+        outputs: [B, ...].
+        labels: [B, ...].
+
+    Returns:
+        [N, C] and [N] of tokens; what was given under another loss.
+    """
+    if name != SEQUENCE_LOSS:
+        return outputs, labels
+    labels = labels.reshape(outputs.shape[:-1])
+    is_labelled = labels != IGNORED_LABEL
+    return outputs[is_labelled], labels[is_labelled]
 
 
 def whole_target(name: str, labels: Tensor) -> Tensor:
@@ -212,7 +279,7 @@ def whole_target(name: str, labels: Tensor) -> Tensor:
     Raises:
         DataError: a class is no whole number.
     """
-    if name not in CLASSES or labels.ndim != 1:
+    if name != SEQUENCE_LOSS and (name not in CLASSES or labels.ndim != 1):
         return labels
     classes = labels.long()
     if labels.is_floating_point() and not torch.equal(classes.to(labels.dtype), labels):
@@ -230,16 +297,19 @@ def wrong_label(name: str, classes: int, labels: Tensor) -> tuple[int, float] | 
         classes: how many there are.
         labels: [B, ...] on the host.
     """
-    if name not in CLASSES or labels.ndim != 1 or not labels.numel():
+    has_classes = name == SEQUENCE_LOSS or (name in CLASSES and labels.ndim == 1)
+    if not has_classes or not labels.numel():
         return None
     smallest, largest = labels.aminmax()
     if smallest >= 0 and largest < classes:
         return None
     is_wrong = (labels < 0) | (labels >= classes)
-    if name == "cross_entropy":
-        is_wrong &= labels != _IGNORED_LABEL
-    wrong_rows = is_wrong.nonzero()
-    return (int(wrong_rows[0]), float(labels[wrong_rows[0]])) if len(wrong_rows) else None
+    if name in ("cross_entropy", SEQUENCE_LOSS):
+        is_wrong &= labels != IGNORED_LABEL
+    wrong_rows = is_wrong.nonzero()  # [n, labels.ndim]
+    if not len(wrong_rows):
+        return None
+    return int(wrong_rows[0, 0]), float(labels[is_wrong][0])
 
 
 def predicted(name: str, outputs: Tensor) -> Tensor:

@@ -154,7 +154,7 @@ class ModuleConfig(ModelConfig):
     loss: str = "cross_entropy"
     """One of `LOSSES`, or "package.module:function"."""
     label_smoothing: float = 0.0
-    """Of cross_entropy: the share of a label that is given to all classes alike."""
+    """Of the cross entropies: the share of a label that is given to all classes alike."""
     precision: str = "float32"
     """"bfloat16", "float16": products and convolutions in it, by torch's autocast; parameters,
     gradients and the loss stay as they are. float16 is for GPUs without bfloat16: the loss is

@@ -26,7 +26,9 @@ from photinus.models.buffers import Buffers
 from photinus.models.heads import errors_of, head_under
 from photinus.models.label_broadcast import is_paired
 from photinus.models.losses import (
+    SEQUENCE_LOSS,
     Outputs,
+    labelled_tokens,
     loss_named,
     predicted,
     target_for,
@@ -460,17 +462,14 @@ class ModuleModel(PlacedModel):
             loss, outputs, labels = self._forward(batch)
         self._buffers.restore_views()
         size = example_count(batch)
-        sums = {"examples": float(size), "loss": float(loss) * size}
         if isinstance(labels, dict) or not isinstance(outputs, Tensor):
-            return sums
-        outputs = outputs.detach()  # as of `outputs`
+            return {"examples": float(size), "loss": float(loss) * size}
+        outputs, labels = labelled_tokens(self._name, outputs.detach(), labels)  # as of `outputs`
+        size = len(labels) if self._name == SEQUENCE_LOSS else size
+        sums = {"examples": float(size), "loss": float(loss) * size}
+        sums |= counted(self._learning.metrics, predicted(self._name, outputs), labels)
         head = head_under(self._name, outputs, labels, self._learning.metrics)
-        errors = errors_of(head, outputs, labels)
-        return {
-            **sums,
-            **errors,
-            **counted(self._learning.metrics, predicted(self._name, outputs), labels),
-        }
+        return sums | errors_of(head, outputs, labels)
 
     def shown(self) -> AbstractContextManager[None]:
         """Has the moving average, if there is one, in the trained parameters' place."""
@@ -555,8 +554,10 @@ class ModuleModel(PlacedModel):
             wrong = "several outputs are for a loss of your own alone, and for no metric"
             got = f"loss {self._name}, {type(outputs).__name__}"
             raise UsageError(wrong, got=got, do="return one tensor, or set a loss that reads them")
-        is_two_dimensional = isinstance(outputs, Tensor) and outputs.ndim == 2
-        self._class_count = outputs.shape[1] if is_two_dimensional else 0
+        has_classes = isinstance(outputs, Tensor) and (
+            outputs.ndim == 2 or self._name == SEQUENCE_LOSS
+        )
+        self._class_count = outputs.shape[-1] if has_classes else 0
         batch_labels = None if batch.labels is None else tensor_of(batch.labels)
         labels = self._target(features) if batch_labels is None else batch_labels
         with self._explained_errors(features, labels):

@@ -16,7 +16,7 @@ from photinus.engine.base import Engine
 from photinus.engine.simulation.cluster import SimulatedCluster
 from photinus.engine.simulation.engine import SimulatedEngine
 from photinus.report.comparison import Compared, comparison_page, strategy_names
-from photinus.run.data import TestRows, read_test, read_train
+from photinus.run.data import TestRows, read_test, read_train, with_token_labels
 from photinus.run.engines import engine_of
 from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
@@ -103,7 +103,7 @@ def compare(
     if cluster is not None and job.deadline_seconds is None:  # by which fewer of them may train
         cluster.check_workers(job.workers)
     candidates = list(strategies) or [recipe.build().without_start for recipe in RECIPES.values()]
-    data, test = read_train(job), read_test(job.data)
+    data, test = read_train(job), read_test(with_token_labels(job.data, job.model))
     _check_same(job, cluster or SimulatedCluster(), folder / "job.json")
     rows, previous = [], _read_compared(folder / "comparison.json")
     for number, strategy in enumerate(candidates):

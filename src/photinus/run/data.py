@@ -31,11 +31,12 @@ from photinus.data.image_files import (
     load_images,
     whole_images,
 )
-from photinus.data.inputs import Inputs, joined
+from photinus.data.inputs import SEQUENCE_LABELS, Inputs, joined
 from photinus.data.rows import scaled
 from photinus.engine.base import ArrayData, check_arrays, native
 from photinus.models.dbn import DBN
 from photinus.models.logistic import LogisticConfig
+from photinus.models.losses import SEQUENCE_LOSS
 from photinus.models.tensors import wrong_width
 from photinus.run.job import Job, Source, classes_of
 from photinus.transport.filesystems import check_reachable, check_readable
@@ -71,6 +72,18 @@ class TestRows:
                 object.__setattr__(self, name, native(rows))
 
 
+def with_token_labels(source: Source, model: Any) -> Source:  # noqa: ANN401 - one of MODELS
+    """Returns a source whose column of labels is read as an input, where each token has one.
+
+    Args:
+        source: of a job.
+        model: that the loss belongs to.
+    """
+    if getattr(model, "loss", "") != SEQUENCE_LOSS or not (source.inputs and source.label):
+        return source
+    return replace(source, inputs={**source.inputs, SEQUENCE_LABELS: source.label}, label="")
+
+
 def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's rows
     """Returns the rows to train on.
 
@@ -78,7 +91,7 @@ def read_train(job: Job) -> Any:  # noqa: ANN401 - ArrayData, or a DataFrame's r
         NotReadyError: they cannot be had.
         DataError: they are not as the job describes them.
     """
-    source = job.data
+    source = with_token_labels(job.data, job.model)
     if source.name == "given":
         raise UsageError("this job's rows were handed over", do=_HAND_OVER_HINT)
     if is_address(source.path):
@@ -127,7 +140,7 @@ def read_test(source: Source) -> TestRows | None:
         pictures, targets = load_images(files, source.most_corrupt)
         return TestRows(scaled(pictures, source.scale), targets)
     features, labels, _ = _read_parquet(source, source.test)
-    if labels is None:
+    if labels is None and SEQUENCE_LABELS not in source.inputs:
         raise UsageError("rows to measure on need labels", do='name the column: label = "..."')
     return TestRows(scaled(features, source.scale), labels)
 
@@ -172,15 +185,15 @@ def to_train_rows(data: Any, job: Job) -> Any:  # noqa: ANN401 - whatever a user
             ArrayData or a FrameData.
         job: its source defines which columns are read, how they are scaled, and how many classes.
     """
-    source, checks = job.data, RowChecks(classes=job.data.classes)
+    source, checks = with_token_labels(job.data, job.model), RowChecks(classes=job.data.classes)
     if isinstance(data, (str, Path)):
-        return read_train(replace(job, data=replace(source, name="parquet", path=str(data))))
+        return read_train(replace(job, data=replace(job.data, name="parquet", path=str(data))))
     if isinstance(data, TensorDataset) and len(data.tensors) <= 2:
         data = data.tensors if len(data.tensors) == 2 else data.tensors[0]
     if isinstance(data, (np.ndarray, Tensor, Mapping)):
         data = data, None
     if isinstance(data, tuple) and len(data) == 2:
-        return ArrayData(_inputs(data[0], source), _array(data[1]), source.scale, checks)
+        return ArrayData(*_arrays(data, job), source.scale, checks)
     if hasattr(data, "mapPartitions") and hasattr(data, "ctx"):  # an RDD
         from photinus.data.spark import as_frame
 
@@ -188,20 +201,24 @@ def to_train_rows(data: Any, job: Job) -> Any:  # noqa: ANN401 - whatever a user
     return _frame_data(data, source) if hasattr(data, "sparkSession") else data
 
 
-def to_test_rows(test: Any, source: Source) -> Any:  # noqa: ANN401 - whatever a user gives
+def to_test_rows(test: Any, job: Job) -> Any:  # noqa: ANN401 - whatever a user gives
     """Returns `(features, labels)` as rows to measure on, and anything else as it is."""
     if not isinstance(test, tuple) or len(test) != 2:
         return test
-    features, labels = _inputs(test[0], source), _array(test[1])
+    features, labels = _arrays(test, job)
     is_array = isinstance(features, np.ndarray)
-    return TestRows(scaled(features.copy(), source.scale) if is_array else features, labels)
+    return TestRows(scaled(features.copy(), job.data.scale) if is_array else features, labels)
 
 
-def _inputs(features: Any, source: Source) -> Any:  # noqa: ANN401 - whatever a user gives
+def _arrays(rows: tuple[Any, Any], job: Job) -> tuple[Any, Any]:
+    """Returns features and labels as engines take them."""
+    features, labels = rows
     if not isinstance(features, Mapping):
-        return _array(features)
+        return _array(features), _array(labels)
     arrays = {name: _array(column) for name, column in features.items()}
-    return inputs_from(arrays, source.named)
+    if getattr(job.model, "loss", "") == SEQUENCE_LOSS and labels is not None:
+        arrays, labels = {**arrays, SEQUENCE_LABELS: _array(labels)}, None
+    return inputs_from(arrays, job.data.named), _array(labels)
 
 
 def _array(rows: Any) -> Any:  # noqa: ANN401 - whatever a user gives
@@ -309,7 +326,7 @@ def kind_of_rows(data: Any) -> dict[str, Any]:  # noqa: ANN401 - as of `limited`
     if isinstance(features, np.ndarray):
         shape = list(features.shape[1:])
     elif isinstance(features, Inputs):
-        inputs = list(features.columns)
+        inputs = [name for name in features.columns if name != SEQUENCE_LABELS]
     elif isinstance(features, list) and len(features) > 1 and data.inputs is None:
         shape = [len(features)]
     return {
@@ -326,7 +343,8 @@ def _columns_of(data: Any) -> dict[str, Any]:  # noqa: ANN401 - as of `limited`
         return {}
     if data.inputs is not None:
         inputs = to_dict(data.inputs)
-        return {"inputs": inputs.pop("columns"), **inputs}
+        columns = {n: column for n, column in inputs.pop("columns").items() if n != SEQUENCE_LABELS}
+        return {"inputs": columns, **inputs}
     return {"features": _as_list(data.features)}
 
 

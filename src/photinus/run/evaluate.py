@@ -43,7 +43,7 @@ from photinus.models.heads import (
     label_counts,
 )
 from photinus.models.logistic import LogisticModel
-from photinus.models.losses import NUMBERS, predicted
+from photinus.models.losses import NUMBERS, labelled_tokens, predicted
 from photinus.models.metrics import REGRESSION, confusion, counted, finished
 from photinus.models.module import ModuleConfig, numbers_of
 from photinus.models.module_model import ModuleModel
@@ -443,7 +443,8 @@ def _batches(test: TestRows) -> Iterator[Batch]:
     features, labels = test.features, test.labels
     if isinstance(features, Inputs):
         for rows in features.by_length(_CHUNK_ROWS):
-            yield Batch(features.batch(rows), None if labels is None else labels[rows])
+            row_labels = features.token_labels(rows) if labels is None else labels[rows]
+            yield Batch(features.batch(rows), row_labels)
         return
     for start in range(0, len(features), _CHUNK_ROWS):
         chunk = slice(start, start + _CHUNK_ROWS)
@@ -473,6 +474,7 @@ def sums_over(
     loss = _loss_of(settings)
     outputs = predicted(loss, tensor_of(np.asarray(read_outputs(batch.features))))
     labels = tensor_of(np.asarray(batch.labels))  # some cannot be written to, as Arrow's
+    outputs, labels = labelled_tokens(loss, outputs, labels)
     names = {*metrics, *(REGRESSION if loss in NUMBERS else ())}
     sums |= counted(names, outputs, labels)
     all_metrics = (*metrics, *getattr(_config_of(settings), "metrics", ()))

@@ -12,7 +12,7 @@ from photinus.data.inputs import Inputs
 from photinus.data.rows import scaled
 from photinus.engine.base import ArrayData
 from photinus.models.last_operator import ends_with_sigmoid
-from photinus.models.losses import CLASSES, SIGMOIDS
+from photinus.models.losses import CLASSES, SEQUENCE_LOSS, SIGMOIDS
 from photinus.models.module import ModuleConfig
 from photinus.models.module_model import ModuleModel
 from photinus.models.sharded import ShardedModel
@@ -71,13 +71,15 @@ def output_advice(draft: LazyModel, rows: Any) -> list[str]:  # noqa: ANN401 - a
     if not isinstance(model, (ModuleModel, ShardedModel)):
         return []
     try:
-        outputs = np.asarray(model.outputs(rows))  # [B, classes]
+        outputs = np.asarray(model.outputs(rows))  # [B, ..., classes]
     except Exception:  # of the user's code: on its own rows the error says more
         return []
-    if config.loss == "cross_entropy":
-        sums = outputs.sum(1) if outputs.ndim == 2 and bool((outputs >= 0).all()) else np.zeros(1)
+    class_dims = {"cross_entropy": 2, SEQUENCE_LOSS: 3}.get(config.loss)
+    if class_dims is not None:
+        are_positive = outputs.ndim == class_dims and bool((outputs >= 0).all())
+        sums = outputs.sum(-1) if are_positive else np.zeros(1)
         if np.allclose(sums, 1, rtol=0, atol=1e-5):
-            wrong = f"{config.module} returns probabilities, and cross_entropy takes the softmax"
+            wrong = f"{config.module} returns probabilities, and {config.loss} takes the softmax"
             then, do = "the classes are learnt more slowly", "leave the softmax out of the module"
             return [user_message(f"{wrong} itself", then=then, do=do)]
     if config.loss in SIGMOIDS and ends_with_sigmoid(model.module, lambda: model.outputs(rows)):
@@ -99,13 +101,13 @@ def _two_rows(data: Any, *, are_zeros: bool) -> Batch | None:  # noqa: ANN401
     first_two = slice(0, 2)
     data_features, labels, weights = data.features, data.labels, data.weights
     has_inputs = isinstance(data_features, Inputs)
-    # a copy, for whatever is done with them in place
-    features = (
-        data_features.batch(np.arange(len(data_features))[first_two])
-        if has_inputs
-        else scaled(data_features[first_two].copy(), data.scale)
-    )
     labels = None if labels is None else labels[first_two]
+    if has_inputs:
+        rows = np.arange(len(data_features))[first_two]
+        labels = data_features.token_labels(rows) if labels is None else labels
+        features = data_features.batch(rows)
+    else:  # a copy, for whatever is done with them in place
+        features = scaled(data_features[first_two].copy(), data.scale)
     if labels is not None and are_zeros:
         labels = np.zeros_like(labels)
     return Batch(features, labels, None if weights is None else weights[first_two])

@@ -60,6 +60,7 @@ from photinus.run.data import (
     source_of_given,
     to_test_rows,
     to_train_rows,
+    with_token_labels,
 )
 from photinus.run.deadline import WorkerChoice, choose_workers, read_once
 from photinus.run.engines import checked_engine
@@ -394,7 +395,7 @@ def _checked(
     source = job.data.name if data is None and job.data == Source() else ""
     if data is None:
         data = read_train(job)
-        test = read_test(job.data) if test is None else test
+        test = read_test(with_token_labels(job.data, job.model)) if test is None else test
     data = limited(to_train_rows(data, job), classes, MORE_CLASSES)
     check_fit(job.model, data, source=source)
     check_columns(data)
@@ -402,7 +403,7 @@ def _checked(
         data = replace(data, checks=data.checks.under(job.model.loss))
     if (predicted_classes := classes_tried(draft, data)) is not None:
         classes, data = predicted_classes, limited(data, predicted_classes, MORE_OUTPUTS)
-    test_rows: TestRows | None = to_test_rows(test, job.data)
+    test_rows: TestRows | None = to_test_rows(test, job)
     if test_rows is not None:
         check_test(test_rows, classes)
         check_fit(job.model, test_rows, like=data)
