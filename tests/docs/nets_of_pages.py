@@ -45,3 +45,10 @@ def sentiment(base):
     from transformers import AutoModelForSequenceClassification
 
     return AutoModelForSequenceClassification.from_pretrained(base, num_labels=3)
+
+
+def tagger(base):
+    """As it stands there, too."""
+    from transformers import AutoModelForTokenClassification
+
+    return AutoModelForTokenClassification.from_pretrained(base, num_labels=3)

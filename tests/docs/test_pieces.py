@@ -236,6 +236,9 @@ def test_the_pieces_of_text_run(page, spark, small_encoder, tmp_path):
     pieces.run(table=table)
     pieces.run()
     pieces.run()
+    rows = [([1, 4, 7, 2], [-100, 0, 1, -100]), ([1, 5, 2], [-100, 2, -100])] * 4
+    pieces.run()
+    pieces.run(tagged=spark.createDataFrame(rows, "ids array<int>, tags array<int>"))
     pieces.run(photinus=photinus, small_folder=str(small))
     pieces.run(encoder=str(small_encoder))
 

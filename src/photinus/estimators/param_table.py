@@ -127,7 +127,7 @@ MODEL_ROWS = (
     ParamRow(
         name="labelCol",
         meaning="the column of labels, 0..numClasses-1; of arrays, or a list of columns, for "
-        "several labels",
+        "several labels; of arrays, for a label of each token",
         convert=to_names,
         default="label",
     ),

@@ -267,6 +267,12 @@ def labelled_tokens(name: str, outputs: Tensor, labels: Tensor) -> tuple[Tensor,
     return outputs[is_labelled], labels[is_labelled]
 
 
+def class_count(name: str, outputs: Outputs) -> int:
+    """Returns how many classes outputs tell apart: [B, C], of tokens [B, T, C]; 0 of others."""
+    has_classes = isinstance(outputs, Tensor) and (outputs.ndim == 2 or name == SEQUENCE_LOSS)
+    return int(outputs.shape[-1]) if has_classes else 0
+
+
 def whole_target(name: str, labels: Tensor) -> Tensor:
     """Returns labels [B, ...] as whole numbers, where they are of classes; others as they are.
 

@@ -28,6 +28,7 @@ from photinus.models.label_broadcast import is_paired
 from photinus.models.losses import (
     SEQUENCE_LOSS,
     Outputs,
+    class_count,
     labelled_tokens,
     loss_named,
     predicted,
@@ -554,10 +555,7 @@ class ModuleModel(PlacedModel):
             wrong = "several outputs are for a loss of your own alone, and for no metric"
             got = f"loss {self._name}, {type(outputs).__name__}"
             raise UsageError(wrong, got=got, do="return one tensor, or set a loss that reads them")
-        has_classes = isinstance(outputs, Tensor) and (
-            outputs.ndim == 2 or self._name == SEQUENCE_LOSS
-        )
-        self._class_count = outputs.shape[-1] if has_classes else 0
+        self._class_count = class_count(self._name, outputs)
         batch_labels = None if batch.labels is None else tensor_of(batch.labels)
         labels = self._target(features) if batch_labels is None else batch_labels
         with self._explained_errors(features, labels):
