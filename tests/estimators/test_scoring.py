@@ -114,6 +114,71 @@ def test_ml_vectors_are_scored_like_arrays():
     assert score_columns([column], 2) == score_columns([as_lists], 2)
 
 
+VECTOR = pa.struct(
+    {
+        "type": pa.int8(),
+        "size": pa.int32(),
+        "indices": pa.list_(pa.int32()),
+        "values": pa.list_(pa.float64()),
+    }
+)
+
+
+def test_sparse_vectors_are_scored_with_their_zeros():
+    column = pa.array(
+        [
+            {"type": 1, "size": None, "indices": None, "values": [9.0, 9.0, 9.0]},
+            {"type": 0, "size": 3, "indices": [2], "values": [5.0]},
+            {"type": 1, "size": None, "indices": None, "values": [1.0, 2.0, 3.0]},
+        ],
+        VECTOR,
+    )[1:]
+    as_lists = pa.array([[0.0, 0.0, 5.0], [1.0, 2.0, 3.0]], pa.list_(pa.float64()))
+    assert score_columns([column], 3) == score_columns([as_lists], 3)
+    longer = pa.array([{"type": 0, "size": 4, "indices": [1, 3], "values": [1.0, 2.0]}], VECTOR)
+    with pytest.raises(DataError, match="a row must hold 2 numbers; got 4 numbers a row"):
+        score_columns([longer], 2)
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(21, 2), pa.int32(), pa.float32(), pa.bool_()])
+def test_numbers_of_every_type_are_scored_as_float32(kind):
+    column = pa.array([[1, 0]], pa.list_(pa.int64())).cast(pa.list_(kind))
+    seen = []
+    score = scorer(lambda: lambda x: seen.append(x) or double(x), FIELDS, 2, 2).func
+    assert next(iter(score(iter([column])))).to_pylist() == [{"x2": [2.0, 0.0], "sum": 1.0}]
+    assert seen[0].dtype == np.float32
+
+
+def test_bytes_of_a_session_with_large_types_are_scored():
+    rows = [b"\x09\x09", b"\x01\xff"]
+    plain, large = pa.array(rows, pa.binary()), pa.array(rows, pa.large_binary())
+    assert score_columns([large[1:]], None) == score_columns([plain[1:]], None)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [pa.array([1.0]), pa.array(["1"]), pa.array([["1"]]), pa.array([{"height": 1}])],
+    ids=["number", "text", "texts", "structure"],
+)
+def test_what_is_no_array_of_numbers_is_refused_with_its_type(column):
+    message = f"takes arrays of numbers, ML vectors or bytes; got type {column.type}; array.a, b."
+    with pytest.raises(DataError, match=message):
+        score_columns([column], 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        (2, "takes arrays of numbers, ML vectors or bytes; got 2 arguments; array"),
+        (InputSpec(columns={"x": "a", "y": "b"}), "a structure of x, y; got 2 arguments; named_st"),
+    ],
+    ids=["features", "inputs"],
+)
+def test_several_arguments_are_refused(shape, said):
+    with pytest.raises(DataError, match=said):
+        score_columns([(pa.array([1.0]), pa.array([2.0]))], shape)
+
+
 def test_the_network_is_made_once_in_a_worker():
     calls = []
 

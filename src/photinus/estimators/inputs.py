@@ -130,13 +130,15 @@ def _as_struct(column: pa.Array, spec: InputSpec) -> pa.Array:
     Raises:
         DataError: a function of SQL was given something else.
     """
-    data_type, names = column.type, list(spec.columns)
-    if pa.types.is_struct(data_type) and set(names) <= {field.name for field in data_type}:
+    names = list(spec.columns)
+    if isinstance(column, tuple):  # the function was given several arguments
+        got = f"{len(column)} arguments"
+    elif pa.types.is_struct(column.type) and set(names) <= {field.name for field in column.type}:
         return column
-    if len(names) == 1:
+    elif len(names) == 1:
         return pa.StructArray.from_arrays([column], names)
+    else:
+        got = f"type {column.type}"
     struct_arguments = ", ".join(f"'{name}', {spec.column(name)}" for name in names)
     wrong = f"the function takes a structure of {', '.join(names)}"
-    raise DataError(
-        wrong, got=f"type {data_type}", do=f"named_struct({struct_arguments}) makes one"
-    )
+    raise DataError(wrong, got=got, do=f"named_struct({struct_arguments}) makes one")

@@ -41,6 +41,12 @@ if TYPE_CHECKING:
 
 
 _MEASURED_ROWS = 1000
+_NUMBERS = (
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_decimal,
+    pa.types.is_boolean,
+)
 _PandasInput = Union[pd.DataFrame, pd.Series]  # noqa: UP007 - Spark knows no other form of it
 
 
@@ -79,6 +85,8 @@ def scorer(
         open_predictor = functools.cache(cached_predictor)
         checker = RowChecker(RowChecks(), partition_id())
         for column in columns:
+            if isinstance(column, tuple):
+                raise _not_features(f"{len(column)} arguments")
             predict = open_predictor()  # here: a partition without rows loads nothing
             for start in range(0, len(column), batch_size):
                 features = _features(column[start : start + batch_size], width)
@@ -164,27 +172,74 @@ def _of_pandas(data: pd.DataFrame | pd.Series[Any]) -> pa.Array:
 
 
 def _features(column: pa.Array, width: int | None) -> Array:
-    """Returns a column's numbers or bytes, [n, ...], in its own memory.
+    """Returns a column's numbers as float32, or its bytes, [n, ...].
 
     Raises:
-        DataError: rows have another size: a function of SQL meets such ones.
+        DataError: they are neither, or rows have another size: a function of SQL meets such ones.
     """
-    data_type = column.type
-    if pa.types.is_struct(data_type):  # an ML vector
-        column, data_type = column.field("values"), data_type.field("values").type
-    is_binary = pa.types.is_binary(data_type)
+    if pa.types.is_struct(column.type):  # an ML vector
+        column = _dense_vectors(column)
+    if pa.types.is_large_binary(column.type):  # by spark.sql.execution.arrow.useLargeVarTypes
+        column = column.cast(pa.binary())
+    is_binary = pa.types.is_binary(column.type)
+    _check_sizes(column, width, is_binary=is_binary)
+    if is_binary:
+        offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1]
+        flat: Array = np.frombuffer(column.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+    else:
+        numbers = column.flatten()
+        # a literal such as 0.5 is a decimal in SQL, of which NumPy makes objects
+        is_decimal = pa.types.is_decimal(numbers.type)
+        numbers = numbers.cast(pa.float64()) if is_decimal else numbers
+        with np.errstate(over="ignore"):  # a number that becomes infinite is refused by its row
+            flat = numbers.to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+    return flat.reshape(len(column), -1)
+
+
+def _dense_vectors(column: pa.Array) -> pa.Array:
+    """Returns ML vectors as arrays; those that are stored sparse get their zeros.
+
+    Raises:
+        DataError: the structures are no vectors.
+    """
+    if {"type", "values"} - {field.name for field in column.type}:
+        raise _not_features(f"type {column.type}")
+    if pc.all(pc.equal(column.field("type"), 1)).as_py() is not False:
+        return column.field("values")
+    rows = [None if row is None else _dense_row(row) for row in column.to_pylist()]
+    return pa.array(rows, pa.list_(pa.float64()))
+
+
+def _dense_row(vector: dict[str, Any]) -> Array:
+    if vector["type"] == 1:
+        return np.asarray(vector["values"])
+    dense = np.zeros(vector["size"])
+    dense[vector["indices"]] = vector["values"]
+    return dense
+
+
+def _check_sizes(column: pa.Array, width: int | None, *, is_binary: bool) -> None:
+    """Refuses what is neither arrays of numbers nor bytes, and rows of unequal or wrong sizes.
+
+    Raises:
+        DataError: there is such a one.
+    """
+    if not is_binary and not (
+        pa.types.is_list(column.type)
+        and any(is_number(column.type.value_type) for is_number in _NUMBERS)
+    ):
+        raise _not_features(f"type {column.type}")
     sizes = (pc.binary_length if is_binary else pc.list_value_length)(column)
     shortest, longest = (size.as_py() for size in pc.min_max(sizes).values())
     if column.null_count or shortest != longest or width not in (None, longest):
         span = f"{shortest} to {longest}" if shortest != longest else longest or 0
         got = f"{span} numbers a row, {column.null_count} nulls"
         raise DataError(f"a row must hold {longest if width is None else width} numbers", got=got)
-    if is_binary:
-        offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1]
-        flat: Array = np.frombuffer(column.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
-    else:
-        flat = column.flatten().to_numpy(zero_copy_only=False)
-    return flat.reshape(len(column), -1)
+
+
+def _not_features(got: str) -> DataError:
+    wrong = "the function takes arrays of numbers, ML vectors or bytes"
+    return DataError(wrong, got=got, do="array(a, b) makes one of several columns")
 
 
 def _structure(scores: dict[str, Array], names: list[str]) -> pa.Array:
