@@ -296,3 +296,19 @@ def test_a_worker_that_is_killed_continues_from_what_was_agreed(frame, tmp_path)
     assert ended.passes == {"0": 48.0, "1": 48.0}
     model = make_model()
     model.load_state_dict(tensors)
+
+
+@pytest.mark.spark
+def test_columns_with_dots_and_spaces_have_their_names_on_a_worker(frame):
+    def train(rows):
+        assert set(rows[0]) == {"x", "size in m.", "größe"}
+        loop([{"x": row["x"], "y": row["size in m."]} for row in rows], epochs=1)
+
+    named = frame(1).selectExpr("x", "y `size in m.`", "y `größe`")
+    assert launch(train, workers=1, data=named, strategy=EVERY_FIVE)
+
+
+@pytest.mark.spark
+def test_columns_of_one_name_are_refused_before_the_launch(frame):
+    with pytest.raises(UsageError, match="several columns have one name; got 'y'; rename them"):
+        launch(loop, workers=1, data=frame(1).selectExpr("x", "y", "2 * y y"))

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from photinus.coordinator.loop_coordinator import LoopCoordinator
-from photinus.core.errors import DataError, LinkLostError
+from photinus.core.errors import DataError, LinkLostError, UsageError
 from photinus.core.signals import interruptible
 from photinus.core.threads import limit_threads
 from photinus.data.spark import partitioned
@@ -46,10 +46,13 @@ def launch_on_spark(
         make_loop: returns what every worker is sent.
 
     Raises:
-        UsageError: there are not enough slots, or the function is too large to send.
+        UsageError: there are not enough slots, the function is too large to send, or several
+            columns have one name.
         NotReadyError: it is a session of Spark Connect.
     """
     check_classic(spark)
+    if data is not None:
+        _check_names(data.columns)
     workers, context = coordinator.leases.workers, spark.sparkContext
     emit = coordinator.callbacks.emit
     host, code = str(spark.conf.get("spark.driver.host", "127.0.0.1")), pickle_function(function)
@@ -62,10 +65,12 @@ def launch_on_spark(
         ):
             loop = make_loop(service)
             with limit_threads(loop.rendezvous.limits.threads):
-                task = _task(loop, code, has_rows=data is not None)
+                names = None if data is None else data.columns
+                task = _task(loop, code, names)
                 check_size(task)
                 rows = spark.range(0, workers, 1, workers) if data is None else data
-                frame = partitioned(rows, workers)
+                # by numbers: mapInArrow takes the dot of a name for a path
+                frame = partitioned(rows, workers).toDF(*map(str, range(len(rows.columns))))
                 job = SparkJob(
                     context,
                     lambda: frame.mapInArrow(task, "slot int").collect(),
@@ -75,8 +80,15 @@ def launch_on_spark(
                 wait_for_end(service, job, emit, on_poll=lost_tasks.look)
 
 
+def _check_names(names: list[str]) -> None:
+    """Refuses rows that are no dicts by column."""
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError("several columns have one name", got=repr(name), do="rename them")
+
+
 def _task(
-    loop: Loop, code: bytes, *, has_rows: bool
+    loop: Loop, code: bytes, names: list[str] | None
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -91,11 +103,13 @@ def _task(
             loaded(code, "the function")(*arguments)
 
         def read() -> list[TableRows]:
-            rows = TableRows(batches)
+            rows = TableRows(
+                batches if names is None else (batch.rename_columns(names) for batch in batches)
+            )
             if not len(rows):
                 do = "repartition the DataFrame, or use fewer workers"
                 raise DataError(f"worker {slot} has no rows", do=do)
-            return [rows] if has_rows else []
+            return [] if names is None else [rows]
 
         try:
             loop.run(slot, str(task.taskAttemptId()), call, read)
