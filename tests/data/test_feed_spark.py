@@ -20,6 +20,7 @@ from photinus.data.spark import (
     stream_batches,
 )
 from photinus.data.spool import Budget, gather
+from photinus.engine.spark.job import run_query
 
 pytestmark = pytest.mark.spark
 
@@ -106,6 +107,22 @@ def test_names_that_only_dots_tell_apart_are_columns_of_their_own(spark):
     selection, spec = selected(df, ["a.b"], "c.d", weight="c·d")
     assert selection.collect() == [(1.5, 3.0, 4.0)]
     assert (spec.label, spec.weight) == ("c·d", "c·d (weight)")
+
+
+def test_columns_whose_names_differ_by_case_alone_are_read_as_two_in_a_thread(spark):
+    key = "spark.sql.caseSensitive"
+    before = spark.conf.get(key)
+    spark.conf.set(key, "true")
+    try:
+        df = spark.createDataFrame([(1.5, 2.5, 3.0, 4.0)], ["A", "a", "B", "b"])
+        selection, spec = columns(df, ["A", "a", "B"], "b")
+        # a training's job has a thread of its own, in which Spark knows no setting of the session
+        (batch,) = run_query(spark, lambda: list(stream_batches(selection)))
+    finally:
+        spark.conf.set(key, before)
+    assert spec.features == ("A", "a (2)", "B")
+    assert spec.label == "b (label)"
+    assert [column[0].as_py() for column in batch.columns] == [1.5, 2.5, 3.0, 4.0]
 
 
 def test_a_name_with_a_dot_is_one_column(spark):

@@ -234,11 +234,11 @@ def _extra_columns(
             raise DataError(wrong, got=got.simpleString(), do=do)
         columns.append(F.coalesce(_quoted(held), F.lit(False)))  # noqa: FBT003 - its argument
         names["held"] = held
-    used = set(used_names)
+    used = {name.lower() for name in used_names}
     for field, name in names.items():
         safe_name = _safe_name(name)
-        names[field] = f"{safe_name} ({field})" if safe_name in used else safe_name
-        used.add(names[field])
+        names[field] = f"{safe_name} ({field})" if safe_name.lower() in used else safe_name
+        used.add(names[field].lower())
     named = zip(columns, names.values(), strict=True)
     several = {} if label is None or isinstance(label, str) else {"labels": tuple(label)}
     return [column.alias(name) for column, name in named], names | several
@@ -522,14 +522,19 @@ def _safe_name(name: str) -> str:
 
 
 def _safe_names(names: Iterable[str]) -> list[str]:
-    """Safe names of columns, with a number where two of them would be one."""
+    """Safe names of columns, with a number where two of them would be one.
+
+    Case tells none apart: a job's thread does not know the session's spark.sql.caseSensitive.
+    """
     safe_names: list[str] = []
+    used = set[str]()
     for name in names:
         safe_name, number = _safe_name(name), 1
-        while safe_name in safe_names:
+        while safe_name.lower() in used:
             number += 1
             safe_name = f"{_safe_name(name)} ({number})"
         safe_names.append(safe_name)
+        used.add(safe_name.lower())
     return safe_names
 
 
