@@ -101,6 +101,21 @@ def _check_sizes(name: str, module: nn.Module) -> None:
         raise UsageError(wrong, got=", ".join(unsized), do=do)
 
 
+def _check_scripted(name: str, module: nn.Module) -> None:
+    """Refuses what torch.jit made: no vector can take its buffers, and no hook its outputs.
+
+    A part of a module may be such code where it has no buffers: its parameters train as any others.
+    """
+    scripted = {n: m for n, m in module.named_modules() if isinstance(m, torch.jit.ScriptModule)}
+    refused = [
+        n or type(m).__name__ for n, m in scripted.items() if not n or [*m.buffers(recurse=False)]
+    ]
+    if refused:
+        wrong = f"{name} returns code of torch.jit, which cannot be trained here"
+        do = "return the Python module, before torch.jit.script or trace, and load its state_dict"
+        raise UsageError(wrong, got=", ".join(refused), do=do)
+
+
 @named_settings
 @dataclass(frozen=True, kw_only=True)
 class ModuleConfig(ModelConfig):
@@ -360,6 +375,7 @@ class ModuleConfig(ModelConfig):
             raise UsageError(wrong, got=type(instance).__name__)
         if isinstance(instance, nn.Module):
             _check_sizes(self.module, instance)
+            _check_scripted(self.module, instance)
         return instance
 
     def resolved(self) -> ModuleConfig:
