@@ -276,6 +276,27 @@ def test_outputs_of_float64_are_scored_as_the_module_returns_them():
     assert predictor(network, ["layer"], "line")(x)["layer"].dtype == np.float32
 
 
+class Squeezed(nn.Module):
+    def __init__(self, outputs):
+        super().__init__()
+        self.line = nn.Linear(2, outputs)
+
+    def forward(self, x):
+        return self.line(x).squeeze()
+
+
+@pytest.mark.parametrize(("outputs", "head"), [(1, NUMBERS), (3, "classes")])
+def test_a_module_that_squeezes_its_outputs_scores_one_row_as_among_others(outputs, head):
+    loss = "mse" if head == NUMBERS else "cross_entropy"
+    config = ModuleConfig(module=f"{__name__}:Squeezed", arguments={"outputs": outputs}, loss=loss)
+    network = network_of(config, shape=(2,), classes=outputs, head=head)
+    x = np.array([[1, 2], [3, 4]], np.float32)
+    score = predictor(network, ["raw", "prediction"] if head == "classes" else ["prediction"])
+    both, alone = score(x), score(x[:1])
+    for name, column in both.items():
+        np.testing.assert_allclose(alone[name], column[:1], rtol=1e-6)
+
+
 class Types(nn.Module):
     """Returns outputs of a type."""
 

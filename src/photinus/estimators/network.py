@@ -34,7 +34,8 @@ from photinus.models.base import Model
 from photinus.models.dbn import DBN
 from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS, TOKENS
 from photinus.models.logistic import LogisticConfig
-from photinus.models.reading import FeatureReading, layer_of, main_output, output_of
+from photinus.models.one_row import unsqueezed
+from photinus.models.reading import FeatureReading, input_rows, layer_of, main_output, output_of
 from photinus.run.evaluate import trained_of
 from photinus.run.job import MODELS
 
@@ -242,7 +243,7 @@ class Network:
             with torch.no_grad():
                 out = module(**x) if isinstance(x, dict) else module(x)
             if layer_output is None:
-                tensor = output_of("", main_output(out, self.loss))
+                tensor = output_of("", unsqueezed(main_output(out, self.loss), input_rows(x)))
             else:
                 tensor = layer_output.take()
             return _full_precision(tensor.detach()).numpy()

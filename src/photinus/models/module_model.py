@@ -38,6 +38,7 @@ from photinus.models.losses import (
 )
 from photinus.models.low_precision import autocast, gradients
 from photinus.models.metrics import counted
+from photinus.models.one_row import OneRowNorms, unsqueezed
 from photinus.models.optimizers import LARGE
 from photinus.models.placement import CPU, MEASURED_EVERY, DeviceParameters, PlacedModel, SentBatch
 from photinus.models.reading import (
@@ -48,6 +49,7 @@ from photinus.models.reading import (
     cast_floats,
     chunks,
     example_count,
+    input_rows,
     layer_of,
     main_output,
     output_of,
@@ -158,7 +160,7 @@ class ModuleModel(PlacedModel):
         self._trained = list(trained.values())
         tables = sparse_tables(module)
         self._sparse_tables = frozenset(tables)
-        self._norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm1d)]
+        self._norms = OneRowNorms(module)
         self._is_learning = False
         self._known_names, self._seen_modes = {n for n, _ in module.named_parameters()}, set[bool]()
         """The parameters that it was made with, and the modes in which it was seen to add none."""
@@ -293,7 +295,7 @@ class ModuleModel(PlacedModel):
         total: Tensor | float = 0.0
         batch_parts = list(split_batch(batch, self._learning.accumulate))
         for index, (part, fraction) in enumerate(batch_parts):
-            with self._eval_mode_norms(example_count(part)):
+            with self._norms.using(example_count(part)):
                 mode = self._activation_mode(part)
                 loss = self._compute_loss(part, None if seed is None else seed ^ index, mode)
                 position = _PartPosition(is_first=not index, is_last=index == len(batch_parts) - 1)
@@ -319,20 +321,8 @@ class ModuleModel(PlacedModel):
         self._begin_learning()
         with torch.no_grad(), self._preserved_buffers():
             for index, (part, _) in enumerate(split_batch(batch, self._learning.accumulate)):
-                with self._seeded(seed ^ index), self._eval_mode_norms(example_count(part)):
+                with self._seeded(seed ^ index), self._norms.using(example_count(part)):
                     self._outputs(part, getattr(part, "draws", None))
-
-    @contextmanager
-    def _eval_mode_norms(self, rows: int) -> Iterator[None]:
-        """Normalizes a single row by the running statistics: it has no variance."""
-        norms = [norm for norm in self._norms if norm.training] if rows == 1 else []
-        for norm in norms:
-            norm.eval()
-        try:
-            yield
-        finally:
-            for norm in norms:
-                norm.train()
 
     @contextmanager
     def _preserved_buffers(self) -> Iterator[None]:
@@ -491,7 +481,8 @@ class ModuleModel(PlacedModel):
 
         def collect(_: nn.Module, __: tuple[Any, ...], out: object) -> None:
             # detached: what is made under `enable_grad` has a graph
-            out = out if layer else main_output(out, self._name)
+            if not layer:
+                out = unsqueezed(main_output(out, self._name), rows)
             chunk_outputs.append(output_of(layer, out).detach().to(CPU, self._dtype))
 
         self.module.eval()
@@ -499,7 +490,9 @@ class ModuleModel(PlacedModel):
         try:
             with torch.no_grad(), self.shown():
                 for chunk in chunks(features):
-                    self._call_module(self._read(chunk))
+                    inputs = self._read(chunk)
+                    rows = input_rows(inputs)
+                    self._call_module(inputs)
         finally:
             hook.remove()
         result: Vector = torch.cat(chunk_outputs).numpy()
@@ -522,7 +515,10 @@ class ModuleModel(PlacedModel):
         if self.module.training not in self._seen_modes:
             self._check_late_layers()
             self._seen_modes.add(self.module.training)
-        return cast_floats(main_output(outputs, self._name), self._dtype)  # [B, ...]
+        outputs = main_output(outputs, self._name)
+        if ":" not in self._name:  # a loss of the user's own may read what is no row
+            outputs = unsqueezed(outputs, input_rows(inputs))
+        return cast_floats(outputs, self._dtype)  # [B, ...]
 
     def _check_late_layers(self) -> None:
         """Refuses layers that the first call makes: they are not among what is trained."""

@@ -242,6 +242,11 @@ def example_count(batch: BatchLike) -> int:
     return len(batch.features) if known is None else known
 
 
+def input_rows(inputs: ModuleInput) -> int:
+    """Returns how many rows a module reads."""
+    return len(next(iter(inputs.values())) if isinstance(inputs, dict) else inputs)
+
+
 def chunks(features: Features) -> Iterator[Features]:
     """Yields features some rows at a time; at least once."""
     is_named = isinstance(features, Mapping)
