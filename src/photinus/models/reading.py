@@ -200,7 +200,8 @@ def output_of(layer: str, out: Outputs) -> Tensor:
 def main_output(out: Outputs, loss: str) -> Outputs:
     """Returns the `logits` of an output by names, as a classifier of transformers returns it.
 
-    A loss of the user's own reads all of it.
+    The others, as those of GoogLeNet's auxiliary classifiers in training, take no part. A loss of
+    the user's own reads all of it.
 
     Args:
         out: what a module returned.
@@ -210,8 +211,11 @@ def main_output(out: Outputs, loss: str) -> Outputs:
         >>> main_output({"logits": torch.zeros(1), "hidden": torch.ones(1)}, "cross_entropy")
         tensor([0.])
     """
-    is_named = isinstance(out, dict) and "logits" in out and ":" not in loss
-    return out["logits"] if is_named else out
+    if ":" in loss:
+        return out
+    if "logits" in getattr(out, "_fields", ()):  # a named tuple, as torchvision's networks return
+        return out.logits
+    return out["logits"] if isinstance(out, dict) and "logits" in out else out
 
 
 def cast_floats(out: Outputs, dtype: torch.dtype) -> Outputs:
