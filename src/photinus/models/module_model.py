@@ -58,7 +58,7 @@ from photinus.models.reading import (
 )
 from photinus.models.recording import Recorder, no_dropout
 from photinus.models.tables import sparse_tables, write_rows
-from photinus.models.tensors import tensor_of
+from photinus.models.tensors import tensor_of, type_advice
 from photinus.nn import ShardedEmbedding
 
 
@@ -679,7 +679,7 @@ def _common_type(trained: Mapping[str, nn.Parameter]) -> str:
         raise UsageError(
             "a module must have trainable parameters, all float32 or all float64",
             got=", ".join(sorted(str(t) for t in types)) or "none",
-            do="make it in float32; lower precision belongs inside its forward pass",
+            do=type_advice(types),
         )
     owners: dict[int, str] = {}
     for name, parameter in trained.items():

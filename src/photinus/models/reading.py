@@ -38,7 +38,9 @@ _SHAPED = "begin forward with x = x.unflatten(1, (channels, height, width))"
 
 
 def advice_for_input(features: Any, error: Exception) -> str:  # noqa: ANN401 - a tensor or a dict
-    """Returns what to do where a module does not take bytes, indices or flat rows, or nothing.
+    """Returns what to do where a module does not take what it reads, or nothing.
+
+    That is of bytes, indices and flat rows, and of a parameter that is read as complex numbers.
 
     Args:
         features: what the module was called with: an array or a tensor, or a dict of them.
@@ -49,6 +51,8 @@ def advice_for_input(features: Any, error: Exception) -> str:  # noqa: ANN401 - 
         >>> advice_for_input(city, IndexError("index out of range in self"))
         'give nn.Embedding as many rows as the largest index + 1; here are city 2..4'
     """
+    if "storage_offset divisible by 2" in str(error):  # parameters lie one behind the other
+        return "use torch.complex(w[..., 0], w[..., 1]) in the place of torch.view_as_complex(w)"
     if "index out of range in self" in str(error):  # says neither which index nor which table
         return "give nn.Embedding as many rows as the largest index + 1" + _index_ranges(features)
     if _WANTS_A_SHAPE.search(str(error)) and len(np.shape(features)) == 2:

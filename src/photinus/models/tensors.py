@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -78,3 +78,18 @@ def wrong_width(shape: Sequence[int], width: int) -> DataError:
         got=list(shape),
         do="name the features' column, or change the model's inputs",
     )
+
+
+def type_advice(types: Collection[torch.dtype]) -> str:
+    """Returns what to do where the trainable parameters are of such types, or there are none.
+
+    Example:
+        >>> type_advice([])
+        'give it a layer to train, or set requires_grad on its parameters'
+    """
+    if not types:
+        return "give it a layer to train, or set requires_grad on its parameters"
+    if any(dtype.is_complex for dtype in types):
+        do = "hold a complex parameter as two of float32"
+        return f"{do}, and use torch.complex(real, imaginary) in forward"
+    return "make it in float32, as by .float(); lower precision belongs inside its forward pass"
