@@ -95,6 +95,19 @@ def test_a_damaged_model_is_named_in_one_sentence(spark, make, tmp_path):
         type(saved).load(str(path))
 
 
+def test_no_table_of_all_vectors_is_made_where_they_are_loaded(spark, tmp_path, monkeypatch):
+    """Java's usual 1 GB has no room for the table that `toPandas` collects."""
+    rng = np.random.default_rng(0)
+    words = [f"w{i}" for i in range(50)]
+    vectors = rng.standard_normal((50, 3), np.float32)
+    Word2VecModel(WordVectors(words, vectors, np.arange(50)[::-1])).save(f"{tmp_path}/saved")
+    monkeypatch.setattr(type(spark.range(1)), "toPandas", None)
+    loaded = Word2VecModel.load(f"{tmp_path}/saved").vectors
+    assert list(loaded.words) == words
+    assert np.array_equal(loaded.vectors, vectors)
+    assert np.array_equal(loaded.counts, np.arange(50)[::-1])
+
+
 def test_vectors_are_saved_in_a_session_without_arrow_which_is_sparks_usual_one(spark, tmp_path):
     numbers = np.arange(6, dtype=np.float32).reshape(3, 2)
     subwords = SubwordVectors(Ngrams(3, 6, 3), numbers)

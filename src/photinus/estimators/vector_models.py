@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,11 +23,12 @@ from pyspark.sql.pandas.functions import pandas_udf
 from photinus.checkpoint.mapped import MappedFile, is_mapped, write_arrays
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
+from photinus.data.spark import stream_batches
 from photinus.embeddings.neighbours import build_index
 from photinus.embeddings.subwords import Ngrams, SubwordVectors
 from photinus.embeddings.vectors import Analogies, Similarity, WordVectors
 from photinus.embeddings.words import MappedWords, row_finder
-from photinus.engine.spark.session import application_of, array_cells, is_connect
+from photinus.engine.spark.session import application_of, is_connect
 from photinus.estimators.model import KeywordParams, check_new_columns
 from photinus.estimators.neighbours import neighbours_udf, query_column
 from photinus.estimators.param_table import ParamRow
@@ -42,6 +43,7 @@ from photinus.estimators.sentences import baskets_of, id_of, words_of
 from photinus.estimators.summary import TrainingSummary
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _Loader = Callable[[], Any]
@@ -135,13 +137,12 @@ class VectorsModel(KeywordParams, Model, HasInputCol, HasOutputCol, MLWritable, 
         words, counts = self.vectors.words[rows], self.vectors.counts
         table: dict[str, Any] = {self.of: self._ids(words)}
         table["count"] = np.zeros(len(words), np.int64) if counts is None else counts[rows]
-        table["vector"] = array_cells(spark, self.vectors.vectors[rows])
+        table["vector"] = [row.tobytes() for row in self.vectors.vectors[rows]]
         schema = f"{self.of} {self._id_type}, count long, vector array<float>"
         if is_numbered:
             table["position"] = np.arange(rows.start, rows.start + len(words))
             schema += ", position long"
-        frame: DataFrame = spark.createDataFrame(pd.DataFrame(table), schema)
-        return frame
+        return _frame_of_vectors(spark, table, schema)
 
     def findSynonyms(self, word: str | int | Vector, num: int) -> DataFrame:
         """Returns the words nearest to a word or a vector [D], as MLlib's `findSynonyms` does.
@@ -420,6 +421,27 @@ def _mean(
     )
 
 
+def _frame_of_vectors(spark: SparkSession, table: dict[str, Any], schema: str) -> DataFrame:
+    """Returns a table whose column `vector` holds bytes of float32 as one of arrays.
+
+    Without Arrow, as Spark has it, each number on its way to Java would be an object of Python's.
+    """
+    stored = schema.replace("vector array<float>", "vector binary")
+    frame: DataFrame = spark.createDataFrame(pd.DataFrame(table), stored)
+    return frame.mapInArrow(_bytes_as_arrays, schema)
+
+
+def _bytes_as_arrays(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in filter(len, batches):
+        position, rows = batch.schema.get_field_index("vector"), batch["vector"].to_pylist()
+        numbers = np.frombuffer(b"".join(rows), np.float32)
+        offsets = np.arange(len(rows) + 1, dtype=np.int32) * np.int32(len(numbers) // len(rows))
+        arrays = pa.ListArray.from_arrays(pa.array(offsets), pa.array(numbers))
+        yield batch.set_column(position, "vector", arrays)
+
+
 class _VectorsWriter(MLWriter):
     """Writes `metadata`, and the vectors as Parquet in `data`."""
 
@@ -449,9 +471,10 @@ class _VectorsWriter(MLWriter):
             frame.write.mode("append" if start else mode).parquet(f"{path}/data")
         for start in range(0, 0 if subwords is None else len(subwords.rows), rows):
             part = subwords.rows[start : start + rows]  # type: ignore[union-attr]
-            cells = array_cells(self.sparkSession, part)
-            table = pd.DataFrame({"bucket": np.arange(start, start + len(part)), "vector": cells})
-            frame = self.sparkSession.createDataFrame(table, "bucket long, vector array<float>")
+            buckets = np.arange(start, start + len(part))
+            table = {"bucket": buckets, "vector": [row.tobytes() for row in part]}
+            schema = "bucket long, vector array<float>"
+            frame = _frame_of_vectors(self.sparkSession, table, schema)
             frame.write.mode("append" if start else mode).parquet(f"{path}/subwords")
 
 
@@ -469,21 +492,35 @@ class _VectorsReader(ParamsReader[Any]):
             return self._read_model(path, metadata)
 
     def _read_model(self, path: str, metadata: dict[str, Any]) -> Any:  # noqa: ANN401 - likewise
-        table: Any = self.sparkSession.read.parquet(f"{path}/data").toPandas()
-        words = table[self._cls.of].astype(str)
-        table = table.assign(words=words)
+        table, vectors = _rows_in_parts(self.sparkSession.read.parquet(f"{path}/data"))
+        table = table.assign(words=table[self._cls.of].astype(str))
         if "position" in table:
             table = table.sort_values("position")
         else:  # a model of an older release
             table = table.sort_values(["count", "words"], ascending=[False, True])
-        vectors = np.stack([np.asarray(row, np.float32) for row in table["vector"]])
+        vectors = vectors[table.index.to_numpy()]
         subwords = None
         if metadata.get("subwords"):
             shortest, longest = metadata["subwords"]
-            grams: Any = self.sparkSession.read.parquet(f"{path}/subwords").toPandas()
-            rows = np.stack(grams.sort_values("bucket")["vector"].to_list()).astype(np.float32)
+            grams, rows = _rows_in_parts(self.sparkSession.read.parquet(f"{path}/subwords"))
+            rows = rows[grams.sort_values("bucket").index.to_numpy()]
             subwords = SubwordVectors(Ngrams(shortest, longest, len(rows)), rows)
         word_vectors = WordVectors(
             table["words"].tolist(), vectors, table["count"].to_numpy(), subwords
         )
         return self._with_saved_params(self._cls(word_vectors), metadata)
+
+
+def _rows_in_parts(frame: DataFrame) -> tuple[pd.DataFrame, Vector]:
+    """Returns a table without its column `vector`, and the vectors [n, D].
+
+    The rows come some at a time: a Java of Spark's usual 1 GB has no room for a table of many.
+    """
+    names = [name for name in frame.columns if name != "vector"]
+    tables, parts = [], []
+    for batch in stream_batches(frame):
+        if batch.num_rows:
+            numbers = batch["vector"].flatten().to_numpy(zero_copy_only=False)
+            parts.append(numbers.astype(np.float32, copy=False).reshape(batch.num_rows, -1))
+            tables.append(batch.select(names).to_pandas())
+    return pd.concat(tables, ignore_index=True), np.concatenate(parts)
