@@ -377,23 +377,58 @@ def predictor(
         scores = {name: head[name](raw).astype(np.float64) for name in names}
         if network.head != TOKENS:
             return scores
-        return {name: _without_padding(values, features) for name, values in scores.items()}
+        return {
+            name: _without_padding(values, _token_counts(outputs, features, values.shape))
+            for name, values in scores.items()
+        }
 
     return predict
 
 
-def _without_padding(predictions: Array, features: Any) -> Array:  # noqa: ANN401 - as of `outputs`
+def _token_counts(
+    outputs: Callable[[Any], Array],
+    features: Any,  # noqa: ANN401 - an array, or a dict of them by input
+    shape: tuple[int, ...],
+) -> Sequence[int | None]:
+    """Returns how many tokens each row has, [B]; None where all places of a row are tokens.
+
+    Where several inputs are as long as the batch's predictions by chance, one row alone, without
+    its padding, tells which of them has the tokens.
+
+    Args:
+        outputs: as `Network.outputs` returns it.
+        features: a batch.
+        shape: of the predictions [B, T].
+    """
+    masks = _masks(features)
+    counts = [mask.sum(1) for mask in masks.values() if mask.shape == shape]
+    while len(counts) > 1:
+        first, second = counts[:2]
+        rows = np.flatnonzero(first != second)[:1]
+        widths = [outputs(_row_alone(features, row)).shape[1] for row in rows]
+        is_second = bool(widths) and widths[0] == second[rows[0]]
+        del counts[0 if is_second else 1]
+    return counts[0] if counts else [None] * shape[0]
+
+
+def _masks(features: Any) -> dict[str, Array]:  # noqa: ANN401 - as of `_token_counts`
+    """Returns which places of a batch's sequences are theirs, by input."""
+    inputs = features if isinstance(features, Mapping) else {}
+    return {name: inputs[mask_of(name)] for name in inputs if mask_of(name) in inputs}
+
+
+def _row_alone(features: Mapping[str, Array], row: int) -> dict[str, Array]:
+    """Returns a batch of one row, without padding."""
+    alone = {name: array[row : row + 1] for name, array in features.items()}
+    for name, mask in _masks(alone).items():
+        length = max(1, int(mask.sum()))
+        alone |= {key: alone[key][:, :length] for key in (name, mask_of(name))}
+    return alone
+
+
+def _without_padding(predictions: Array, counts: Sequence[int | None]) -> Array:
     """Returns the predictions [B, T] of each row's own tokens: B arrays, as objects."""
-    masks = features if isinstance(features, Mapping) else {}
-    lengths = next(
-        (
-            masks[mask_of(name)].sum(1)
-            for name in masks
-            if mask_of(name) in masks and masks[mask_of(name)].shape == predictions.shape
-        ),
-        [None] * len(predictions),
-    )
     rows = np.empty(len(predictions), object)
-    for row, length in enumerate(lengths):
-        rows[row] = predictions[row].reshape(-1)[:length]
+    for row, count in enumerate(counts):
+        rows[row] = predictions[row].reshape(-1)[:count]
     return rows
