@@ -32,3 +32,10 @@ class Levels(nn.Module):
 
     def forward(self, x):
         return self.net(x[..., None])
+
+
+class Framed(Tagger):
+    """One number for each class of each word, whatever else a row holds."""
+
+    def forward(self, frame, words):
+        return super().forward(words) + self.table(frame).mean((1, 2))[:, None, None]

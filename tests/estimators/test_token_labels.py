@@ -9,7 +9,7 @@ import torch
 from photinus.core.errors import DataError, UsageError
 from photinus.estimators.from_run import open_run
 from photinus.estimators.model import model_of_run
-from photinus.estimators.module import TorchClassifier, TorchTokenModel
+from photinus.estimators.module import TorchClassifier, TorchRegressor, TorchTokenModel
 from photinus.models.module import ModuleConfig
 from photinus.run.job import Job, Source
 from photinus.run.train import train
@@ -51,6 +51,15 @@ def test_each_token_has_a_prediction_and_a_saved_model_has_the_same(frame, tmp_p
     assert loaded.transform(frame).orderBy("id").collect() == rows
 
 
+def test_predictions_are_as_long_as_the_input_that_has_the_tokens(spark, frame):
+    framed = frame.selectExpr("id", "tags", "words", "array(1, 2) frame")
+    inputs = {"frame": "frame", "words": "words"}
+    model = classifier("Framed", inputs=inputs, epochs=1.0).fit(framed)
+    crossed = [([1, 2, 3, 4, 5], [6, 7]), ([1], [2, 3, 4, 5, 6])]  # both are padded to 5
+    rows = spark.createDataFrame(crossed, "words array<int>, frame array<int>").coalesce(1)
+    assert [len(row.prediction) for row in model.transform(rows).collect()] == [5, 1]
+
+
 def test_rows_of_one_length_need_no_inputs(spark, frame):
     rows = [([float(i % 3), 1.0, 0.0, 2.0], [i % 3, 1, 0, -100]) for i in range(60)]
     signals = spark.createDataFrame(rows, "signal array<double>, tags array<int>")
@@ -85,6 +94,12 @@ def test_a_module_of_one_class_a_row_is_refused_before_training(frame):
         classifier("Whole").fit(frame)
 
 
+def test_fewer_outputs_than_numclasses_are_refused_before_training(frame):
+    expected = r"for each of 5 classes, of each token; got outputs of shape \[2, 5, 3\]"
+    with pytest.raises(UsageError, match=expected):
+        classifier(numClasses=5).fit(frame)
+
+
 def test_labels_of_tokens_under_the_loss_of_rows_name_the_loss_to_set(frame):
     with pytest.raises(UsageError, match="or loss='token_cross_entropy' for one of each token"):
         classifier(loss="cross_entropy").fit(frame.where("id in (0, 9, 18)"))
@@ -100,3 +115,15 @@ def test_a_row_with_fewer_labels_than_tokens_is_named(frame):
     expected = "column tags: 5 labels, expected one for each of 11 tokens"
     with pytest.raises(DataError, match=expected):
         classifier().fit(cut)
+
+
+def test_without_a_column_of_labels_the_loss_of_tokens_is_refused(frame):
+    with pytest.raises(UsageError, match="needs a label for each token; got labelCol=''; name a"):
+        classifier(labelCol="").fit(frame)
+
+
+def test_an_estimator_of_numbers_refuses_the_loss_of_tokens(frame):
+    settings = {"inputs": {"words": "words"}, "labelCol": "tags", "loss": "token_cross_entropy"}
+    regressor = TorchRegressor(module="nets_of_tokens:Tagger", numWorkers=2, **settings)
+    with pytest.raises(UsageError, match="got TorchRegressor; use TorchClassifier"):
+        regressor.fit(frame)

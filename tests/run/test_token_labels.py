@@ -19,6 +19,7 @@ from photinus.run.train import train
 from photinus.strategies.recipes import all_reduce
 
 NETS = """
+import numpy as np
 from torch import nn
 
 class Tagger(nn.Module):
@@ -30,6 +31,11 @@ class Tagger(nn.Module):
     def forward(self, words):
         scores = self.head(self.table(words))  # [B, T, 3]
         return scores.transpose(1, 2) if self.is_transposed else scores
+
+def joined(rows):
+    tokens = [np.concatenate([row["first"], row["second"]]) for row in rows]
+    longest = max(map(len, tokens))
+    return {"words": [np.pad(row, (0, longest - len(row))) for row in tokens]}
 """
 
 
@@ -49,8 +55,9 @@ def rows(count=240):
     return words, [np.concatenate([[-100], row[1:] % 3]) for row in words]
 
 
-def job(source=None, arguments=None, lr=0.05, **how):
+def job(source=None, arguments=None, lr=0.05, metrics=(), **how):
     settings = {"loss": "token_cross_entropy", "epochs": 8.0, "batch_size": 16, "lr": lr}
+    settings["metrics"] = metrics
     config = ModuleConfig(module="nets_of_tokens:Tagger", arguments=arguments or {}, **settings)
     source = source or Source(name="given")
     return Job(model=config, data=source, workers=2, engine="simulate", **how)
@@ -148,3 +155,48 @@ def test_outputs_with_the_classes_first_are_refused_before_a_run_begins(tmp_path
             folder=tmp_path / "run",
         )
     assert not (tmp_path / "run").exists()
+
+
+def test_rows_of_which_no_token_has_a_label_count_for_nothing(tmp_path):
+    words, tags = rows()
+    unlabelled = [np.arange(25)] * 3  # a batch of their own: no other row is as long
+    test = ({"words": words + unlabelled}, tags + [np.full(25, -100)] * 3)
+    settings = {"metrics": ("f1", "top5")}
+    measured = train(job(**settings), ({"words": words}, tags), test=test, folder=tmp_path / "a")
+    expected = train(
+        job(**settings),
+        ({"words": words}, tags),
+        test=({"words": words}, tags),
+        folder=tmp_path / "b",
+    )
+    assert measured.metrics == pytest.approx(expected.metrics)
+
+
+def test_labels_of_fewer_rows_are_refused(tmp_path):
+    words, tags = rows(20)
+    with pytest.raises(UsageError, match="all inputs must have equally many rows"):
+        train(job(), ({"words": words}, tags[:-1]), folder=tmp_path / "run")
+
+
+def test_an_array_of_labels_is_not_spread_over_rows_of_unequal_length(tmp_path):
+    words, _ = rows(20)
+    expected = "row 0: 9 labels, expected one for each of 5 tokens"
+    with pytest.raises(DataError, match=expected):
+        train(job(), ({"words": words}, np.zeros((20, 9), int)), folder=tmp_path / "run")
+
+
+def test_rows_without_labels_are_refused_before_a_run_begins(tmp_path):
+    words, _ = rows(20)
+    expected = "needs a label for each token; got none; name a column of labels"
+    with pytest.raises(UsageError, match=expected):
+        train(job(), ({"words": words}, None), folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_collate_may_join_inputs_to_the_tokens_that_have_labels(tmp_path):
+    words, tags = rows(40)
+    halves = {"first": [row[:2] for row in words], "second": [row[2:] for row in words]}
+    columns = {name: name for name in halves}
+    source = Source(name="given", inputs=columns, collate="nets_of_tokens:joined")
+    outcome = train(job(source), (halves, tags), test=(halves, tags), folder=tmp_path / "run")
+    assert outcome.metrics["error"] == pytest.approx(token_error(outcome, words, tags))

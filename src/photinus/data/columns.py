@@ -153,14 +153,14 @@ def inputs_from(values_by_name: Mapping[str, Any], spec: InputSpec | None) -> In
                 row = int(np.argmax(column.bad))
                 raise DataError(f"row {row} of {key}: {column.describe(row)}", do=column.cure(row))
             columns[str(key)] = column
-    for finding in _unequal_labels(columns, "the labels") if SEQUENCE_LABELS in columns else ():
-        if finding.bad.any():
-            row = int(np.argmax(finding.bad))
-            raise DataError(f"row {row}: {finding.describe(row)}", do=finding.cure(row))
     counts = {name: len(column) for name, column in columns.items()}
     if len(set(counts.values())) != 1:
         raise UsageError("all inputs must have equally many rows", got=counts or "no inputs")
     collate = "" if spec is None else spec.collate
+    for finding in () if collate else _unequal_labels(columns, "the labels"):
+        if finding.bad.any():
+            row = int(np.argmax(finding.bad))
+            raise DataError(f"row {row}: {finding.describe(row)}", do=finding.cure(row))
     return Inputs(columns, next(iter(counts.values())), collate)
 
 
@@ -186,7 +186,7 @@ def inputs_of(
         for part, part_name in _by_column(column, _column_names(spec, name))
     )
     checker.refuse(chain.from_iterable(findings))
-    if SEQUENCE_LABELS in columns and not spec.collate:
+    if SEQUENCE_LABELS in columns and not spec.collate:  # which may cut or join the tokens
         checker.refuse(_unequal_labels(columns, spec.column(SEQUENCE_LABELS)))
     for name, column in columns.items():
         checker.templates.setdefault(name, column[:0])
@@ -195,15 +195,15 @@ def inputs_of(
 
 def _unequal_labels(columns: Mapping[str, Column], name: str) -> Iterator[InvalidValues]:
     """Yields rows whose labels are more or fewer than the tokens of each sequence."""
-    labels = columns[SEQUENCE_LABELS]
+    labels = columns.get(SEQUENCE_LABELS)
     sequences = [
         column
         for input_name, column in columns.items()
         if isinstance(column, Ragged) and not column.is_sparse and input_name != SEQUENCE_LABELS
     ]
-    if not isinstance(labels, Ragged) or not sequences:
+    if labels is None or not sequences:
         return
-    counts, lengths = labels.lengths, sequences[0].lengths
+    counts, lengths = _label_counts(labels), sequences[0].lengths
     fits = np.any([column.lengths == counts for column in sequences], axis=0)
     yield InvalidValues(
         name,
@@ -211,6 +211,13 @@ def _unequal_labels(columns: Mapping[str, Column], name: str) -> Iterator[Invali
         lambda row: f"{counts[row]} labels, expected one for each of {lengths[row]} tokens",
         lambda _: f"mend the row, or leave it out; {NO_LABEL} stands for a token without a label",
     )
+
+
+def _label_counts(labels: Column) -> NDArray[np.integer[Any]]:
+    """Returns how many labels each row has, [n]: as many in each row of an array [n, ...]."""
+    if isinstance(labels, Ragged):
+        return labels.lengths
+    return np.full(len(labels), labels.shape[1] if labels.ndim > 1 else 1)
 
 
 def _column_names(spec: InputSpec, name: str) -> str | Sequence[str]:

@@ -29,7 +29,7 @@ from photinus.estimators.params import keyword_params, with_params
 from photinus.models.base import Model
 from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS, TOKENS
 from photinus.models.losses import CLASSES as CLASS_LOSSES
-from photinus.models.losses import SEQUENCE_LOSS
+from photinus.models.losses import SEQUENCE_LOSS, TAGS
 from photinus.models.module import ModuleConfig
 from photinus.models.reading import advice_for_input
 from photinus.models.schedules import Schedule
@@ -290,8 +290,11 @@ class TorchEstimator(_ModuleEstimator):
 
     def _plan(self, rows: SelectedRows, workers: int, known_outputs: int | None) -> Plan:
         draft, shape = self._draft_and_shape(rows, workers)
-        self._try_loss(draft, rows, _zero_labels(rows))
         loss = draft.job.model.loss
+        if loss == SEQUENCE_LOSS:
+            got = type(self).__name__
+            raise UsageError(f"{loss} is of classes", got=got, do="use TorchClassifier")
+        self._try_loss(draft, rows, _zero_labels(rows))
         checks = RowChecks().under(loss)
         head = LOGS if loss == "poisson" else NUMBERS
         return Plan(draft=draft, outputs=_width(shape), head=head, checks=checks)
@@ -448,10 +451,19 @@ class TorchClassifier(_ModuleEstimator, NetworkClassifier):
 
         How many tokens a row has is compared where it is read.
         """
+        if not self.getOrDefault("labelCol"):
+            wrong = f"{SEQUENCE_LOSS} needs a label for each token"
+            raise UsageError(wrong, got="labelCol=''", do=TAGS)
         if len(shape) < 3:
             wrong = f"under {SEQUENCE_LOSS} the module must return one number for each class, "
             wrong += "of each token"
             do = "return [B, T, classes]; set another loss for one label a row"
+            raise UsageError(wrong, got=f"outputs of shape {list(shape)}", do=do)
+        if shape[-1] < (classes := self._num_classes() or 2):
+            wrong = (
+                f"the module must return one number for each of {classes} classes, of each token"
+            )
+            do = "give its last layer that many outputs"
             raise UsageError(wrong, got=f"outputs of shape {list(shape)}", do=do)
         inputs = rows.example if isinstance(rows.example, Mapping) else {}
         sequences = [array.shape[:2] for name, array in inputs.items() if mask_of(name) in inputs]

@@ -34,6 +34,9 @@ IGNORED_LABEL = -100
 SEQUENCE_LOSS = "token_cross_entropy"
 """The loss with a label for each token of a row."""
 
+TAGS = "name a column of labels; for a language model that of its tokens"
+"""What to do where there are none."""
+
 GROUP_ROWS = 32
 """Of `in_batch`: so many rows, or a few more, are each other's negatives."""
 

@@ -27,7 +27,7 @@ def predicted_and_true(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]
             all before a softmax or sigmoid.
         labels: [B], the class's number; or [B, K], zeros and ones.
     """
-    if labels.ndim == 1 and outputs.numel() > len(labels):
+    if labels.ndim == 1 and outputs.shape[1:].numel() > 1:  # of no rows, too
         classes = outputs.shape[1]
         return one_hot(outputs.argmax(1), classes) > 0, one_hot(labels.long(), classes) > 0
     predicted, true = outputs.reshape(len(labels), -1) > 0, labels.reshape(len(labels), -1) > 0.5

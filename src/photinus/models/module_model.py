@@ -27,6 +27,7 @@ from photinus.models.heads import errors_of, head_under
 from photinus.models.label_broadcast import is_paired
 from photinus.models.losses import (
     SEQUENCE_LOSS,
+    TAGS,
     Outputs,
     class_count,
     labelled_tokens,
@@ -533,6 +534,8 @@ class ModuleModel(PlacedModel):
         That is what the module read. Of named inputs it is the only one, without its mask, or for
         a loss of the user's own all of them.
         """
+        if self._name == SEQUENCE_LOSS:  # the mask, if it is read at all, may have another name
+            raise UsageError(f"{SEQUENCE_LOSS} needs a label for each token", got="none", do=TAGS)
         if not isinstance(features, dict):
             return features
         masks = {"mask", "attention_mask", *map(mask_of, features)} & features.keys()

@@ -500,7 +500,7 @@ def metrics_from_sums(
         DataError: there were no rows.
     """
     if not sums.get("examples"):
-        raise DataError("there are no rows to measure on")
+        raise DataError("there are no rows to measure on, or none with a label")
     extra: dict[str, Any] = {}
     if "errors" in sums:
         extra["interval"] = list(error_interval(sums["errors"], sums["examples"]))
