@@ -46,6 +46,7 @@ def test_each_token_has_a_prediction_and_a_saved_model_has_the_same(frame, tmp_p
     assert measured.error == pytest.approx(wrong / count)
     assert (measured.examples, np.sum(measured.confusion)) == (count, count)
     assert f"on {count} tokens" in str(measured)
+    assert model.predict(rows[0].words).tolist() == rows[0].prediction
     model.save(str(tmp_path / "model"))
     loaded = TorchTokenModel.load(str(tmp_path / "model"))
     assert loaded.transform(frame).orderBy("id").collect() == rows
@@ -56,6 +57,9 @@ def test_predictions_are_as_long_as_the_input_that_has_the_tokens(spark, frame):
     inputs = {"frame": "frame", "words": "words"}
     model = classifier("Framed", inputs=inputs, epochs=1.0).fit(framed)
     crossed = [([1, 2, 3, 4, 5], [6, 7]), ([1], [2, 3, 4, 5, 6])]  # both are padded to 5
+    with pytest.raises(UsageError, match=r"a dict of the model's inputs; got list; predict\(\{"):
+        model.predict([1, 2])
+    assert len(model.predict({"words": crossed[0][0], "frame": crossed[0][1]})) == 5
     rows = spark.createDataFrame(crossed, "words array<int>, frame array<int>").coalesce(1)
     assert [len(row.prediction) for row in model.transform(rows).collect()] == [5, 1]
 
@@ -127,3 +131,9 @@ def test_an_estimator_of_numbers_refuses_the_loss_of_tokens(frame):
     regressor = TorchRegressor(module="nets_of_tokens:Tagger", numWorkers=2, **settings)
     with pytest.raises(UsageError, match="got TorchRegressor; use TorchClassifier"):
         regressor.fit(frame)
+
+
+def test_labels_that_are_words_are_refused_with_how_to_number_them(frame):
+    named = frame.selectExpr("words", "transform(tags, tag -> string(tag)) tags")
+    with pytest.raises(DataError, match=r"column tags: labels must be numbers; got text; number"):
+        classifier().fit(named)

@@ -200,3 +200,12 @@ def test_a_collate_may_join_inputs_to_the_tokens_that_have_labels(tmp_path):
     source = Source(name="given", inputs=columns, collate="nets_of_tokens:joined")
     outcome = train(job(source), (halves, tags), test=(halves, tags), folder=tmp_path / "run")
     assert outcome.metrics["error"] == pytest.approx(token_error(outcome, words, tags))
+
+
+def test_labels_of_a_file_that_are_words_are_refused_with_how_to_number_them(tmp_path):
+    table = {"ids": [[1, 2], [3]], "tags": [["O", "NAME"], ["O"]]}
+    pq.write_table(pa.table(table), tmp_path / "rows.parquet")
+    path = str(tmp_path / "rows.parquet")
+    source = Source(name="parquet", path=path, inputs={"words": "ids"}, label="tags")
+    with pytest.raises(DataError, match="column tags: labels must be numbers; got text; number"):
+        train(job(source), folder=tmp_path / "run")

@@ -111,6 +111,13 @@ def holds_text(column: str) -> DataError:
     return DataError(f"column {column} holds text", do=do)
 
 
+def labels_of_text(column: str) -> DataError:
+    """Returns the error for labels of tokens that are words: no indexer of Spark takes arrays."""
+    do = f"number the classes, as by transform({column}, tag -> int(array_position(array('O', "
+    do += "'NAME'), tag)) - 1) of SQL"
+    return DataError(f"column {column}: labels must be numbers", got="text", do=do)
+
+
 def rename_columns(batch: pa.RecordBatch, names: Mapping[str, Any]) -> pa.RecordBatch:
     """Returns columns of a batch under other names.
 
@@ -245,6 +252,8 @@ def _findings(
         column, column_name = batch.column(name), name
         if name in spec.columns:
             column_name = spec.column(name)
+        if name == SEQUENCE_LABELS and "string" in str(column.type):
+            raise labels_of_text(column_name)
         if column.null_count:
             yield InvalidValues(column_name, np.asarray(column.is_null()), lambda _: "null")
         if isinstance(spec.columns.get(name, ""), (tuple, list)):

@@ -19,7 +19,8 @@ from photinus.data import cifar
 from photinus.data.arrow import BINARY, IMAGE, LIST, NUMERIC, ColumnSpec, arrays
 from photinus.data.base import Block
 from photinus.data.checks import RowChecker, RowChecks
-from photinus.data.columns import InputSpec, holds_text
+from photinus.data.columns import InputSpec, holds_text, labels_of_text
+from photinus.data.inputs import SEQUENCE_LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -192,7 +193,7 @@ def input_column(df: DataFrame, inputs: InputSpec, name: str) -> Column:
     if isinstance(data_type, _TIME_TYPES):
         raise _times_error(column, data_type)
     if isinstance(data_type, (T.StringType, T.MapType)):
-        raise holds_text(column)
+        raise (labels_of_text if name == SEQUENCE_LABELS else holds_text)(column)
     is_alone = data_type is df.schema[column].dataType
     if isinstance(data_type, T.DecimalType) and is_alone:
         return _quoted(column).cast("float")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,11 @@ from pyspark import TaskContext
 from pyspark.ml.functions import vector_to_array
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from photinus.core.errors import DataError
+from photinus.core.errors import DataError, UsageError
 from photinus.data.arrow import LIST
 from photinus.data.base import Array
 from photinus.data.checks import RowChecker, RowChecks
-from photinus.data.columns import InputSpec, inputs_of
+from photinus.data.columns import InputSpec, inputs_from, inputs_of
 from photinus.data.spark import first_rows, input_column, selected, shape_of
 from photinus.engine.spark.job import run_query
 from photinus.estimators.scores import scores_in_order
@@ -142,3 +142,29 @@ def _as_struct(column: pa.Array, spec: InputSpec) -> pa.Array:
     struct_arguments = ", ".join(f"'{name}', {spec.column(name)}" for name in names)
     wrong = f"the function takes a structure of {', '.join(names)}"
     raise DataError(wrong, got=got, do=f"named_struct({struct_arguments}) makes one")
+
+
+def one_row(value: Any, inputs: InputSpec | None) -> Any:  # noqa: ANN401 - as of `predict`
+    """Returns a row's features as a batch of one: [1, ...], or a dict of such arrays by input.
+
+    Raises:
+        UsageError: the model has several inputs, and other ones were given.
+    """
+    if inputs is None:
+        return _numbers(value)[None]
+    names = list(inputs.columns)
+    is_one = len(names) == 1 and not isinstance(value, Mapping)
+    values = {names[0]: value} if is_one else value
+    if not isinstance(values, Mapping) or set(values) != set(names):
+        got = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+        do = f"predict({{{', '.join(f'{name!r}: ...' for name in names)}}})"
+        raise UsageError("predict takes a dict of the model's inputs", got=got, do=do)
+    columns: dict[str, Any] = {}
+    for name, one in values.items():
+        has_numbers = hasattr(one, "toArray") or not isinstance(inputs.columns[name], str)
+        columns[name] = _numbers(one)[None] if has_numbers else [one]
+    return inputs_from(columns, inputs).batch(np.arange(1))
+
+
+def _numbers(value: Any) -> Array:  # noqa: ANN401 - a vector or an array
+    return np.asarray(value.toArray() if hasattr(value, "toArray") else value, np.float32)

@@ -31,7 +31,7 @@ from photinus.data.spark import one_column, refuse_stream, selected
 from photinus.engine.spark.job import run_query
 from photinus.engine.spark.session import application_of, whole_setting
 from photinus.estimators.from_run import SavedRun, open_run, tried, with_shape
-from photinus.estimators.inputs import input_columns, spec_and_example
+from photinus.estimators.inputs import input_columns, one_row, spec_and_example
 from photinus.estimators.network import HEADS, Network, predictor
 from photinus.estimators.param_table import MODEL_ROWS, OUTPUT_ROWS, ParamRow
 from photinus.estimators.params import defaults, with_params
@@ -156,9 +156,13 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
         return math.prod(self.network.shape)
 
     def predict(self, value: Any) -> Any:  # noqa: ANN401 - a vector or an array
-        """Returns what is predicted for one row: a number, or several."""
+        """Returns what is predicted for one row: a number, or several.
+
+        Args:
+            value: the features; of a model with `inputs` that of its one input, or a dict of all.
+        """
         predict = predictor(self.network, ["prediction"], thresholds=self._thresholds())
-        prediction = predict(_one_row(value))["prediction"][0]
+        prediction = predict(one_row(value, self.network.input_spec))["prediction"][0]
         return prediction if prediction.ndim else float(prediction)
 
     def evaluate(self, dataset: DataFrame) -> Evaluation:
@@ -420,7 +424,9 @@ class NetworkClassificationModel(NetworkModel, ClassificationModel, HasProbabili
 
     def predictRaw(self, value: Any) -> DenseVector:  # noqa: ANN401 - a vector or an array
         """Returns one row's outputs before the softmax."""
-        return DenseVector(predictor(self.network, ["raw"])(_one_row(value))["raw"][0])
+        return DenseVector(
+            predictor(self.network, ["raw"])(one_row(value, self.network.input_spec))["raw"][0]
+        )
 
 
 def model_of_run(run: SavedRun, folder: str, rows: DataFrame) -> NetworkModel:
@@ -456,12 +462,6 @@ def _example(
         wrong = f"{folder} does not say how long a row is"
         raise UsageError(wrong, do="fromRun(FOLDER, rows) looks at the first rows of a table")
     return network, np.zeros((2, *network.shape), np.float32)
-
-
-def _one_row(value: Any) -> Array:  # noqa: ANN401 - a vector or an array
-    """Returns a row's features as a batch of one [1, ...]."""
-    row = value.toArray() if hasattr(value, "toArray") else value
-    return np.asarray(row, np.float32)[None]
 
 
 def _threads(spark: SparkSession) -> int:
