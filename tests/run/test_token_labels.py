@@ -209,3 +209,10 @@ def test_labels_of_a_file_that_are_words_are_refused_with_how_to_number_them(tmp
     source = Source(name="parquet", path=path, inputs={"words": "ids"}, label="tags")
     with pytest.raises(DataError, match="column tags: labels must be numbers; got text; number"):
         train(job(source), folder=tmp_path / "run")
+
+
+def test_a_metric_of_numbers_is_refused_before_a_run_begins(tmp_path):
+    words, tags = rows(20)
+    with pytest.raises(UsageError, match="compare each output with a label; got outputs"):
+        train(job(metrics=("rmse",)), ({"words": words}, tags), folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -57,6 +57,10 @@ def _top5(outputs: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def _residuals(outputs: Tensor, labels: Tensor) -> dict[str, float]:
+    if outputs.numel() != labels.numel():
+        wrong = f"{', '.join(REGRESSION)} compare each output with a label"
+        got = f"outputs {list(outputs.shape)} and labels {list(labels.shape)}"
+        raise UsageError(wrong, got=got, do=f"choose of {', '.join(sorted(CLASS_METRICS))}")
     y = labels.reshape(len(labels), -1).double()  # [B, K]
     residuals = outputs.reshape(y.shape).double() - y
     moments = {"squared": residuals.square(), "absolute": residuals.abs(), "y": y, "yy": y.square()}
