@@ -114,6 +114,15 @@ def test_thresholds_are_refused(frame):
         classifier(thresholds=[0.5, 0.2, 0.3]).fit(frame)
 
 
+@pytest.mark.parametrize("tag", [3, -1])
+def test_a_row_with_a_label_that_is_no_class_is_named(frame, tag):
+    wrong = f"if(id = 7, transform(tags, (x, i) -> if(i = 2, {tag}, x)), tags) tags"
+    expected = rf"row \d+ column tags: label {tag} outside 0\.\.2; "
+    expected += "give the module 4 outputs or more" if tag == 3 else "number the classes"
+    with pytest.raises(DataError, match=expected):
+        classifier().fit(frame.selectExpr("id", "words", wrong))
+
+
 def test_a_row_with_fewer_labels_than_tokens_is_named(frame):
     cut = frame.selectExpr("id", "words", "if(id = 7, slice(tags, 1, 5), tags) tags")
     expected = "column tags: 5 labels, expected one for each of 11 tokens"

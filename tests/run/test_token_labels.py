@@ -142,8 +142,25 @@ def test_a_row_with_more_labels_than_tokens_is_named(tmp_path):
 def test_a_label_that_is_no_class_is_named(tmp_path):
     words, tags = rows(20)
     tags[3][1] = 3
-    with pytest.raises(DataError, match=r"got label 3 outside 0\.\.2"):
+    with pytest.raises(
+        DataError, match=r"row 3 column label: label 3 outside 0\.\.2; give the mod"
+    ):
         train(job(), ({"words": words}, tags), folder=tmp_path / "run")
+
+
+def test_a_label_of_rows_to_measure_on_that_is_no_class_is_named_before_training(tmp_path):
+    words, tags = rows(20)
+    test_tags = [row.copy() for row in tags]
+    test_tags[5][1] = 7
+    expected = r"rows to measure on: partition 0 row 5 column label: label 7 outside 0\.\.2"
+    with pytest.raises(DataError, match=expected):
+        train(
+            job(),
+            ({"words": words}, tags),
+            test=({"words": words}, test_tags),
+            folder=tmp_path / "run",
+        )
+    assert not (tmp_path / "run").exists()
 
 
 def test_outputs_with_the_classes_first_are_refused_before_a_run_begins(tmp_path):

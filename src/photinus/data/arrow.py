@@ -22,6 +22,7 @@ from photinus.data.columns import (
     numpy_values,
     size_findings,
 )
+from photinus.data.inputs import SEQUENCE_LABELS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -113,7 +114,8 @@ def arrays(batch: pa.RecordBatch, spec: ColumnSpec, checker: RowChecker) -> Bloc
     labels = None if spec.label is None else _labels(batch.column(spec.label), spec.label)
     if labels is not None and spec.labels:
         checker.refuse(not_finite(spec.labels, labels))
-    names = (", ".join(spec.features), spec.label or "label")
+    label = spec.label or (spec.inputs and spec.inputs.columns.get(SEQUENCE_LABELS)) or "label"
+    names = (", ".join(spec.features), label)
     block = Block(features, labels, _weights(batch, spec.weight))
     return checker.checked(block, names, spec.scale, spec.weight or "weight")
 

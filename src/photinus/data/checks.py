@@ -14,7 +14,7 @@ from photinus.core.errors import DataError
 from photinus.core.parameters import is_finite
 from photinus.core.settings import FAR_LABEL, NUMBER_THE_CLASSES, Limit, validate, whole
 from photinus.data.base import Array, Block
-from photinus.data.inputs import Column, Inputs
+from photinus.data.inputs import NO_LABEL, SEQUENCE_LABELS, Column, Inputs, Ragged
 
 _FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -114,6 +114,37 @@ mend the row, or leave it out
             yield _not_between(column, labels, 1, expected)
         if self.counts:
             yield _not_between(column, labels, np.inf, "at least 0, as poisson counts")
+
+
+def _token_findings(
+    labels: Column | None, checks: RowChecks, column: str
+) -> Iterator[InvalidValues]:
+    """Yields rows in which the label of a token is no class."""
+    if labels is None or checks.classes is None:
+        return
+    count = checks.classes
+    values = (labels.values if isinstance(labels, Ragged) else labels).reshape(-1)
+    width = len(values) // max(1, len(labels))
+    owners = (
+        labels.owners() if isinstance(labels, Ragged) else np.repeat(np.arange(len(labels)), width)
+    )
+    is_class = (values >= 0) & (values < count) & (values == np.floor(values))
+    is_wrong = np.logical_not(is_class | (values == NO_LABEL))
+    bad = np.zeros(len(labels), np.bool_)
+    bad[owners[is_wrong]] = True
+
+    def first_wrong(row: int) -> float:
+        return float(values[is_wrong & (owners == row)][0])
+
+    def cure(row: int) -> str:
+        label, hint = first_wrong(row), checks.more_classes
+        is_next = bool(hint) and count <= label < FAR_LABEL * count and label.is_integer()
+        do = hint.format(int(label) + 1) if is_next else NUMBER_THE_CLASSES
+        return f"{do}, or mend the row"
+
+    yield InvalidValues(
+        column, bad, lambda row: f"label {first_wrong(row):g} outside 0..{count - 1}", cure
+    )
 
 
 def _not_between(column: str, labels: Array, highest: float, expected: str) -> InvalidValues:
@@ -257,9 +288,12 @@ class RowChecker:
         features = np.empty((len(block.features), 0)) if inputs is not None else block.features
         self._check_kinds(features, block.labels, columns)
         findings = self._findings(features, block.labels, columns, scale)
-        self.refuse(chain(findings, _weight_findings(block.weights, weight)))
-        if block.labels is not None and self.checks.classes is not None:
-            block = block._replace(labels=block.labels.astype(np.int64, copy=False))
+        tokens = inputs.columns.get(SEQUENCE_LABELS) if inputs is not None else None
+        token_findings = _token_findings(tokens, self.checks, columns[1])
+        self.refuse(chain(findings, token_findings, _weight_findings(block.weights, weight)))
+        labels = block.labels
+        if labels is not None and labels.ndim == 1 and self.checks.classes is not None:
+            block = block._replace(labels=labels.astype(np.int64, copy=False))
         return block
 
     def _findings(

@@ -184,7 +184,7 @@ class NetworkModel(KeywordParams, Model, MLWritable, MLReadable[Any]):
         frame, spec = selected(dataset, features, label, inputs=input_spec)
         spec = replace(spec, shape=self.network.shape)
         metrics = self._metrics()
-        classes = self.network.classes if self.network.head == CLASSES else None
+        classes = self.network.classes if self.network.head in (CLASSES, TOKENS) else None
         checks = RowChecks(classes=classes)
         thresholds = self._thresholds()
         task = measurer(self.network.on(spark), _threads(spark), spec, checks, metrics, thresholds)

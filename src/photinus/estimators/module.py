@@ -472,7 +472,13 @@ class TorchClassifier(_ModuleEstimator, NetworkClassifier):
             got = f"outputs of shape {list(shape)} for {sequences[0][1]} tokens"
             raise UsageError(wrong, got=got, do="return [B, T, classes], the classes last")
         self._try_loss(draft, rows, np.zeros(shape[:-1], np.int64))
-        return Plan(draft=draft, outputs=shape[-1], head=TOKENS, model_class=TorchTokenModel)
+        return Plan(
+            draft=draft,
+            outputs=shape[-1],
+            head=TOKENS,
+            checks=self._row_checks(shape[-1]),
+            model_class=TorchTokenModel,
+        )
 
 
 def _zero_labels(rows: SelectedRows) -> Array | None:

@@ -267,7 +267,8 @@ def check_test(rows: TestRows, classes: int | None) -> None:
         wrong = "rows to measure on must be arrays"
         do = "hand over (features, labels) or a TestRows"
         raise UsageError(wrong, got=type(rows).__name__, do=do)
-    if rows.labels is None and classes is not None:
+    labels = getattr(rows.features, "columns", {}).get(SEQUENCE_LABELS, rows.labels)
+    if labels is None and classes is not None:
         raise UsageError("rows to measure on need labels", do="TestRows(features, labels)")
     checker = RowChecker(RowChecks(classes=classes))
     try:

@@ -41,7 +41,7 @@ def classes_tried(draft: LazyModel, data: Any) -> int | None:  # noqa: ANN401 - 
     model = draft.model() if isinstance(config, ModuleConfig) else None
     if not isinstance(model, (ModuleModel, ShardedModel)):
         return None
-    predicts_classes = config.loss in CLASSES
+    predicts_classes = config.loss in (*CLASSES, SEQUENCE_LOSS)
     batch = _two_rows(data, are_zeros=predicts_classes)
     if batch is None:
         return None
@@ -56,6 +56,8 @@ def classes_tried(draft: LazyModel, data: Any) -> int | None:  # noqa: ANN401 - 
         raise
     except Exception:  # whatever the user's code raises: on its own rows the error says more
         return None
+    if config.loss == SEQUENCE_LOSS:
+        return int(shape[-1])
     is_one_label = batch.labels is not None and batch.labels.ndim == 1
     return int(shape[1]) if predicts_classes and is_one_label and len(shape) == 2 else None
 
