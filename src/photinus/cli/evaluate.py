@@ -41,7 +41,7 @@ def evaluate(run: str, data: str | None, *, trust_code: bool) -> None:
         click.echo(f"\n{confusion_table(extra['confusion'])}")
 
 
-def rows_to_measure_on(source: dict[str, Any], path: str | None, model: Any) -> TestRows:  # noqa: ANN401 - one of MODELS
+def rows_to_measure_on(source: dict[str, Any], path: str | None, model: Any = None) -> TestRows:  # noqa: ANN401 - one of MODELS
     """Returns the rows at a path, or those that the model's job named.
 
     Raises:
