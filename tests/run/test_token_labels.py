@@ -1,7 +1,7 @@
 """A label for each token of a row: in memory, of Parquet files, in processes."""
 
-import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -18,34 +18,13 @@ from photinus.run.job import Job, Source
 from photinus.run.train import train
 from photinus.strategies.recipes import all_reduce
 
-NETS = """
-import numpy as np
-from torch import nn
-
-class Tagger(nn.Module):
-    def __init__(self, is_transposed=False):
-        super().__init__()
-        self.table, self.head = nn.Embedding(30, 8), nn.Linear(8, 3)
-        self.is_transposed = is_transposed
-
-    def forward(self, words):
-        scores = self.head(self.table(words))  # [B, T, 3]
-        return scores.transpose(1, 2) if self.is_transposed else scores
-
-def joined(rows):
-    tokens = [np.concatenate([row["first"], row["second"]]) for row in rows]
-    longest = max(map(len, tokens))
-    return {"words": [np.pad(row, (0, longest - len(row))) for row in tokens]}
-"""
+NETS = Path(__file__).parents[1] / "estimators"  # nets_of_tokens.py
 
 
 @pytest.fixture(autouse=True)
-def nets(tmp_path, monkeypatch):
-    (tmp_path / "nets_of_tokens.py").write_text(NETS)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    yield
-    sys.modules.pop("nets_of_tokens", None)
+def nets(monkeypatch):
+    monkeypatch.syspath_prepend(str(NETS))
+    monkeypatch.setenv("PYTHONPATH", str(NETS))
 
 
 def rows(count=240):

@@ -44,6 +44,11 @@ def evaluate(run: str, data: str | None, *, trust_code: bool) -> None:
 def rows_to_measure_on(source: dict[str, Any], path: str | None, model: Any = None) -> TestRows:  # noqa: ANN401 - one of MODELS
     """Returns the rows at a path, or those that the model's job named.
 
+    Args:
+        source: of that job, plain.
+        path: of Parquet files; None for those that the job named.
+        model: whose loss says whether each token has a label.
+
     Raises:
         UsageError: the job named none, and there is no path.
         DataError: they cannot be read.

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from photinus.core.errors import DataError
+from photinus.core.masks import NO_LABEL
 from photinus.core.parameters import is_finite
 from photinus.core.settings import FAR_LABEL, NUMBER_THE_CLASSES, Limit, validate, whole
 from photinus.data.base import Array, Block
-from photinus.data.inputs import NO_LABEL, SEQUENCE_LABELS, Column, Inputs, Ragged
+from photinus.data.inputs import SEQUENCE_LABELS, Column, Inputs, Ragged
 
 _FLOAT32 = float(np.finfo(np.float32).max)
 

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from photinus.core.errors import DataError, NotReadyError, PhotinusError, UsageError
 from photinus.core.factories import resolve_user_code
+from photinus.core.masks import NO_LABEL
 from photinus.core.pretrained import pretrained_folder
 from photinus.core.settings import unknown_name
 from photinus.data.base import Array
 from photinus.data.checks import InvalidValues, RowChecker, not_finite
 from photinus.data.images import decode_images
-from photinus.data.inputs import NO_LABEL, SEQUENCE_LABELS, SPARSE, Column, Inputs, Ragged
+from photinus.data.inputs import SEQUENCE_LABELS, SPARSE, Column, Inputs, Ragged
 from photinus.data.tokens import Tokenizer
 
 if TYPE_CHECKING:

@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 
 from photinus.core.errors import DataError, UsageError
 from photinus.core.factories import resolve_user_code
-from photinus.core.masks import mask_of
+from photinus.core.masks import NO_LABEL, mask_of
 from photinus.data.base import Array
 
 SPARSE = np.dtype([("place", np.int32), ("number", np.float32)])
 """A number of a sparse vector, and where in the vector it stands."""
 SEQUENCE_LABELS = "labels of tokens"
 """The name of an input that is no parameter of `forward`: a label for each token of a row."""
-NO_LABEL = -100
-"""In a place that is padding."""
 _Index = NDArray[np.int64]
 _MIN_BATCH_ROWS = 16
 """Of a batch that is cut by length."""

@@ -29,7 +29,7 @@ from photinus.estimators.params import keyword_params, with_params
 from photinus.models.base import Model
 from photinus.models.heads import BINARY, CLASSES, LABELS, LOGS, NUMBERS, TOKENS
 from photinus.models.losses import CLASSES as CLASS_LOSSES
-from photinus.models.losses import SEQUENCE_LOSS, TAGS
+from photinus.models.losses import SEQUENCE_LOSS, no_token_labels
 from photinus.models.module import ModuleConfig
 from photinus.models.reading import advice_for_input
 from photinus.models.schedules import Schedule
@@ -452,8 +452,7 @@ class TorchClassifier(_ModuleEstimator, NetworkClassifier):
         How many tokens a row has is compared where it is read.
         """
         if not self.getOrDefault("labelCol"):
-            wrong = f"{SEQUENCE_LOSS} needs a label for each token"
-            raise UsageError(wrong, got="labelCol=''", do=TAGS)
+            raise no_token_labels("labelCol=''")
         if len(shape) < 3:
             wrong = f"under {SEQUENCE_LOSS} the module must return one number for each class, "
             wrong += "of each token"

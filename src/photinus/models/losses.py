@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from photinus.core.errors import DataError, UsageError
 from photinus.core.factories import resolve_user_code
+from photinus.core.masks import NO_LABEL
 from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_name
 from photinus.models.tensors import tensor_of
@@ -28,14 +29,8 @@ with them, and the mean over workers would not be that of one process.
 
 _LossFunction = Callable[..., Tensor]
 
-IGNORED_LABEL = -100
-"""A label of cross_entropy that counts for nothing."""
-
 SEQUENCE_LOSS = "token_cross_entropy"
 """The loss with a label for each token of a row."""
-
-TAGS = "name a column of labels; for a language model that of its tokens"
-"""What to do where there are none."""
 
 GROUP_ROWS = 32
 """Of `in_batch`: so many rows, or a few more, are each other's negatives."""
@@ -103,10 +98,10 @@ def token_cross_entropy(
         outputs.flatten(0, -2),
         labels.flatten(),
         reduction="none",
-        ignore_index=IGNORED_LABEL,
+        ignore_index=NO_LABEL,
         label_smoothing=label_smoothing,
     )  # [B · T]
-    labelled = (labels != IGNORED_LABEL).sum().clamp(min=1)  # a batch may have no label at all
+    labelled = (labels != NO_LABEL).sum().clamp(min=1)  # a batch may have no label at all
     if reduction == "none":
         return losses.reshape(len(outputs), -1).sum(1) * (len(outputs) / labelled)
     return losses.sum() / labelled
@@ -241,6 +236,12 @@ def target_for(
     return labels.to(outputs.dtype).reshape(outputs.shape)
 
 
+def no_token_labels(got: str) -> UsageError:
+    """Returns the error of rows without labels of their tokens."""
+    do = "name a column of labels; for a language model that of its tokens"
+    return UsageError(f"{SEQUENCE_LOSS} needs a label for each token", got=got, do=do)
+
+
 def _token_target(outputs: Tensor, labels: Tensor) -> Tensor:
     """Returns labels, one for each token, in the shape of the tokens [B, T]."""
     tokens = outputs.shape[:-1]
@@ -266,7 +267,7 @@ def labelled_tokens(name: str, outputs: Tensor, labels: Tensor) -> tuple[Tensor,
     if name != SEQUENCE_LOSS:
         return outputs, labels
     labels = labels.reshape(outputs.shape[:-1])
-    is_labelled = labels != IGNORED_LABEL
+    is_labelled = labels != NO_LABEL
     return outputs[is_labelled], labels[is_labelled]
 
 
@@ -314,7 +315,7 @@ def wrong_label(name: str, classes: int, labels: Tensor) -> tuple[int, float] | 
         return None
     is_wrong = (labels < 0) | (labels >= classes)
     if name in ("cross_entropy", SEQUENCE_LOSS):
-        is_wrong &= labels != IGNORED_LABEL
+        is_wrong &= labels != NO_LABEL
     wrong_rows = is_wrong.nonzero()  # [n, labels.ndim]
     if not len(wrong_rows):
         return None

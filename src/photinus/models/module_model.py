@@ -27,11 +27,11 @@ from photinus.models.heads import errors_of, head_under
 from photinus.models.label_broadcast import is_paired
 from photinus.models.losses import (
     SEQUENCE_LOSS,
-    TAGS,
     Outputs,
     class_count,
     labelled_tokens,
     loss_named,
+    no_token_labels,
     predicted,
     target_for,
     whole_target,
@@ -535,7 +535,7 @@ class ModuleModel(PlacedModel):
         a loss of the user's own all of them.
         """
         if self._name == SEQUENCE_LOSS:  # the mask, if it is read at all, may have another name
-            raise UsageError(f"{SEQUENCE_LOSS} needs a label for each token", got="none", do=TAGS)
+            raise no_token_labels("none")
         if not isinstance(features, dict):
             return features
         masks = {"mask", "attention_mask", *map(mask_of, features)} & features.keys()
