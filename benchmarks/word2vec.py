@@ -1,7 +1,7 @@
 """Word vectors beside gensim on the same text: words per second, and accuracy with K workers.
 
     python benchmarks/word2vec.py TEXT [--words 2000000] [--dims 100 300] [--workers 1 2 4]
-        [--epochs 5] [--repeats 5] [--only speed|accuracy]
+        [--epochs N] [--repeats 5] [--only speed|accuracy]
         [--subwords 3 6] [--round-words 200000] [--codecs fp32 bf16 int8 int4] [--mllib 1 2 4]
         [--negatives 5 0] [--sample 0.001 0] [--seeds 0] [--no-gensim] [--cbow]
         [--kernel numba|torch] [--together 0 2] [--neighbours]
@@ -14,7 +14,8 @@ travel in each of these. Told too are the seconds, and what all workers sent and
 --negatives (0: hierarchical softmax), --sample (0: no word is thinned out) or --seeds are each
 tried with each other. CPU seconds are those of all processes, with their start. With --mllib
 Spark's own Word2Vec learns from the same sentences on so many partitions, with the same settings as
-far as it has them: it has hierarchical softmax, and takes every word. With --cbow both learn CBOW;
+far as it has them: it has hierarchical softmax, and takes every word. Without --epochs
+photinus has as many passes as its estimator, and the others have 5. With --cbow both learn CBOW;
 of gensim the accuracy is told at its own rate of .025, too, and else at photinus's rate of .05.
 With --together so many contexts of a centre take a step at once (`contextsPerStep`; 0: all).
 With --kernel torch photinus learns by the steps of other devices, here on the processor. With
@@ -39,7 +40,7 @@ from photinus.core.clock import Steps
 from photinus.core.errors import UsageError
 from photinus.core.events import RoundClosed
 from photinus.data.base import Batch
-from photinus.embeddings.blocks import blocks, tokens_in_block, words_in_round
+from photinus.embeddings.blocks import blocks, tokens_in_block, usual_passes, words_in_round
 from photinus.embeddings.neighbours import NeighbourIndex, build_index, exact
 from photinus.embeddings.subwords import Ngrams
 from photinus.embeddings.vectors import WordVectors
@@ -202,7 +203,7 @@ def trained(text, options, workers, *, is_plain=False, codec="", seed=0, **setti
     config = Word2VecConfig(
         words=len(index),
         dims=options.dims[0],
-        epochs=float(options.epochs),
+        epochs=options.epochs or usual_passes(counts),
         batch_size=STEP_ROWS * workers,
         workers=workers,
         round_words=0.0 if is_plain else float(steps * STEP_ROWS * length),
@@ -267,14 +268,14 @@ def neighbours(vectors, searches=2000):
 def accuracy(options, text):
     """Prints how well each learns."""
     sentences, index, counts = text
-    ways = {"gensim": {}}
+    ways, passes = {"gensim": {}}, options.epochs or 5
     if options.cbow:
         ways = {f"gensim, CBOW, rate {rate}": {"sg": 0, "alpha": rate} for rate in (0.025, 0.05)}
     for name, how in ways.items() if options.gensim else ():
-        vectors = gensims(sentences, index, counts, options.dims[0], options.epochs, **how)
+        vectors = gensims(sentences, index, counts, options.dims[0], int(passes), **how)
         report(f"{name}, {vectors[0]:.0f} CPU s", index, vectors[1])
     for partitions in options.mllib:
-        seconds, vectors = mllibs(sentences, index, options.dims[0], options.epochs, partitions)
+        seconds, vectors = mllibs(sentences, index, options.dims[0], int(passes), partitions)
         report(f"MLlib, {partitions} partitions, {seconds:.0f} s", index, vectors)
     tried = itertools.product(
         options.workers, options.negatives, options.sample, options.seeds, options.together
@@ -283,6 +284,7 @@ def accuracy(options, text):
         settings = {"negatives": negatives, "sample": sample, "seed": seed, "cbow": options.cbow}
         settings |= {"kernel": options.kernel, "contexts_per_step": together}
         name = f"{workers} workers, negatives {negatives}, sample {sample:g}, seed {seed}"
+        name += f", {options.epochs or usual_passes(counts):.3g} passes"
         name += f", {together} contexts" if together else ""
         for codec in options.codecs:
             vectors, took = trained(text, options, workers, codec=codec, **settings)
@@ -302,7 +304,7 @@ def main():
     parser.add_argument("--words", type=int, default=2_000_000)
     parser.add_argument("--dims", type=int, nargs="+", default=[100, 300])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--epochs", type=float, help="left out: photinus's usual, 5 of others")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", choices=["speed", "accuracy"])
     parser.add_argument("--subwords", type=int, nargs=2, help="lengths of n-grams: speed only")

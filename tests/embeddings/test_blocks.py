@@ -9,6 +9,7 @@ from photinus.embeddings.blocks import (
     encoded,
     rows_read,
     tokens_in_block,
+    usual_passes,
     words_in_round,
     words_in_sharded_round,
 )
@@ -39,6 +40,14 @@ def test_many_workers_read_less_between_two_rounds_and_nobody_more_than_a_tenth(
     words, workers, each
 ):
     assert words_in_round(int(words), workers) == each
+
+
+@pytest.mark.parametrize(
+    ("occurrences", "passes"), [(1, 20), (60, 20), (80, 15), (200, 6), (240, 5), (10**6, 5)]
+)
+def test_where_words_occur_seldom_a_text_is_read_more_often(occurrences, passes):
+    counts = np.arange(1, 2 * occurrences)  # few are frequent, and many are not
+    assert usual_passes(counts) == passes
 
 
 @pytest.mark.parametrize("words", [2_000, 50_000])

@@ -186,6 +186,20 @@ def test_gains_are_for_shorter_rounds_where_a_recipe_shortens_them():
     assert job.model.round_words == 250 // 10 * 8_000.0  # ten rounds in 250 steps
 
 
+@pytest.mark.parametrize(
+    ("cls", "settings", "passes"),
+    [
+        (Word2Vec, {}, 15.0),
+        (Item2Vec, {}, 15.0),
+        (Word2Vec, {"epochs": 2.0}, 2.0),
+        (NodeVectors, {}, 1.0),  # its walks begin at each node as often as is set
+    ],
+)
+@pytest.mark.usefixtures("spark")
+def test_where_words_occur_seldom_more_passes_are_usual(cls, settings, passes):
+    assert cls(**settings)._job(np.full(1000, 80), WORKERS).model.epochs == passes
+
+
 def test_synonyms_are_rows_as_of_mllib(model):
     synonyms = model.findSynonyms("sky3", 4)
     assert synonyms.columns == ["word", "similarity"]

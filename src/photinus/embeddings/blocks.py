@@ -29,6 +29,8 @@ _LEAST_ROUNDS = 10
 """In a pass over the text."""
 _MIN_ROWS = 64
 """How many rows a worker should have at least."""
+_FEWEST_PASSES, _MOST_PASSES, _ENOUGH_OCCURRENCES = 5.0, 20.0, 1200
+"""See `usual_passes`."""
 
 
 def tokens_in_block(words: int, workers: int) -> int:
@@ -39,6 +41,22 @@ def tokens_in_block(words: int, workers: int) -> int:
         (1000, 78)
     """
     return min(MOST_TOKENS, max(_FEWEST_TOKENS, words // (_MIN_ROWS * workers)))
+
+
+def usual_passes(counts: Vector) -> float:
+    """Returns how many passes over a text give its words good vectors: 5 of a long one, 20 at most.
+
+    Words of a short text occur seldom. With so many passes a word is met 1,200 times on average.
+
+    Args:
+        counts: how often each word occurs [V].
+
+    Example:
+        >>> usual_passes(np.full(90_000, 240)), usual_passes(np.full(18_000, 80))
+        (5.0, 15.0)
+    """
+    occurrences = float(np.mean(counts))
+    return min(_MOST_PASSES, max(_FEWEST_PASSES, _ENOUGH_OCCURRENCES / occurrences))
 
 
 def words_in_round(words: int, workers: int) -> int:

@@ -80,7 +80,7 @@ class Item2Vec(VectorEstimator):
         contextsPerStep: int = 2,
         sample: float = 0.0,
         learningRate: float | None = None,
-        epochs: float = 5.0,
+        epochs: float | None = None,
         table: str = "whole",
         kernel: str = "numba",
         strategy: str | Mapping[str, Any] | StrategySpec | CustomStrategy | None = None,

@@ -82,7 +82,9 @@ _WALK_ROWS = (
     ),
 )
 _NODE_TRAINING_ROWS = tuple(
-    replace(row, meaning=row.meaning.replace("words", "nodes").replace("sentences", "walks"))
+    replace(row, meaning="passes over the walks")
+    if row.name == "epochs"
+    else replace(row, meaning=row.meaning.replace("words", "nodes").replace("sentences", "walks"))
     for row in TRAINING_ROWS
 )
 _NAME_ROWS = tuple(

@@ -20,7 +20,12 @@ from photinus.core.errors import DataError, UsageError
 from photinus.core.parameters import Vector
 from photinus.data.kept_rows import run_plan_once
 from photinus.data.wikipedia import is_dump
-from photinus.embeddings.blocks import tokens_in_block, words_in_round, words_in_sharded_round
+from photinus.embeddings.blocks import (
+    tokens_in_block,
+    usual_passes,
+    words_in_round,
+    words_in_sharded_round,
+)
 from photinus.embeddings.subwords import Ngrams, SubwordVectors
 from photinus.embeddings.vectors import WordVectors
 from photinus.embeddings.word2vec import Word2VecConfig, WordTables
@@ -118,7 +123,12 @@ TRAINING_ROWS = (
         _to_float,
         "lr",
     ),
-    _config_row("epochs", "passes over the sentences", _to_float, "epochs"),
+    _config_row(
+        "epochs",
+        "passes over the sentences; default: 5, and up to 20 where words occur seldom",
+        _to_float,
+        "epochs",
+    ),
     ParamRow(
         name="table",
         meaning="whole: every worker holds all vectors; sharded: each holds a part of them",
@@ -169,9 +179,10 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
 
     def __init__(self) -> None:
         super().__init__()
-        self._setDefault(
-            **defaults(self._param_rows, Word2VecConfig(words=2, **self._config_defaults))
-        )
+        values = defaults(self._param_rows, Word2VecConfig(words=2, **self._config_defaults))
+        if "epochs" not in self._config_defaults:  # they follow from the text
+            del values["epochs"]
+        self._setDefault(**values)
 
     def fit(self, dataset: Any, params: Any = None) -> Any:  # noqa: ANN401 - as Spark's own
         """Returns the trained model.
@@ -328,6 +339,7 @@ class VectorEstimator(TrainingEstimator, HasInputCol, HasOutputCol):
             "words": len(counts),
             "workers": workers,
             "batch_size": _STEP_ROWS * workers,
+            "epochs": usual_passes(counts),
             **config_settings,
         }
         job = Job.from_dict({"strategy": to_plain(default_strategy), **job_dict, "model": model})
@@ -434,8 +446,8 @@ class Word2Vec(VectorEstimator):
 
     Example:
         >>> word2vec = Word2Vec(vectorSize=200, minCount=5, cbow=True)
-        >>> word2vec.getVectorSize(), word2vec.getEpochs()
-        (200, 5.0)
+        >>> word2vec.getVectorSize(), word2vec.getWindowSize()
+        (200, 5)
         >>> model = word2vec.fit(sentences)  # doctest: +SKIP
         >>> model.most_similar(["king", "woman"], ["man"])  # doctest: +SKIP
     """
@@ -459,7 +471,7 @@ class Word2Vec(VectorEstimator):
         contextsPerStep: int = 0,
         sample: float = 1e-3,
         learningRate: float | None = None,
-        epochs: float = 5.0,
+        epochs: float | None = None,
         table: str = "whole",
         kernel: str = "numba",
         subwords: Sequence[int] = (),
