@@ -89,7 +89,9 @@ def table(tmp_path):
 
 def linear(loss, inputs, outputs):
     arguments = {"in_features": inputs, "out_features": outputs}
-    return ModuleConfig(module="torch.nn:Linear", arguments=arguments, loss=loss, lr=0.1)
+    return ModuleConfig(
+        module="torch.nn:Linear", arguments=arguments, loss=loss, lr=0.1, epochs=1.0
+    )
 
 
 JOBS = {
@@ -116,7 +118,7 @@ JOBS = {
     "a count": (linear("poisson", 3, 1), {"features": ("x",), "label": "class"}),
     "several numbers": (linear("l1", 3, 2), {"features": ("x",), "label": ("a", "b")}),
     "classes of several inputs": (
-        ModuleConfig(module="bags_of_predict:Bag"),
+        ModuleConfig(module="bags_of_predict:Bag", epochs=1.0),
         {"inputs": {"tokens": "tokens", "price": ["a", "b"]}, "label": "sign"},
     ),
 }
@@ -186,7 +188,9 @@ def test_a_model_of_ones_own_returns_numbers_whatever_loss_its_settings_name(
     call, table, label, is_number
 ):
     count = 1 if is_number else len(label)
-    config = ModuleConfig(module="bags_of_predict:Means", arguments={"numbers": count}, lr=0.1)
+    config = ModuleConfig(
+        module="bags_of_predict:Means", arguments={"numbers": count}, lr=0.1, epochs=1.0
+    )
     source = Source(name="parquet", path="table.parquet", features=("x",), label=label)
     outcome = train(Job(model=config, data=source, workers=1, engine="simulate"), folder="run")
     assert call("predict", "run", "table.parquet", "-o", "out.parquet")[0] == 0

@@ -126,7 +126,10 @@ def test_an_error_of_the_users_module_names_line_partition_and_batch(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "failing", raising=False)
     config = ModuleConfig(
-        module="failing:Net", arguments={"in_features": 2, "out_features": 2}, batch_size=8
+        module="failing:Net",
+        arguments={"in_features": 2, "out_features": 2},
+        batch_size=8,
+        epochs=1.0,
     )
     phase = Phase(config=config, strategy=averaging(every=Steps(2)))
     plan = TrainingPlan(phases=(phase,), workers=1, seed=0)
@@ -266,7 +269,10 @@ def test_a_worker_imports_what_the_driver_can(tmp_path, monkeypatch):
     (tmp_path / "beside.py").write_text("from torch.nn import Linear as net")
     monkeypatch.syspath_prepend(str(tmp_path))
     config = ModuleConfig(
-        module="beside:net", arguments={"in_features": 2, "out_features": 2}, batch_size=8
+        module="beside:net",
+        arguments={"in_features": 2, "out_features": 2},
+        batch_size=8,
+        epochs=1.0,
     )
     phase = Phase(config=config, strategy=averaging(every=Steps(2)))
     plan = TrainingPlan(phases=(phase,), workers=1, seed=0)

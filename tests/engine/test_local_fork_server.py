@@ -226,7 +226,10 @@ def net():
 def test_each_worker_has_chance_of_its_own(tmp_path, monkeypatch, capfd):
     (tmp_path / "with_chance.py").write_text(CHANCE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    phase = Phase(config=ModuleConfig(module="with_chance:net"), strategy=averaging(every=Steps(2)))
+    phase = Phase(
+        config=ModuleConfig(module="with_chance:net", epochs=1.0),
+        strategy=averaging(every=Steps(2)),
+    )
     rows = ArrayData(np.eye(2, dtype=np.float32).repeat(16, 0), np.arange(2).repeat(16))
     plan = TrainingPlan(phases=(phase,), workers=2)
     LocalEngine().run(RunSpec(plan=plan, data=rows, run=os.urandom(16)))

@@ -217,7 +217,11 @@ def test_without_num_workers_all_free_slots_train_but_no_more_than_a_batch_has_r
     events = []
     linear = {"in_features": 2, "out_features": 2}
     classifier = TorchClassifier(
-        module="torch.nn:Linear", moduleArgs=linear, batchSize=batch, callbacks=[events.append]
+        module="torch.nn:Linear",
+        moduleArgs=linear,
+        batchSize=batch,
+        callbacks=[events.append],
+        epochs=1.0,
     )
     classifier.fit(spark.createDataFrame(rows, "features array<double>, label int"))
     assert {event.slot for event in events if isinstance(event, WorkerJoined)} == set(
@@ -441,6 +445,7 @@ def test_a_layers_features_are_a_column(spark):
         reads="photinus.models.images:crops",
         average=0.9,
         precision="bfloat16",
+        epochs=1.0,
     )
     model = config.build((), 3)
     model.learn(Batch(np.zeros((2, 3072), np.uint8), np.array([0, 1])), 0)

@@ -251,7 +251,7 @@ def test_a_memory_format_reaches_the_module_in_training(table):
 
 
 def test_transform_scores_as_many_rows_at_once_as_it_is_told(table):
-    settings = to_dict(ModuleConfig(module="own:BatchRows", loss="mse"))
+    settings = to_dict(ModuleConfig(module="own:BatchRows", loss="mse", epochs=1.0))
     network = Network(
         kind="module",
         settings=settings,

@@ -188,7 +188,7 @@ def test_the_run_of_a_fit_gives_the_model_that_the_fit_returned(
 def test_rows_show_how_long_a_row_is_where_the_run_did_not_note_it(table, tmp_path):
     data = table.toPandas()
     features = {"item": data["item"].to_numpy(), "price": data["a"].to_numpy()}
-    config = ModuleConfig(module="nets_of_runs:Basket", loss="mse")
+    config = ModuleConfig(module="nets_of_runs:Basket", loss="mse", epochs=1.0)
     outcome = trained(config, NAMED, (features, data["y"].to_numpy(float)), tmp_path / "run")
     with pytest.raises(UsageError, match=r"run does not say how long a row is; fromRun\(FOLDER, r"):
         TorchRegressionModel.fromRun(tmp_path / "run")
@@ -203,7 +203,7 @@ def test_rows_show_how_long_a_row_is_where_the_run_did_not_note_it(table, tmp_pa
 def test_arrays_by_names_are_read_from_columns_of_these_names(table, tmp_path):
     rows = table.withColumnRenamed("a", "price").toPandas()
     features = {"item": rows["item"].to_numpy(), "price": rows["price"].to_numpy()}
-    config = ModuleConfig(module="nets_of_runs:Basket", loss="mse")
+    config = ModuleConfig(module="nets_of_runs:Basket", loss="mse", epochs=1.0)
     trained(config, Source(name="given"), (features, rows["y"].to_numpy(float)), tmp_path / "run")
     with pytest.raises(UsageError, match="price"):
         TorchModel.fromRun(tmp_path / "run", table)
@@ -215,7 +215,7 @@ def test_images_keep_the_shape_that_they_were_trained_in(table, tmp_path):
     x = arrays(table, "x").reshape(60, 1, 1, 2)
     labels = np.arange(60) % 3
     arguments = {"in_channels": 1, "out_channels": 2, "kernel_size": [1, 2]}
-    config = ModuleConfig(module="torch.nn:Conv2d", arguments=arguments, loss="mse")
+    config = ModuleConfig(module="torch.nn:Conv2d", arguments=arguments, loss="mse", epochs=1.0)
     outcome = trained(config, SCALED, (x, np.stack([labels, labels], 1)), tmp_path / "run")
     model = TorchModel.fromRun(tmp_path / "run")
     with torch.no_grad():

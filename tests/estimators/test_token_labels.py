@@ -77,7 +77,7 @@ def test_rows_of_one_length_need_no_inputs(spark, frame):
 
 def test_a_run_of_train_is_read_as_a_model_of_tokens(frame, tmp_path):
     source = Source(name="given", inputs={"words": "words"}, label="tags")
-    config = ModuleConfig(module="nets_of_tokens:Tagger", loss="token_cross_entropy")
+    config = ModuleConfig(module="nets_of_tokens:Tagger", loss="token_cross_entropy", epochs=1.0)
     outcome = train(Job(model=config, data=source, workers=2), frame, folder=tmp_path / "run")
     model = TorchTokenModel.fromRun(outcome.folder, frame)
     assert model.network.classes == 3

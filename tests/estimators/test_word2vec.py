@@ -11,6 +11,8 @@ from photinus.checkpoint.mapped import is_mapped
 from photinus.core.clock import Epochs, Examples, Seconds, Steps
 from photinus.core.errors import DataError, UsageError
 from photinus.embeddings.vectors import WordVectors
+from photinus.estimators.item2vec import Item2Vec
+from photinus.estimators.node_vectors import NodeVectors
 from photinus.estimators.sentences import counted, rows_of, sentences_of
 from photinus.estimators.word2vec import Word2Vec, Word2VecModel
 from photinus.strategies.outer import RowAdagrad

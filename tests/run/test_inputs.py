@@ -200,5 +200,7 @@ def test_a_module_keeps_the_fingerprint_that_it_had_before_it_had_more_settings(
     from photinus.run.train import _fingerprint
 
     arguments = {"in_features": 2, "out_features": 2}
-    config = ModuleConfig(module="torch.nn:Linear", arguments=arguments, decays="weights")
+    config = ModuleConfig(
+        module="torch.nn:Linear", arguments=arguments, decays="weights", epochs=1.0
+    )
     assert _fingerprint(Job(model=config, data=Source(name="given"))) == "6e2970fb58b0f5d1"

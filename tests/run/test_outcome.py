@@ -104,7 +104,7 @@ def test_a_module_for_a_model_is_told_how_to_be_given(model):
     with pytest.raises(UsageError, match=message):
         Job(model=model)
     name = "torch.nn:Linear"
-    config = ModuleConfig(module=name, arguments={"in_features": 2, "out_features": 2})
+    config = ModuleConfig(module=name, arguments={"in_features": 2, "out_features": 2}, epochs=1.0)
     assert isinstance(config.build((), 0).module, torch.nn.Linear), "the name that is told works"
 
 

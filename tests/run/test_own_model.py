@@ -229,7 +229,10 @@ def test_every_classifier_has_its_confusion_matrix(tmp_path, how):
     classes = (labels > 0).astype(np.int64)
     outputs = 2 if how == "cross_entropy" else 1
     config = ModuleConfig(
-        module="torch.nn:Linear", arguments={"in_features": 3, "out_features": outputs}, loss=how
+        module="torch.nn:Linear",
+        arguments={"in_features": 3, "out_features": outputs},
+        loss=how,
+        epochs=1.0,
     )
     trained = train(
         Job(model=config, workers=2, engine="simulate"),

@@ -87,7 +87,12 @@ def test_a_rate_that_does_not_fall_where_workers_train_alone_is_warned_of(
     x = np.random.default_rng(0).standard_normal((80, 4)).astype(np.float32)
     arguments, events = {"in_features": 4, "out_features": 2}, []
     model = ModuleConfig(
-        module="torch.nn:Linear", arguments=arguments, optimizer=optimizer, lr=lr, batch_size=4
+        module="torch.nn:Linear",
+        arguments=arguments,
+        optimizer=optimizer,
+        lr=lr,
+        batch_size=4,
+        epochs=1.0,
     )
     fields = {"strategy": averaging(gradients_until=until), "data": Source(name="given")}
     job = Job(model=model, workers=2, engine="simulate", **fields)

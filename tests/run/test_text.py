@@ -183,6 +183,7 @@ def test_an_encoder_beside_sharded_tables_has_the_low_rate_too(small_encoder, op
     whole = ModuleConfig(
         module=f"{__name__}:WithTable",
         arguments={"base": str(small_encoder), "optimizer": optimizer},
+        epochs=1.0,
     )
     draft = with_sharded_tables(LazyModel(Job(model=whole, workers=2)))
     trained, told = with_usual_rate(draft, is_unset=True)
@@ -196,6 +197,7 @@ def test_the_rate_that_is_told_is_the_one_for_the_batch(small_encoder):
         arguments={"base": str(small_encoder)},
         batch_size=128,
         lr_scale="linear",
+        epochs=1.0,
     )
     draft, told = with_usual_rate(LazyModel(Job(model=whole)), is_unset=True)
     assert draft.job.model.rate().at(0.5) == pytest.approx(4 * 5e-5)

@@ -180,7 +180,7 @@ def in_pairs():
 @pytest.mark.parametrize("loss", ["in_batch", "cross_entropy", "multi_margin"])
 def test_a_loss_on_a_card_is_the_processors(loss):
     module = "in_pairs" if loss == "in_batch" else "net"
-    config = ModuleConfig(module=f"{__name__}:{module}", loss=loss, lr=0.01, clip=1e-3)
+    config = ModuleConfig(module=f"{__name__}:{module}", loss=loss, lr=0.01, clip=1e-3, epochs=1.0)
     on_cpu, on_card = (learned(config, d, classes=3) for d in ("cpu", CARDS[0]))
     assert np.linalg.norm(on_cpu - on_card) < 1e-4 * np.linalg.norm(on_cpu)
 
@@ -204,7 +204,7 @@ class Attention(nn.Module):
 
 def test_a_transformer_with_dropout_is_recorded():
     config = ModuleConfig(
-        module=f"{__name__}:Attention", lr=0.01, cuda_graph=True, precision="bfloat16"
+        module=f"{__name__}:Attention", lr=0.01, cuda_graph=True, precision="bfloat16", epochs=1.0
     )
     assert np.isfinite(learned(config, "cuda", width=32, seeds=range(8, 80, 8))).all()
 
@@ -293,7 +293,7 @@ class Looking(nn.Module):
 
 
 def test_a_module_that_looks_at_numbers_is_not_recorded():
-    config = ModuleConfig(module=f"{__name__}:Looking", lr=0.01, cuda_graph=True)
+    config = ModuleConfig(module=f"{__name__}:Looking", lr=0.01, cuda_graph=True, epochs=1.0)
     with pytest.raises(UsageError, match="a step of Looking cannot be recorded"):
         learned(config, "cuda", seeds=range(6))
 
@@ -322,7 +322,7 @@ def test_a_gradient_on_a_card_is_the_processors(precision, memory):
 
 
 def test_dropout_on_a_card_follows_from_the_seed():
-    config = ModuleConfig(module=f"{__name__}:dropped", lr=0.01)
+    config = ModuleConfig(module=f"{__name__}:dropped", lr=0.01, epochs=1.0)
     model, _ = fresh(config, (), 0, ready(CARDS[0]))
     batch = Batch(np.ones((64, 6), np.float32), np.arange(64) % 3)
 
@@ -366,7 +366,9 @@ def test_two_workers_train_on_one_card(strategy, tmp_path):
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((2000, 6)).astype(np.float32)
     labels = (rows @ rng.standard_normal((6, 3))).argmax(1)
-    line = ModuleConfig(module="torch.nn:Linear", arguments={"in_features": 6, "out_features": 3})
+    line = ModuleConfig(
+        module="torch.nn:Linear", arguments={"in_features": 6, "out_features": 3}, epochs=1.0
+    )
     state_dicts = []
     for number, device in enumerate(("cpu", CARDS[0], (CARDS[0], "cpu"))):
         job = Job(model=line, strategy=strategy, workers=2, engine="local", device=device)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
     from photinus.models.optimizers import InnerOptimizer
 
+USUAL_STEPS, MOST_PASSES = 2000, 200
+"""A training of few rows has so many steps where nothing is set, in so many passes at most."""
+
 
 class BatchLike(Protocol):
     """What a model reads: the feed's batches have these two attributes, and may have more."""
@@ -183,7 +186,8 @@ class ModelConfig(ABC):
     """The settings of what one phase trains: frozen, small, of plain values."""
 
     name: str
-    epochs: float
+    epochs: float | None
+    """Passes over the rows; None: as many as `USUAL_STEPS` are, one at least."""
     batch_size: int
     """Examples of one step of all workers together."""
     max_steps: int = 0
@@ -194,9 +198,11 @@ class ModelConfig(ABC):
 
         An epoch of N rows has ⌈N/B⌉ steps of B rows, of which the last one may be smaller.
         """
+        steps_of_pass = -(-max(1, rows) // self.batch_size)
         if not self.max_steps:
-            return self.epochs
-        full_passes, extra_steps = divmod(self.max_steps, -(-max(1, rows) // self.batch_size))
+            usual = min(MOST_PASSES, -(-USUAL_STEPS // steps_of_pass))
+            return float(usual) if self.epochs is None else self.epochs
+        full_passes, extra_steps = divmod(self.max_steps, steps_of_pass)
         return full_passes + extra_steps * self.batch_size / max(1, rows)
 
     @abstractmethod

@@ -131,7 +131,7 @@ class ModuleConfig(ModelConfig):
 
     LIMITS: ClassVar[Mapping[str, Limit]] = {
         "module": Limit('the name "package.module:factory"', lambda v: isinstance(v, str)),
-        "epochs": above(0),
+        "epochs": Limit.optional(above(0)),
         "batch_size": whole(1),
         "lr": Limit.optional(SCHEDULE),
         "lr_scale": one_of(*LR_SCALES),
@@ -158,8 +158,9 @@ class ModuleConfig(ModelConfig):
     """Of the phase."""
     metrics: tuple[str, ...] = ()
     """What is measured beside loss and error: some of `METRICS`, or "package.module:function"."""
-    epochs: float = 1.0
-    """Passes over the rows."""
+    epochs: float | None = None
+    """Passes over the rows. Left out, as many as 2,000 steps are, from 1 to 200; of a pre-trained
+    module 3."""
     max_steps: int = 0
     """Steps of all workers together, however many passes these are; 0: as `epochs` says."""
     batch_size: int = USUAL_BATCH

@@ -86,7 +86,7 @@ from photinus.run.remote_resume import (
 )
 from photinus.run.resume_hint import resume_hint
 from photinus.run.sharded import with_sharded_tables
-from photinus.run.usual_rate import with_usual_rate
+from photinus.run.usual_rate import with_usual_passes, with_usual_rate
 from photinus.training.plan import TrainingPlan
 from photinus.training.snapshots import RunSnapshot
 
@@ -220,7 +220,7 @@ def train_lazy(
     """
     is_unset = not getattr(draft.job.model, "has_own_rate", True)
     draft, batch_note = with_rows_to_normalize(with_sharded_tables(draft))
-    draft, rate_note = with_usual_rate(draft, is_unset=is_unset)
+    draft, rate_note = with_usual_rate(with_usual_passes(draft), is_unset=is_unset)
     job = draft.job
     path, mirror = placed(folder or new_folder(job.name))
     if mirror is not None and mirror.holds_run():

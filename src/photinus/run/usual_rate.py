@@ -1,4 +1,4 @@
-"""The usual learning rate of a new job: where workers train alone, and of a pre-trained module."""
+"""What a new job has where nothing is set: its rate, and few passes of a pre-trained module."""
 
 from __future__ import annotations
 
@@ -15,6 +15,23 @@ from photinus.training.plan import ADAPTIVE
 
 FINE_TUNING, WARM_UP = 0.05, 0.1
 """Times the usual rate, and the share of the training in which it is reached."""
+FINE_TUNING_PASSES = 3.0
+"""Over the rows, as transformers' Trainer has them."""
+
+
+def with_usual_passes(draft: LazyModel) -> LazyModel:
+    """Returns the job with few passes over its rows, where its module is pre-trained.
+
+    Its steps are dear, and few of them do. This holds for a frozen encoder, and for adapters, too.
+    """
+    job, model = draft.job, draft.job.model
+    if not isinstance(model, ModuleConfig) or model.epochs is not None or model.max_steps:
+        return draft
+    built = draft.model()
+    if not is_pretrained(built, of_all=True):
+        return draft
+    settled = replace(job, model=replace(model, epochs=FINE_TUNING_PASSES))
+    return LazyModel(settled, built, draft.advice)
 
 
 def with_usual_rate(draft: LazyModel, *, is_unset: bool) -> tuple[LazyModel, str]:
@@ -58,15 +75,17 @@ def _told(model: ModuleConfig) -> str:
     )
 
 
-def is_pretrained(model: Model) -> bool:
+def is_pretrained(model: Model, *, of_all: bool = False) -> bool:
     """Returns whether transformers has loaded more than half of what is trained, as it notes.
 
     Args:
         model: with its first parameters.
+        of_all: count what is frozen, too.
     """
     if not isinstance(model, (ModuleModel, ShardedModel)):
         return False
     tables = {id(table.weight) for table in tables_of(model.module).values()}  # at their own rate
-    trained = [p for p in model.module.parameters() if p.requires_grad and id(p) not in tables]
-    loaded = [p for p in trained if getattr(p, "_is_hf_initialized", False)]
-    return 2 * sum(p.numel() for p in loaded) > sum(p.numel() for p in trained)
+    counted = [p for p in model.module.parameters() if of_all or p.requires_grad]
+    counted = [p for p in counted if id(p) not in tables]
+    loaded = [p for p in counted if getattr(p, "_is_hf_initialized", False)]
+    return 2 * sum(p.numel() for p in loaded) > sum(p.numel() for p in counted)

@@ -59,7 +59,8 @@ class Phase:
         """Returns how many steps each worker needs for the whole stage, of all workers' rows."""
         if self.config.max_steps:
             return self.config.max_steps
-        return max(1, math.ceil(self.config.epochs * rows / max(1, self.config.batch_size)))
+        passes = self.config.passes(rows)
+        return max(1, math.ceil(passes * rows / max(1, self.config.batch_size)))
 
     def span(self, rows: int, *, is_stream: bool = False) -> tuple[float, float]:
         """Returns the phase's part of the stage, as shares: from, to.
