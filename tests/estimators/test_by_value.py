@@ -130,7 +130,6 @@ def test_code_whose_helper_the_workers_lack_is_refused_before_a_run_begins(
         inputs={"x": "text"},
         encoders={"x": by_value(cells["words"])},
         numWorkers=2,
-        epochs=1.0,
     )
     message = "got ModuleNotFoundError: No module named 'beside_the_notebook'; install the module"
     with pytest.raises(NotReadyError, match=message):
@@ -139,7 +138,7 @@ def test_code_whose_helper_the_workers_lack_is_refused_before_a_run_begins(
 
 def test_without_consent_a_function_of_a_notebook_is_not_sent(cells):
     with pytest.raises(UsageError, match=r"or send it by value: module=photinus.by_value\(Net\)"):
-        TorchClassifier(module=cells["Net"], epochs=1.0)
+        TorchClassifier(module=cells["Net"])
 
 
 def test_what_can_be_imported_is_not_sent_by_value():

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.spark
 @pytest.fixture(scope="module")
 def model():
     linear = {"in_features": 2, "out_features": 3}
-    config = ModuleConfig(module="torch.nn:Linear", arguments=linear, epochs=1.0)
+    config = ModuleConfig(module="torch.nn:Linear", arguments=linear)
     tensors = config.build((), 1).parameters.tensors()
     settings = to_dict(config)
     network = Network(kind="module", settings=settings, tensors=tensors, shape=(2,), classes=3)

@@ -51,37 +51,25 @@ def importable():
         (lambda: DBNClassifier(strategy=7), UsageError, "a strategy is a recipe's name"),
         (lambda: DBNClassifier(batchSize="many"), TypeError, "Could not convert many"),
         (
-            lambda: TorchClassifier(learningRate=abs, epochs=1.0),
+            lambda: TorchClassifier(learningRate=abs),
             UsageError,
             "learningRate is a number or a Schedule; got abs; e.g. photinus.Schedule.cosine(0.1)",
         ),
         (
-            lambda: TorchClassifier(learningRate=-1, epochs=1.0),
+            lambda: TorchClassifier(learningRate=-1),
             UsageError,
             "learningRate must be a finite number of at least 0; got -1",
         ),
         (
-            lambda: TorchClassifier(loss=nn.CrossEntropyLoss(), epochs=1.0),
+            lambda: TorchClassifier(loss=nn.CrossEntropyLoss()),
             UsageError,
             "a loss is a function, or its name; got CrossEntropyLoss(); give one by name",
         ),
+        (lambda: TorchClassifier(module=lambda: None), UsageError, "that every worker can import"),
+        (lambda: TorchClassifier(moduleArgs=[1]), UsageError, "a dict of names and values"),
+        (lambda: TorchClassifier(l2=0.01), UsageError, "l2: the value must be a dict of names"),
         (
-            lambda: TorchClassifier(module=lambda: None, epochs=1.0),
-            UsageError,
-            "that every worker can import",
-        ),
-        (
-            lambda: TorchClassifier(moduleArgs=[1], epochs=1.0),
-            UsageError,
-            "a dict of names and values",
-        ),
-        (
-            lambda: TorchClassifier(l2=0.01, epochs=1.0),
-            UsageError,
-            "l2: the value must be a dict of names",
-        ),
-        (
-            lambda: TorchClassifier(moduleArgs={"a": {1}}, epochs=1.0),
+            lambda: TorchClassifier(moduleArgs={"a": {1}}),
             UsageError,
             "moduleArgs: the dict must hold plain JSON values",
         ),
@@ -102,7 +90,6 @@ def test_a_function_stands_for_its_name():
         collate=importable,
         encoders={"text": importable, "picture": "image"},
         metrics=["accuracy", importable],
-        epochs=1.0,
     )
     assert [clf.getModule(), clf.getLoss(), clf.getReads(), clf.getCollate()] == [name] * 4
     assert clf.getEncoders() == {"text": name, "picture": "image"}
@@ -110,11 +97,11 @@ def test_a_function_stands_for_its_name():
 
 
 def test_an_optimizer_of_torch_stands_for_its_name_and_another_class_for_where_it_is():
-    assert TorchClassifier(optimizer=optim.AdamW, epochs=1.0).getOptimizer() == "adamw"
+    assert TorchClassifier(optimizer=optim.AdamW).getOptimizer() == "adamw"
     assert DBNClassifier(optimizer=optim.SGD).getOptimizer() == "sgd"
-    assert TorchClassifier(optimizer=Mine, epochs=1.0).getOptimizer() == f"{__name__}:Mine"
+    assert TorchClassifier(optimizer=Mine).getOptimizer() == f"{__name__}:Mine"
     with pytest.raises(UsageError, match="an optimizer is a class, or its name; got SGD"):
-        TorchClassifier(optimizer=optim.SGD([torch.zeros(1, requires_grad=True)], 0.1), epochs=1.0)
+        TorchClassifier(optimizer=optim.SGD([torch.zeros(1, requires_grad=True)], 0.1))
 
 
 @pytest.mark.parametrize("rows", [DBN_ROWS, CLASSIFIER_ROWS, ESTIMATOR_ROWS])

@@ -31,10 +31,10 @@ ALL = [
     (TorchEstimator, ESTIMATOR_ROWS),
     (TorchRegressor, ESTIMATOR_ROWS),
 ]
-NUMBERS = ModuleConfig(module="torch.nn:Linear", loss="mse", epochs=1.0)
+NUMBERS = ModuleConfig(module="torch.nn:Linear", loss="mse")
 MODELS = {
     DBNClassifier: DBN(),
-    TorchClassifier: ModuleConfig(module="torch.nn:Linear", epochs=1.0),
+    TorchClassifier: ModuleConfig(module="torch.nn:Linear"),
     TorchEstimator: NUMBERS,
     TorchRegressor: NUMBERS,
 }
@@ -229,14 +229,9 @@ def test_a_copy_has_its_own_values():
         (DBNClassifier(batchSize=0), "batchSize must be a whole number of at least 1; got 0"),
         (DBNClassifier(preTrainBatchSize=0), "preTrainBatchSize must be a whole number"),
         (DBNClassifier(visibleUnits="poisson"), "visibleUnits must be one of"),
+        (TorchClassifier(module="torch.nn:Linear", loss="entropy"), "loss: unknown loss; got"),
         (
-            TorchClassifier(module="torch.nn:Linear", loss="entropy", epochs=1.0),
-            "loss: unknown loss; got",
-        ),
-        (
-            TorchClassifier(
-                module="torch.nn:Linear", learningRate=0.1, optimizerArgs={"lr": 0.01}, epochs=1.0
-            ),
+            TorchClassifier(module="torch.nn:Linear", learningRate=0.1, optimizerArgs={"lr": 0.01}),
             "optimizerArgs: two learning rates are set; got learningRate=0.1, and optimizerArgs",
         ),
     ],

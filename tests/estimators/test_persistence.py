@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 def classifier_model():
     linear = {"in_features": 2, "out_features": 3}
-    config = ModuleConfig(module="torch.nn:Linear", arguments=linear, epochs=1.0)
+    config = ModuleConfig(module="torch.nn:Linear", arguments=linear)
     tensors = config.build((), 1).parameters.tensors()
     settings = to_dict(config)
     network = Network(kind="module", settings=settings, tensors=tensors, shape=(2,), classes=3)
@@ -34,11 +34,7 @@ def word_model():
     return Word2VecModel(WordVectors(["sea", "sky"], np.eye(2, dtype=np.float32)))
 
 
-MAKERS = [
-    classifier_model,
-    word_model,
-    lambda: TorchClassifier(module="torch.nn:Linear", epochs=1.0),
-]
+MAKERS = [classifier_model, word_model, lambda: TorchClassifier(module="torch.nn:Linear")]
 IDS = ["network", "vectors", "estimator"]
 
 
@@ -146,7 +142,7 @@ def test_weights_are_written_and_read_part_by_part(spark, tmp_path, monkeypatch)
 
 def test_metadata_that_are_cut_off_or_missing_are_a_damaged_estimator(spark, tmp_path):
     path = tmp_path / "saved"
-    TorchClassifier(module="torch.nn:Linear", epochs=1.0).save(str(path))
+    TorchClassifier(module="torch.nn:Linear").save(str(path))
     for checksum in (path / "metadata").glob(".*.crc"):
         checksum.unlink()
     [part] = (path / "metadata").glob("part-*")

@@ -234,7 +234,7 @@ class Slopes(nn.Module):
 @pytest.mark.parametrize("is_within", [True, False])
 def test_a_module_that_differentiates_in_forward_is_scored_and_measured(is_within):
     config = ModuleConfig(
-        module=f"{__name__}:Slopes", arguments={"is_within": is_within}, loss="mse", epochs=1.0
+        module=f"{__name__}:Slopes", arguments={"is_within": is_within}, loss="mse"
     )
     model, x = config.build((), 1), np.array([[1, 2], [3, 4]], "f4")
     tensors = model.parameters.tensors()
@@ -266,7 +266,7 @@ def network_of(config, **fields):
 
 
 def test_outputs_of_float64_are_scored_as_the_module_returns_them():
-    config = ModuleConfig(module=f"{__name__}:Offset", loss="mse", epochs=1.0)
+    config = ModuleConfig(module=f"{__name__}:Offset", loss="mse")
     network = network_of(config, shape=(1,), classes=1, head=NUMBERS)
     x = np.linspace(-1, 1, 9, dtype=np.float32)[:, None]
     with torch.no_grad():
@@ -288,9 +288,7 @@ class Squeezed(nn.Module):
 @pytest.mark.parametrize(("outputs", "head"), [(1, NUMBERS), (3, "classes")])
 def test_a_module_that_squeezes_its_outputs_scores_one_row_as_among_others(outputs, head):
     loss = "mse" if head == NUMBERS else "cross_entropy"
-    config = ModuleConfig(
-        module=f"{__name__}:Squeezed", arguments={"outputs": outputs}, loss=loss, epochs=1.0
-    )
+    config = ModuleConfig(module=f"{__name__}:Squeezed", arguments={"outputs": outputs}, loss=loss)
     network = network_of(config, shape=(2,), classes=outputs, head=head)
     x = np.array([[1, 2], [3, 4]], np.float32)
     score = predictor(network, ["raw", "prediction"] if head == "classes" else ["prediction"])
@@ -317,9 +315,7 @@ class Types(nn.Module):
     [("bfloat16", "f4", 0.25), ("float16", "f4", 0.25), ("int64", "f8", 2**24 + 1)],
 )
 def test_outputs_of_half_types_become_float32_and_whole_numbers_float64(dtype, becomes, number):
-    config = ModuleConfig(
-        module=f"{__name__}:Types", arguments={"dtype": dtype}, loss="mse", epochs=1.0
-    )
+    config = ModuleConfig(module=f"{__name__}:Types", arguments={"dtype": dtype}, loss="mse")
     outputs = network_of(config, shape=(1,), classes=1, head=NUMBERS).outputs()
     array = outputs(np.ones((2, 1), np.float32))
     assert array.dtype == becomes
@@ -344,7 +340,7 @@ class Twice(nn.Module):
 
 @pytest.fixture
 def twice():
-    config = ModuleConfig(module=f"{__name__}:Twice", loss="mse", epochs=1.0)
+    config = ModuleConfig(module=f"{__name__}:Twice", loss="mse")
     return network_of(config, shape=(1,), classes=1, head=NUMBERS)
 
 

@@ -40,7 +40,7 @@ def test_an_estimator_refuses_a_stream(estimator, stream):
 
 
 def test_a_job_refuses_a_stream(stream, tmp_path):
-    job = ph.Job(model=ModuleConfig(module="torch.nn:Linear", arguments=LINEAR, epochs=1.0))
+    job = ph.Job(model=ModuleConfig(module="torch.nn:Linear", arguments=LINEAR))
     with pytest.raises(UsageError, match=NO_END):
         ph.train(job, stream, folder=tmp_path / "run")
 

@@ -505,6 +505,14 @@ def test_as_many_passes_as_the_steps_need(rows, batch_size, steps):
     assert ModuleConfig(**SMALL_CONFIG, epochs=2.5).passes(rows) == 2.5
 
 
+@pytest.mark.parametrize(
+    ("rows", "passes"),
+    [(0, 200), (1, 200), (105, 200), (1257, 50), (20_000, 4), (64_000, 1), (10**8, 1)],
+)
+def test_with_nothing_set_few_rows_are_read_more_often(rows, passes):
+    assert ModuleConfig(**SMALL_CONFIG, batch_size=32).passes(rows) == passes
+
+
 def vector_loss(outputs, labels):
     return nn.functional.cross_entropy(outputs, labels, reduction="none")
 

@@ -180,7 +180,7 @@ def test_rows_that_a_model_cannot_take_are_told(model, shape, labels, said):
 
 
 def test_a_module_is_measured_on_rows_as_wide_as_it_was_trained_on():
-    model, rows = ModuleConfig(module="torch.nn:Linear", epochs=1.0), ArrayData(np.ones((4, 2, 3)))
+    model, rows = ModuleConfig(module="torch.nn:Linear"), ArrayData(np.ones((4, 2, 3)))
     check_fit(model, TestRows(np.ones((2, 6)), np.zeros(2)), like=rows)
     with pytest.raises(DataError, match=r"rows of 6 numbers; got \[2, 5\]"):
         check_fit(model, TestRows(np.ones((2, 5)), np.zeros(2)), like=rows)

@@ -258,8 +258,8 @@ def test_a_field_of_another_kind_is_named(fields, said):
         Job(**fields)
 
 
-MODULE = ModuleConfig(module="torch.nn:Linear", epochs=1.0)
-LOW = ModuleConfig(module="torch.nn:Linear", precision="bfloat16", device="opencl", epochs=1.0)
+MODULE = ModuleConfig(module="torch.nn:Linear")
+LOW = ModuleConfig(module="torch.nn:Linear", precision="bfloat16", device="opencl")
 LOGISTIC = LogisticConfig(features=2, classes=2)
 
 
@@ -273,10 +273,7 @@ LOGISTIC = LogisticConfig(features=2, classes=2)
             "a LogisticConfig is trained on the processor only; got device 'cuda'",
         ),
         ({"device": ("cuda", "gpu", "cpu", "cpu")}, "device of Job must be"),
-        (
-            {"model": ModuleConfig(module="m:f", device="gpu", epochs=1.0)},
-            "device of the model must be",
-        ),
+        ({"model": ModuleConfig(module="m:f", device="gpu")}, "device of the model must be"),
         ({"model": DBN(fine_tuning=FineTuning(device="gpu"))}, "device of the model must be"),
         (
             {"model": LOGISTIC, "device": "opencl"},
@@ -304,7 +301,7 @@ def test_devices_and_resources_survive_toml_and_reach_the_workers():
 
 @pytest.mark.parametrize("device", ["opencl", ("cpu", "opencl:0:1", "cpu", "cpu")])
 def test_on_an_opencl_device_auto_precision_is_float32(device):
-    model = ModuleConfig(module="torch.nn:Linear", precision="auto", epochs=1.0)
+    model = ModuleConfig(module="torch.nn:Linear", precision="auto")
     assert Job(model=model, device=device).resolved().model.precision == "float32"
     dbn = DBN(inputs=4, hidden=(3,), classes=2)
     tuned = DBN(inputs=4, hidden=(3,), classes=2, fine_tuning=FineTuning(device="opencl"))

@@ -29,7 +29,7 @@ from photinus.report.ledger import audit
 from photinus.run.data import read_test, read_train
 from photinus.run.evaluate import LazyModel, load_trained
 from photinus.run.sharded import with_sharded_tables
-from photinus.run.usual_rate import is_pretrained, with_usual_rate
+from photinus.run.usual_rate import is_pretrained, with_usual_passes, with_usual_rate
 from photinus.testing import Faults
 
 
@@ -183,7 +183,6 @@ def test_an_encoder_beside_sharded_tables_has_the_low_rate_too(small_encoder, op
     whole = ModuleConfig(
         module=f"{__name__}:WithTable",
         arguments={"base": str(small_encoder), "optimizer": optimizer},
-        epochs=1.0,
     )
     draft = with_sharded_tables(LazyModel(Job(model=whole, workers=2)))
     trained, told = with_usual_rate(draft, is_unset=True)
@@ -197,11 +196,30 @@ def test_the_rate_that_is_told_is_the_one_for_the_batch(small_encoder):
         arguments={"base": str(small_encoder)},
         batch_size=128,
         lr_scale="linear",
-        epochs=1.0,
     )
     draft, told = with_usual_rate(LazyModel(Job(model=whole)), is_unset=True)
     assert draft.job.model.rate().at(0.5) == pytest.approx(4 * 5e-5)
     assert "to 0.0002, which" in told
+
+
+@pytest.mark.parametrize(
+    ("settings", "passes"),
+    [
+        ({}, 3.0),
+        ({"optimizer": "sgd"}, 3.0),
+        ({"frozen": ("*.encoder.*",)}, 3.0),
+        ({"lr": 0.002}, 3.0),
+        ({"epochs": 7.0}, 7.0),
+        ({"max_steps": 40}, None),
+        ({"arguments": {"is_loaded": False}}, None),
+    ],
+    ids=["usual", "sgd", "frozen", "a rate that is set", "set", "steps are set", "random weights"],
+)
+def test_what_transformers_has_loaded_gets_three_passes(small_encoder, settings, passes):
+    arguments = {"base": str(small_encoder), **settings.get("arguments", {})}
+    module = f"{__name__}:transformer"
+    whole = ModuleConfig(**settings | {"module": module, "arguments": arguments})
+    assert with_usual_passes(LazyModel(Job(model=whole))).job.model.epochs == passes
 
 
 def trained_whole(small_encoder, sentences, folder, *, lr=None, optimizer="adamw", **arguments):

@@ -109,7 +109,7 @@ def test_a_loss_that_returns_a_vector_is_refused_before_there_is_a_run_folder(sm
 
 
 def test_a_layer_that_forward_makes_is_refused_before_there_is_a_run_folder(small, tmp_path):
-    job = small.job(model=ModuleConfig(module="tried_losses:Late", epochs=1.0))
+    job = small.job(model=ModuleConfig(module="tried_losses:Late"))
     with pytest.raises(UsageError, match=r"Late makes layers in forward; got last\.weight"):
         train(job, small.data(), folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -249,9 +249,7 @@ def test_a_table_of_columns_of_numbers_is_tried_without_asking_for_a_row(small, 
     from photinus.engine.spark.engine import FrameData
 
     table = spark.createDataFrame([(1.0, 2.0, 10)], "a double, b double, label int")
-    two = ModuleConfig(
-        module="torch.nn:Linear", arguments={"in_features": 2, "out_features": 3}, epochs=1.0
-    )
+    two = ModuleConfig(module="torch.nn:Linear", arguments={"in_features": 2, "out_features": 3})
     rows = FrameData(frame=table, features=["a", "b"], label="label")
     job_ids = spark.sparkContext.statusTracker().getJobIdsForGroup(None)
     assert classes_tried(LazyModel(small.job(model=two)), rows) == 3
@@ -284,9 +282,7 @@ def test_a_module_whose_end_its_loss_computes_itself_is_warned_of(
     tmp_path, layer, outputs, loss, warning
 ):
     arguments = {"layer": layer, "outputs": outputs}
-    model = ModuleConfig(
-        module="tried_losses:ends_with", arguments=arguments, loss=loss, epochs=1.0
-    )
+    model = ModuleConfig(module="tried_losses:ends_with", arguments=arguments, loss=loss)
     labels = (np.arange(64) % 2).astype(np.int64 if outputs == 2 else np.float32)
     warned = []
 
@@ -305,10 +301,7 @@ def test_a_module_whose_end_its_loss_computes_itself_is_warned_of(
 )
 def test_a_label_that_a_loss_does_not_take_is_refused_with_its_row(tmp_path, loss, label, expected):
     model = ModuleConfig(
-        module="torch.nn:Linear",
-        arguments={"in_features": 4, "out_features": 1},
-        loss=loss,
-        epochs=1.0,
+        module="torch.nn:Linear", arguments={"in_features": 4, "out_features": 1}, loss=loss
     )
     labels = np.zeros(64, np.float32)
     labels[5] = label

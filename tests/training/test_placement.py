@@ -12,9 +12,7 @@ from photinus.models.module import ModuleConfig
 from photinus.models.placement import DeviceOptimizer
 from photinus.training.placement import device_for, fresh
 
-CONFIG = ModuleConfig(
-    module="torch.nn:Linear", arguments={"in_features": 4, "out_features": 3}, epochs=1.0
-)
+CONFIG = ModuleConfig(module="torch.nn:Linear", arguments={"in_features": 4, "out_features": 3})
 BATCH = Batch(np.ones((8, 4), np.float32), np.zeros(8, np.int64))
 
 

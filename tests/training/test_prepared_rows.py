@@ -39,13 +39,13 @@ def test_a_config_that_prepares_says_so():
     first, second, fine_tuning = configs()
     assert [s.prepares for s in (first, second, fine_tuning)] == [False, True, False]
     assert not LogisticConfig(features=2, classes=2).prepares
-    assert not ModuleConfig(module="torch.nn:Linear", epochs=1.0).prepares
+    assert not ModuleConfig(module="torch.nn:Linear").prepares
     assert Halved(features=2, classes=2).prepares
 
 
 def test_what_a_config_needs_is_loaded_without_calling_a_factory():
     # a call without its arguments would raise
-    ModuleConfig(module="torch.nn:Linear", epochs=1.0).preload()
+    ModuleConfig(module="torch.nn:Linear").preload()
     LogisticConfig(features=2, classes=2).preload()
 
 

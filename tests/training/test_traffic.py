@@ -13,9 +13,7 @@ from photinus.training.phase_context import PhaseContext, PhaseProgress
 from photinus.training.placement import fresh
 from photinus.training.requests import Exchange, StepReply
 
-CONFIG = ModuleConfig(
-    module="torch.nn:Linear", arguments={"in_features": 9, "out_features": 4}, epochs=1.0
-)
+CONFIG = ModuleConfig(module="torch.nn:Linear", arguments={"in_features": 9, "out_features": 4})
 STEPS, ROWS = 12, 8
 BATCH = Batch(np.ones((ROWS, 9), np.float32), np.zeros(ROWS, np.int64))
 
