@@ -107,7 +107,7 @@ def test_a_regression_predicts_and_is_measured_as_scikit_learn_does(table, numbe
 
 
 def test_the_params_of_an_estimator_are_those_of_its_model_and_of_the_saved_one(table, tmp_path):
-    regressor = TorchRegressor(**linear(1), labelCol="number")
+    regressor = TorchRegressor(**linear(1), labelCol="number", epochs=1.0)
     model = regressor.fit(table)
     model.save(str(tmp_path / "model"))
     for trained in (model, TorchRegressionModel.load(str(tmp_path / "model"))):
@@ -148,7 +148,7 @@ def test_rows_with_several_labels_are_learnt_and_measured(table):
 
 
 def test_evaluate_tells_a_metric_of_ones_own_that_fit_was_given(table, caplog):
-    regressor = TorchRegressor(**linear(1), labelCol="number", metrics=["own:near"])
+    regressor = TorchRegressor(**linear(1), labelCol="number", metrics=["own:near"], epochs=1.0)
     model = regressor.fit(table)
     scored, evaluation = model.transform(table).toPandas(), model.evaluate(table)
     near = ((scored.prediction - scored.number).abs() < 0.5).mean()
@@ -194,7 +194,7 @@ def test_probabilities_under_a_loss_that_makes_them_itself_are_warned_of(
     table, caplog, softmax, loss, warned
 ):
     settings = {"module": "own:softmaxed", "moduleArgs": {"softmax": softmax}, "loss": loss}
-    TorchClassifier(**QUICK | settings).fit(table)
+    TorchClassifier(**QUICK | settings, epochs=1.0).fit(table)
     warning = "own:softmaxed returns probabilities, and cross_entropy takes the softmax itself"
     assert (warning in caplog.text) == warned
 
@@ -245,7 +245,7 @@ def test_labels_that_are_smoothed_away_tell_no_classes_apart(table):
 
 
 def test_a_memory_format_reaches_the_module_in_training(table):
-    settings = {"reads": "own:images", "memoryFormat": "channels_last"}
+    settings = {"reads": "own:images", "memoryFormat": "channels_last", "epochs": 1.0}
     model = TorchClassifier(module="own:LastChannels", **settings, **QUICK).fit(table)
     assert model.evaluate(table).examples == ROWS
 
@@ -265,7 +265,7 @@ def test_transform_scores_as_many_rows_at_once_as_it_is_told(table):
 
 
 def test_a_fit_is_shown_where_that_is_asked_for(table, capsys):
-    TorchRegressor(**linear(1), labelCol="number", verbose=True).fit(table)
+    TorchRegressor(**linear(1), labelCol="number", verbose=True, epochs=1.0).fit(table)
     assert "done" in capsys.readouterr().out
 
 
@@ -374,7 +374,7 @@ def test_what_a_fit_brings_to_the_driver_does_not_grow_with_the_rows(spark, tabl
         stages = store.stageList(None, False, False, doubles, None)
         return sum(stages.apply(i).resultSize() for i in range(stages.size()))
 
-    regressor = TorchRegressor(**linear(1), labelCol="number")
+    regressor = TorchRegressor(**linear(1), labelCol="number", epochs=1.0)
     sizes = []
     for times in (1, 100):
         many = table.crossJoin(spark.range(times)).select("features", "number")

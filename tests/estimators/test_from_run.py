@@ -53,6 +53,7 @@ def table(spark):
 
 def linear(loss, outputs, **settings):
     arguments = {"in_features": 2, "out_features": outputs}
+    settings = {"epochs": 1.0, **settings}
     return ModuleConfig(module="torch.nn:Linear", arguments=arguments, loss=loss, **settings)
 
 
@@ -173,7 +174,7 @@ def test_the_run_of_a_fit_gives_the_model_that_the_fit_returned(
     folder = "memory://fits" if is_remote else str(tmp_path / "fits")
     module = {"module": "torch.nn:Linear", "moduleArgs": {"in_features": 2, "out_features": 3}}
     columns = {"featuresCol": ["a", "b"], "labelCol": "y", "scale": 0.5}
-    settings = {"numWorkers": 1, "runDir": folder, "learningRate": 0.1}
+    settings = {"numWorkers": 1, "runDir": folder, "learningRate": 0.1, "epochs": 1.0}
     fitted = TorchClassifier(**module, **columns, **settings).fit(table)
     assert str(fitted.summary.folder).startswith(f"{folder}/TorchClassifier_")
     assert (tmp_path / "fits").exists() is not is_remote

@@ -14,6 +14,7 @@ TORCH = {
     "module": "torch.nn:Linear",
     "moduleArgs": {"in_features": 2, "out_features": 2},
     "batchSize": 10,
+    "epochs": 1.0,
     "numWorkers": 2,
 }
 DBN = {
