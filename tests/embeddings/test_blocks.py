@@ -50,6 +50,12 @@ def test_where_words_occur_seldom_a_text_is_read_more_often(occurrences, passes)
     assert usual_passes(counts) == passes
 
 
+@pytest.mark.parametrize(("words", "passes"), [(400_000, 15), (1_000_000, 6), (10**9, 5)])
+def test_a_long_text_of_rare_words_is_not_read_for_hours(words, passes):
+    counts = np.broadcast_to(np.int64(20), words)
+    assert usual_passes(counts) == passes
+
+
 @pytest.mark.parametrize("words", [2_000, 50_000])
 @pytest.mark.parametrize("power", [0.0, 1.0])
 def test_as_many_rows_are_read_as_is_expected(words, power):

@@ -29,7 +29,8 @@ _LEAST_ROUNDS = 10
 """In a pass over the text."""
 _MIN_ROWS = 64
 """How many rows a worker should have at least."""
-_FEWEST_PASSES, _MOST_PASSES, _ENOUGH_OCCURRENCES = 5.0, 20.0, 1200
+_FEWEST_PASSES, _MOST_PASSES = 5.0, 20.0
+_ENOUGH_OCCURRENCES, _MOST_WORDS_READ = 1200, 120_000_000
 """See `usual_passes`."""
 
 
@@ -46,7 +47,8 @@ def tokens_in_block(words: int, workers: int) -> int:
 def usual_passes(counts: Vector) -> float:
     """Returns how many passes over a text give its words good vectors: 5 of a long one, 20 at most.
 
-    Words of a short text occur seldom. With so many passes a word is met 1,200 times on average.
+    Words of a short text occur seldom. With so many passes a word is met 1,200 times on average,
+    unless more than 120 million words were read for it.
 
     Args:
         counts: how often each word occurs [V].
@@ -55,8 +57,9 @@ def usual_passes(counts: Vector) -> float:
         >>> usual_passes(np.full(90_000, 240)), usual_passes(np.full(18_000, 80))
         (5.0, 15.0)
     """
-    occurrences = float(np.mean(counts))
-    return min(_MOST_PASSES, max(_FEWEST_PASSES, _ENOUGH_OCCURRENCES / occurrences))
+    words = float(np.sum(counts))
+    passes = min(_MOST_PASSES, _ENOUGH_OCCURRENCES * len(counts) / words, _MOST_WORDS_READ / words)
+    return max(_FEWEST_PASSES, passes)
 
 
 def words_in_round(words: int, workers: int) -> int:
