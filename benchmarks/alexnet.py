@@ -57,6 +57,7 @@ def plan(net: str, tau: int, config: ModelConfig | None = None, batch: int = 8) 
     reads = "photinus.models.images:imagenet" if net == "alexnet" else ""
     net_config = ModuleConfig(
         module=f"photinus.models.zoo:{net}",
+        epochs=1.0,
         batch_size=WORKERS * batch,
         reads=reads,
         optimizer="sgd",
