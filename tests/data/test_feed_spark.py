@@ -171,7 +171,9 @@ def test_a_bad_row_is_named_by_the_task(spark):
             DataError,
             "column blob: a label must be a number, or an array of numbers; got binary",
         ),
-        (["a", "vector"], None, UsageError, "of several feature columns each must hold numbers"),
+        (["a", "vector"], None, UsageError, "join them first, e.g. with VectorAssembler"),
+        (["a", "nested"], None, UsageError, "join them into one array first, e.g. by F.concat"),
+        (["a", "pairs"], None, UsageError, "got map<string,int>; make a column of numbers of it"),
         ("time", None, DataError, "column time holds times; got timestamp; make numbers of them"),
         (["a", "day"], None, DataError, 'e.g. by F.year("day") or F.dayofyear("day")'),
         (["a", "time"], None, DataError, 'e.g. by F.hour("time") or F.dayofyear("time")'),
@@ -188,7 +190,7 @@ def test_a_bad_row_is_named_by_the_task(spark):
 )
 def test_a_wrong_column_is_named(table, features, label, error, said):
     nested = table.withColumn("nested", array(array(lit(1))))
-    nested = nested.selectExpr("*", "now() time", "current_date() day")
+    nested = nested.selectExpr("*", "now() time", "current_date() day", "map('a', 1) pairs")
     with pytest.raises(error) as caught:
         columns(nested, features, label)
     assert said in str(caught.value)

@@ -54,6 +54,19 @@ def test_a_join_on_the_neighbours_is_a_join_of_rows(spark, vectors):
     assert pairs.count() == 6
 
 
+def test_columns_are_read_and_made_by_their_literal_names(spark, vectors):
+    odd, vector = "my. `word", f"array({', '.join(['0.5'] * 12)})"
+    table = spark.createDataFrame([("7",)], "word string").withColumnRenamed("word", odd)
+    model = Word2VecModel(vectors)
+    near = model.withSynonyms(table, 3, column=odd, outputCol="ne.ar`", exact=True)
+    assert len(near.first()["ne.ar`"]) == 3
+    points = table.selectExpr(f"{vector} AS `po``int.`")
+    assert len(model.withSynonyms(points, 2, column="po`int.", exact=True).first().synonyms) == 2
+    sentences = table.withColumnRenamed(odd, "te`xt.")
+    row = model.copy({model.inputCol: "te`xt."}).transform(sentences).first()
+    assert np.allclose(row["vector"].toArray(), vectors.vector("7"))
+
+
 def test_vectors_may_be_asked_for_too(spark, vectors):
     rows = [(Vectors.dense(3.0 * vectors.vector("5")),)]
     table = spark.createDataFrame(rows, ["point"])

@@ -187,17 +187,20 @@ def input_column(df: DataFrame, inputs: InputSpec, name: str) -> Column:
         return F.array(*(_number(df, column_name, several=True) for column_name in column))
     data_type = df.schema[column].dataType
     if name in inputs.encoders:
-        return _quoted(column)
+        return quoted(column)
     while isinstance(data_type, T.ArrayType):
         data_type = data_type.elementType
     if isinstance(data_type, _TIME_TYPES):
         raise _times_error(column, data_type)
-    if isinstance(data_type, (T.StringType, T.MapType)):
+    if isinstance(data_type, T.StringType):
         raise (labels_of_text if name == SEQUENCE_LABELS else holds_text)(column)
+    if isinstance(data_type, T.MapType):  # Arrow hands it over as a list of pairs
+        do = "make columns of its values, or an array of them, e.g. by F.map_values"
+        raise _wrong_type(column, df.schema[column].dataType, do)
     is_alone = data_type is df.schema[column].dataType
     if isinstance(data_type, T.DecimalType) and is_alone:
-        return _quoted(column).cast("float")
-    return _feature(df, column)[0] if is_alone and _is_image(data_type) else _quoted(column)
+        return quoted(column).cast("float")
+    return _feature(df, column)[0] if is_alone and _is_image(data_type) else quoted(column)
 
 
 def _has_no_null(array: Column) -> Column:
@@ -225,7 +228,7 @@ def _extra_columns(
         if not _is_number(data_type):
             wrong = f"column {weight}: a weight must be a number"
             raise DataError(wrong, got=data_type.simpleString())
-        columns.append(_quoted(weight).cast("double"))
+        columns.append(quoted(weight).cast("double"))
         names["weight"] = weight
     if held is not None:
         _check_names(df, [held], None)
@@ -233,7 +236,7 @@ def _extra_columns(
             wrong, got = f"column {held}: which rows are set aside", df.schema[held].dataType
             do = "make it a column of truth values, e.g. with (column > 0)"
             raise DataError(wrong, got=got.simpleString(), do=do)
-        columns.append(F.coalesce(_quoted(held), F.lit(False)))  # noqa: FBT003 - its argument
+        columns.append(F.coalesce(quoted(held), F.lit(False)))  # noqa: FBT003 - its argument
         names["held"] = held
     used = {name.lower() for name in used_names}
     for field, name in names.items():
@@ -377,7 +380,7 @@ def one_column(
     expected = "x".join(map(str, expected_shape))
     message = F.concat(
         F.lit(f"column {features}: a row of size "),
-        F.when(_quoted(features).isNull(), F.lit("null")).otherwise(got),
+        F.when(quoted(features).isNull(), F.lit("null")).otherwise(got),
         F.lit(f", expected {expected}"),
     )
     # as texts, each row's sizes would have to be formatted
@@ -434,7 +437,7 @@ def shuffled(df: DataFrame, workers: int) -> DataFrame:
     """
     if workers < 1:
         raise UsageError("workers must be at least 1", got=workers)
-    return df.repartition(workers, F.xxhash64(*(_quoted(name) for name in df.columns)))
+    return df.repartition(workers, F.xxhash64(*(quoted(name) for name in df.columns)))
 
 
 def cifar_frame(spark: SparkSession, folder: str, split: str = "train") -> DataFrame:
@@ -508,8 +511,8 @@ def _check_names(
             raise UsageError("several columns have one name", got=repr(name), do="rename them")
 
 
-def _quoted(name: str) -> Column:
-    """A column by its literal name, dots included."""
+def quoted(name: str) -> Column:
+    """A column by its literal name, dots and backticks included."""
     return F.col(_backquoted(name))
 
 
@@ -546,7 +549,7 @@ def _is_number(data_type: T.DataType) -> bool:
 def _number(df: DataFrame, name: str, *, several: bool) -> Column:
     if several:
         _check_is_number(df, name)
-    return _quoted(name).cast("float")
+    return quoted(name).cast("float")
 
 
 def _check_is_number(df: DataFrame, name: str) -> None:
@@ -557,9 +560,18 @@ def _check_is_number(df: DataFrame, name: str) -> None:
         raise _text_error(name)
     if isinstance(data_type, _TIME_TYPES):
         raise _times_error(name, data_type)
-    do = "join them first, e.g. with VectorAssembler"
+    do = "make a column of numbers of it first"
+    if type(data_type).__name__ in _VECTOR_TYPES:
+        do = "join them first, e.g. with VectorAssembler"
+    elif isinstance(data_type, T.ArrayType):  # which VectorAssembler does not take
+        do = "join them into one array first, e.g. by F.concat"
     wrong = f"column {name}: of several feature columns each must hold numbers"
     raise UsageError(wrong, got=data_type.simpleString(), do=do)
+
+
+def _wrong_type(name: str, data_type: T.DataType, do: str) -> DataError:
+    wrong = f"column {name}: a model cannot learn from this type"
+    return DataError(wrong, got=data_type.simpleString(), do=do)
 
 
 def _times_error(name: str, data_type: T.DataType) -> DataError:
@@ -584,12 +596,12 @@ def _label(df: DataFrame, name: str) -> Column:
         raise DataError(wrong, got=data_type.simpleString())
     cast = "long" if isinstance(element_type, (T.IntegralType, T.BooleanType)) else "double"
     cast = cast if element_type is data_type else f"array<{cast}>"
-    return _quoted(name).cast(cast)
+    return quoted(name).cast(cast)
 
 
 def _feature(df: DataFrame, name: str) -> tuple[Column, str, list[Column]]:
     """Returns one feature column as the workers want it, its kind, and columns for its shape."""
-    data_type, column = df.schema[name].dataType, _quoted(name)
+    data_type, column = df.schema[name].dataType, quoted(name)
     if isinstance(data_type, T.BinaryType):
         return column, BINARY, [F.octet_length(column)]
     if isinstance(data_type, T.ArrayType) and _is_number(data_type.elementType):
@@ -611,8 +623,7 @@ def _feature(df: DataFrame, name: str) -> tuple[Column, str, list[Column]]:
     do = "use ML vectors, arrays of numbers, bytes, images or columns of numbers"
     if isinstance(data_type, T.ArrayType) and isinstance(data_type.elementType, T.ArrayType):
         do = f"the estimators of modules read it by inputs={{'parameter of forward': {name!r}}}"
-    wrong = f"column {name}: a model cannot learn from this type"
-    raise DataError(wrong, got=data_type.simpleString(), do=do)
+    raise _wrong_type(name, data_type, do)
 
 
 def _is_image(data_type: T.DataType) -> bool:
@@ -621,7 +632,7 @@ def _is_image(data_type: T.DataType) -> bool:
 
 def _first_shape(df: DataFrame, name: str, size_columns: list[Column]) -> tuple[int, ...]:
     sizes = [part.alias(f"size{i}") for i, part in enumerate(size_columns)]
-    first: Any = df.where(_quoted(name).isNotNull()).select(*sizes).first()
+    first: Any = df.where(quoted(name).isNotNull()).select(*sizes).first()
     if first is None:
         raise DataError(f"column {name}: there are no rows, or nulls only")
     shape = tuple(int(part) for part in first)

@@ -17,7 +17,7 @@ from photinus.core.errors import DataError, UsageError
 from photinus.core.settings import NUMBER_THE_CLASSES, to_dict
 from photinus.data.checks import RowChecks
 from photinus.data.kept_rows import run_plan_once
-from photinus.data.spark import as_frame, selected
+from photinus.data.spark import as_frame, quoted, selected
 from photinus.engine.spark.engine import FrameData, check_slots, free_slots
 from photinus.engine.spark.executor_python import check_python
 from photinus.engine.spark.job import run_query
@@ -224,7 +224,7 @@ def count_classes(frame: DataFrame, label: str) -> int:
     Raises:
         DataError: a label is null, negative, a fraction, or far above all numbers of classes.
     """
-    y = F.col(f"`{label}`")
+    y = quoted(label)
     is_bad = y.isNull() | (y < 0) | (y != F.floor(y))
     query = frame.agg(
         F.sum(is_bad.cast("long")),

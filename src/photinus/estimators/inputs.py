@@ -17,7 +17,7 @@ from photinus.data.arrow import LIST
 from photinus.data.base import Array
 from photinus.data.checks import RowChecker, RowChecks
 from photinus.data.columns import InputSpec, inputs_from, inputs_of
-from photinus.data.spark import first_rows, input_column, selected, shape_of
+from photinus.data.spark import first_rows, input_column, quoted, selected, shape_of
 from photinus.engine.spark.job import run_query
 from photinus.estimators.scores import scores_in_order
 
@@ -56,7 +56,7 @@ def is_ragged(rows: DataFrame, spec: ColumnSpec) -> bool:
     """Returns whether the first rows of a column of arrays differ in length; runs a Spark job."""
     if spec.kind != LIST or spec.inputs is not None:
         return False
-    size = F.size(f"`{spec.features[0]}`")
+    size = F.size(quoted(spec.features[0]))
     sizes = rows.where(size >= 0).limit(_COMPARED_ROWS).agg(F.min(size), F.max(size))
     shortest, longest = run_query(rows.sparkSession, sizes.collect)[0]
     return bool(shortest != longest)
@@ -64,7 +64,7 @@ def is_ragged(rows: DataFrame, spec: ColumnSpec) -> bool:
 
 def first_length(rows: DataFrame, column: str) -> int:
     """Returns how long the first array of a column is; runs a Spark job."""
-    size = F.size(f"`{column}`")
+    size = F.size(quoted(column))
     first_row = run_query(rows.sparkSession, rows.where(size >= 0).select(size).first)
     if first_row is None:
         raise DataError(f"column {column}: there are no rows, or nulls only")

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 
 from photinus.core.errors import user_message
 from photinus.core.parameters import Vector
+from photinus.data.spark import quoted
 from photinus.embeddings.neighbours import NeighbourIndex, exact
 from photinus.embeddings.words import row_finder
 from photinus.estimators.sentences import column_type, id_of
@@ -41,12 +42,12 @@ def query_column(dataset: DataFrame, name: str, dims: int) -> tuple[Column, bool
     """
     data_type = column_type(dataset, name)
     if isinstance(data_type, VectorUDT):
-        vector = F.col(f"`{name}`")
+        vector = quoted(name)
         # Spark makes no array of a null
         array = F.when(vector.isNotNull(), vector_to_array(vector, "float32"))
         return _checked(array, name, dims), True
     if isinstance(data_type, T.ArrayType) and isinstance(data_type.elementType, T.FractionalType):
-        return _checked(F.col(f"`{name}`").cast("array<float>"), name, dims), True
+        return _checked(quoted(name).cast("array<float>"), name, dims), True
     return id_of(dataset, name), False
 
 

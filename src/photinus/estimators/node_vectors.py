@@ -16,6 +16,7 @@ from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
 from photinus.core.seeds import generator
+from photinus.data.spark import quoted
 from photinus.embeddings.vectors import WordVectors
 from photinus.embeddings.walks import END, Bias, Graph, walks
 from photinus.embeddings.words import MappedWords
@@ -235,7 +236,7 @@ class NodeVectors(VectorEstimator):
         if name not in edges.columns or not isinstance(edges.schema[name].dataType, T.NumericType):
             got = edges.schema[name].dataType.simpleString() if name in edges.columns else "none"
             raise UsageError(f"there is no column of numbers {name}", got=got, do="set weightCol")
-        return F.col(f"`{name}`").cast("double")
+        return quoted(name).cast("double")
 
     def _sentences(self, dataset: DataFrame) -> DataFrame:
         return self.walks(dataset)

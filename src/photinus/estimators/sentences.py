@@ -21,7 +21,7 @@ from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 from photinus.core.errors import DataError, UsageError, reason_of
 from photinus.core.parameters import Vector
 from photinus.core.settings import unknown_column
-from photinus.data.spark import stream_batches
+from photinus.data.spark import quoted, stream_batches
 from photinus.embeddings.blocks import blocks, encoded, separated
 from photinus.embeddings.words import MappedWords, collect_vocabulary
 from photinus.engine.spark.job import run_query
@@ -100,7 +100,7 @@ def words_of(dataset: DataFrame, column: str) -> Column:
     Raises:
         UsageError: there is no such column, or it holds something else.
     """
-    data_type, values = column_type(dataset, column), F.col(f"`{column}`")
+    data_type, values = column_type(dataset, column), quoted(column)
     element_type = data_type.elementType if isinstance(data_type, T.ArrayType) else None
     if isinstance(data_type, T.StringType):
         words = F.split(values, _SPACE)
@@ -139,7 +139,7 @@ def id_of(dataset: DataFrame, column: str) -> Column:
     if not isinstance(data_type, (T.StringType, T.IntegralType)):
         do = "name a column of texts or whole numbers"
         raise UsageError(f"column {column} holds no ids", got=data_type.simpleString(), do=do)
-    return F.col(f"`{column}`").cast("string")
+    return quoted(column).cast("string")
 
 
 def column_type(dataset: DataFrame, column: str) -> T.DataType:

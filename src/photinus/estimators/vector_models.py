@@ -23,7 +23,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 from photinus.checkpoint.mapped import MappedFile, is_mapped, write_arrays
 from photinus.core.errors import UsageError
 from photinus.core.parameters import Vector
-from photinus.data.spark import stream_batches
+from photinus.data.spark import quoted, stream_batches
 from photinus.embeddings.neighbours import build_index
 from photinus.embeddings.subwords import Ngrams, SubwordVectors
 from photinus.embeddings.vectors import Analogies, Similarity, WordVectors
@@ -205,9 +205,9 @@ class VectorsModel(KeywordParams, Model, HasInputCol, HasOutputCol, MLWritable, 
 
         find_neighbours = neighbours_udf(load, num, is_vector=is_vector)
         with_neighbours = dataset.withColumn(outputCol, find_neighbours(query))
-        name = f"`{outputCol}`"
-        ids = F.col(f"{name}.word").cast(f"array<{self._id_type}>").alias(self.of)
-        neighbours = F.arrays_zip(ids, F.col(f"{name}.similarity").alias("similarity"))
+        found = quoted(outputCol)
+        ids = found["word"].cast(f"array<{self._id_type}>").alias(self.of)
+        neighbours = F.arrays_zip(ids, found["similarity"].alias("similarity"))
         return with_neighbours.withColumn(
             outputCol,
             neighbours.cast(f"array<struct<{self.of}:{self._id_type},similarity:double>>"),
