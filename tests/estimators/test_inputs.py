@@ -323,7 +323,12 @@ THREE = {"in_features": 3, "out_features": 2}
         ({"inputs": {"tokens": "tokns"}}, "'tokns'.*did you mean 'tokens'"),
         ({"inputs": {"tokens": "text"}}, "column text holds text; name an encoder"),
         ({"inputs": {"tokens": "day"}}, "column day holds times; got date; make numbers of them"),
+        ({"inputs": {"tokens": "pairs"}}, r"got map<.*; .* e.g. by F.map_values"),
         ({"inputs": {"tokens": "tokens"}, "labelCol": "text"}, "column text holds text"),
+        (
+            {"inputs": {"tokens": "tokens"}, "labelCol": ""},
+            "needs a column of labels; got labelCol",
+        ),
         ({"inputs": {"tokens": "tokens"}, "weightCol": "text"}, "weight must be a number"),
         ({"inputs": {"token": "tokens"}}, "unexpected keyword argument 'token'"),
         (
@@ -399,6 +404,7 @@ THREE = {"in_features": 3, "out_features": 2}
 def test_what_does_not_fit_is_one_sentence_before_any_worker_starts(frame, params, said):
     frame = frame.withColumn("pair", F.array("number", "other"))
     frame = frame.withColumn("day", F.current_date())
+    frame = frame.withColumn("pairs", F.create_map("whole", "whole"))
     with pytest.raises(PhotinusError, match=said) as caught:
         TorchClassifier(**({"module": f"{NETS}:Bag"} | QUICK | params)).fit(frame)
     assert "\n" not in str(caught.value)

@@ -244,6 +244,30 @@ def test_a_resume_names_such_a_label_too(small, tmp_path, breaking):
         resume(tmp_path / "run", ArrayData(small.features, small.labels + 5))
 
 
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        (None, "cross_entropy needs labels, and the rows have none; name their column"),
+        (np.zeros((40, 1)), r"one of the classes; got \[40, 1\]; .* labels.ravel"),
+        (np.eye(3, dtype=np.int64)[np.zeros(40, np.int64)], r"got \[40, 3\]; .*labels.argmax"),
+    ],
+)
+def test_labels_that_are_no_classes_are_told_before_there_is_a_run(small, tmp_path, labels, said):
+    signed = np.linspace(-1, 1, 120, dtype=np.float32).reshape(40, 3)  # no probabilities
+    three = ModuleConfig(module="torch.nn:Linear", arguments={"in_features": 3, "out_features": 3})
+    with pytest.raises(DataError, match=said):
+        train(small.job(model=three), ArrayData(signed, labels), folder=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_probabilities_of_classes_are_labels_and_may_be_the_features_themselves(small):
+    shares = np.full((4, 3), 1 / 3, np.float32)
+    three = ModuleConfig(module="torch.nn:Linear", arguments={"in_features": 3, "out_features": 3})
+    for labels in (shares, None):
+        draft = LazyModel(small.job(model=three))
+        assert classes_tried(draft, ArrayData(shares, labels)) is None
+
+
 @pytest.mark.spark
 def test_a_table_of_columns_of_numbers_is_tried_without_asking_for_a_row(small, spark, tmp_path):
     from photinus.engine.spark.engine import FrameData

@@ -422,12 +422,9 @@ class TorchClassifier(_ModuleEstimator, NetworkClassifier):
         if loss == SEQUENCE_LOSS:
             return self._token_plan(draft, shape, rows)
         labels = _zero_labels(rows)
+        if loss in CLASS_LOSSES:
+            _check_one_label(labels, loss, rows.spec.label)
         if labels is not None and labels.ndim > 1:
-            if loss in CLASS_LOSSES:
-                wrong = f"{loss} takes one label for each row"
-                do = "set loss='binary_cross_entropy' for several, or loss='token_cross_entropy' "
-                do += "for one of each token"
-                raise UsageError(wrong, got=f"several in {rows.spec.label}", do=do)
             self._try_loss(draft, rows, labels)
             # a loss of the user's own may mean something else by them
             checks = RowChecks().under(loss)
@@ -478,6 +475,16 @@ class TorchClassifier(_ModuleEstimator, NetworkClassifier):
             checks=self._row_checks(shape[-1]),
             model_class=TorchTokenModel,
         )
+
+
+def _check_one_label(labels: Array | None, loss: str, column: str | None) -> None:
+    if labels is None:  # the features would be the target: probabilities of the classes
+        do = "name it; TorchEstimator trains without labels"
+        raise UsageError(f"{loss} needs a column of labels", got="labelCol=''", do=do)
+    if labels.ndim > 1:
+        do = "set loss='binary_cross_entropy' for several, or loss='token_cross_entropy' "
+        do += "for one of each token"
+        raise UsageError(f"{loss} takes one label for each row", got=f"several in {column}", do=do)
 
 
 def _zero_labels(rows: SelectedRows) -> Array | None:

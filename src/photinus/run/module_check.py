@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from photinus.core.errors import UsageError, user_message
+from photinus.core.errors import DataError, UsageError, user_message
 from photinus.data.base import Array, Batch
 from photinus.data.inputs import Inputs
 from photinus.data.rows import scaled
@@ -36,6 +36,7 @@ def classes_tried(draft: LazyModel, data: Any) -> int | None:  # noqa: ANN401 - 
 
     Raises:
         UsageError: the loss returns no number, or the module no tensor.
+        DataError: there are no labels, or they are not one number for each row.
     """
     config = draft.job.model
     model = draft.model() if isinstance(config, ModuleConfig) else None
@@ -51,8 +52,9 @@ def classes_tried(draft: LazyModel, data: Any) -> int | None:  # noqa: ANN401 - 
         return None
     try:
         shape = np.shape(model.outputs(batch.features))
+        _check_target(batch, shape, data, config.loss)
         model.measure(batch)
-    except UsageError:
+    except (UsageError, DataError):
         raise
     except Exception:  # whatever the user's code raises: on its own rows the error says more
         return None
@@ -60,6 +62,39 @@ def classes_tried(draft: LazyModel, data: Any) -> int | None:  # noqa: ANN401 - 
         return int(shape[-1])
     is_one_label = batch.labels is not None and batch.labels.ndim == 1
     return int(shape[1]) if predicts_classes and is_one_label and len(shape) == 2 else None
+
+
+def _check_target(batch: Batch, outputs: tuple[int, ...], data: Any, loss: str) -> None:  # noqa: ANN401
+    """Refuses what is no class, where a module returns a number for each class [B, C].
+
+    Without labels the features are the target. As one they must be probabilities of the classes:
+    torch takes any other numbers of that shape, too, and what it learns by them means nothing.
+
+    Args:
+        batch: the first rows.
+        outputs: the shape of what the module returns for them.
+        data: whatever holds all rows.
+        loss: the name of the loss.
+    """
+    if loss not in CLASSES or len(outputs) != 2:
+        return
+    if batch.labels is not None:
+        _check_one_label(batch.labels, data)
+    elif isinstance(batch.features, np.ndarray):
+        features = getattr(data, "features", None)
+        is_signed = isinstance(features, np.ndarray) and bool((features < 0).any())
+        if batch.features.shape != outputs or is_signed:
+            wrong = f"{loss} needs labels, and the rows have none"
+            raise DataError(wrong, do="name their column, or hand them over: (features, labels)")
+
+
+def _check_one_label(labels: Array, data: Any) -> None:  # noqa: ANN401 - whatever holds rows
+    """Refuses several labels a row [B, L], but probabilities of the classes."""
+    is_one_column = labels.ndim == 2 and labels.shape[1] == 1
+    if is_one_column or (labels.ndim == 2 and labels.dtype.kind != "f"):
+        wrong, do = "a label must be one of the classes", "give one number for each row: "
+        do += "labels.ravel()" if is_one_column else "labels.argmax(1) of one-hot rows"
+        raise DataError(wrong, got=list(np.shape(getattr(data, "labels", labels))), do=do)
 
 
 def output_advice(draft: LazyModel, rows: Any) -> list[str]:  # noqa: ANN401 - arrays, or inputs
