@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from photinus.core.errors import DataError, NotReadyError, UsageError
 from photinus.data import cifar
@@ -142,6 +143,16 @@ def test_rows_that_are_no_rows_are_told(small):
         ([[1.0]], None, "features must be a NumPy array; got list; np.asarray"),
         (np.ones((2, 3)).astype(str), None, "features must hold numbers; got <U"),
         (np.ones((2, 3)), np.array(["a", "b"]), "labels must hold numbers; got <U1; number the"),
+        (
+            np.ma.masked_greater(np.ones((2, 3)), 0),
+            None,
+            r"features must be known numbers; got a masked array; .* filled",
+        ),
+        (
+            torch.eye(2).to_sparse(),
+            None,
+            r"features must be a NumPy array; got Tensor; to_dense\(\) makes one",
+        ),
         (np.array(3.0), None, "features must have a row for each example; got a single number"),
         (np.ones((0, 3)), None, "there are no rows"),
         (np.ones((2, 3)), np.ones(3), "features and labels must be equally many; got 2 and 3"),

@@ -51,11 +51,16 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def whole(least: int) -> Limit:
-    """A whole number of at least `least`."""
+def whole(least: int, most: int | None = None) -> Limit:
+    """A whole number of at least `least`, and of at most `most`, if that is given."""
     return Limit(
-        f"a whole number of at least {least}",
-        lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= least,
+        f"a whole number of at least {least}" + ("" if most is None else f" and at most {most}"),
+        lambda v: (
+            isinstance(v, int)
+            and not isinstance(v, bool)
+            and v >= least
+            and (most is None or v <= most)
+        ),
     )
 
 
@@ -103,12 +108,7 @@ def validate(instance: object, of: str = "") -> None:
             wrong = f"{name} of {of or cls.__name__} must be {limit.text}"
             is_numpy = type(value).__module__ == "numpy"
             do = "make it plain: int(...), float(...) or .tolist()" if is_numpy else ""
-            is_list_of_texts = (
-                limit is _TYPE_LIMITS[tuple]
-                and isinstance(value, str)
-                and _is_list_of_texts(cls, name)
-            )
-            do = _list_hint(value) if is_list_of_texts else do
+            do = _list_hint(value) if limit is _TEXTS and isinstance(value, str) else do
             raise UsageError(wrong, got=repr(value), do=do)
 
 
@@ -120,6 +120,10 @@ _TYPE_LIMITS: Mapping[Any, Limit] = {
     tuple: Limit("a list", lambda v: isinstance(v, (tuple, list))),
     Mapping: Limit("a table of names and values", lambda v: isinstance(v, Mapping)),
 }
+_TEXTS = Limit(
+    "a list of strings",
+    lambda v: isinstance(v, (tuple, list)) and all(isinstance(text, str) for text in v),
+)
 
 
 @functools.cache
@@ -129,7 +133,9 @@ def _limits_of(cls: Any) -> Mapping[str, Limit]:  # noqa: ANN401 - any dataclass
     hints = typing.get_type_hints(cls)
     for name in [f.name for f in dataclasses.fields(cls) if f.name not in limits]:
         kind = typing.get_origin(hints[name]) or hints[name]
-        if kind in _TYPE_LIMITS:
+        if kind is tuple and typing.get_args(hints[name])[:1] == (str,):
+            limits[name] = _TEXTS
+        elif kind in _TYPE_LIMITS:
             limits[name] = _TYPE_LIMITS[kind]
         elif dataclasses.is_dataclass(kind):
             limits[name] = _instance_limit(typing.cast(type, kind))
@@ -138,11 +144,6 @@ def _limits_of(cls: Any) -> Mapping[str, Limit]:  # noqa: ANN401 - any dataclass
 
 def _instance_limit(cls: type) -> Limit:
     return Limit(f"of type {cls.__name__}", lambda v: isinstance(v, cls))
-
-
-def _is_list_of_texts(cls: Any, field: str) -> bool:  # noqa: ANN401 - any dataclass
-    """Returns whether a field holds a list of texts."""
-    return typing.get_args(typing.get_type_hints(cls)[field])[:1] == (str,)
 
 
 def _list_hint(text: str) -> str:

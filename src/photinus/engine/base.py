@@ -89,6 +89,10 @@ class ArrayData:
         return replace(self, features=rows.features, labels=rows.labels, weights=rows.weights)
 
 
+_DENSE_MAKERS = ("to_dense", "toarray")
+"""What a sparse tensor, or a sparse matrix of SciPy, is made an array by."""
+
+
 def check_arrays(features: Any, labels: Any) -> None:  # noqa: ANN401 - what a user may give
     """Checks rows in memory: features [n, ...] and labels [n, ...] or None.
 
@@ -108,8 +112,13 @@ def check_arrays(features: Any, labels: Any) -> None:  # noqa: ANN401 - what a u
 
 def _check_kind(name: str, rows: Any, do: str) -> None:  # noqa: ANN401 - what a user may give
     if not isinstance(rows, np.ndarray):
-        got = type(rows).__name__
-        raise UsageError(f"{name} must be a NumPy array", got=got, do="np.asarray(...) makes one")
+        makers = (maker for maker in _DENSE_MAKERS if hasattr(rows, maker))
+        maker = next(makers, "")  # np.asarray of a sparse matrix is one object
+        do = f"{maker}() makes one" if maker else "np.asarray(...) makes one"
+        raise UsageError(f"{name} must be a NumPy array", got=type(rows).__name__, do=do)
+    if isinstance(rows, np.ma.MaskedArray) and np.ma.is_masked(rows):
+        do = "leave these rows out, or fill them in: filled(...)"
+        raise UsageError(f"{name} must be known numbers", got="a masked array", do=do)
     if rows.dtype == object and _is_ragged(rows):
         advice = "hand them over as an input: ({'tokens': rows}, labels); each batch is then padded"
         raise UsageError(f"{name} must be rows of one length", got="a ragged array", do=advice)

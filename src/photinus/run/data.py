@@ -222,8 +222,8 @@ def _arrays(rows: tuple[Any, Any], job: Job) -> tuple[Any, Any]:
 
 
 def _array(rows: Any) -> Any:  # noqa: ANN401 - whatever a user gives
-    """Returns a tensor as an array, and anything else as it is."""
-    if not isinstance(rows, Tensor):
+    """Returns a dense tensor as an array, and anything else as it is."""
+    if not isinstance(rows, Tensor) or rows.layout is not torch.strided:
         return rows
     rows = rows.detach().cpu()
     return (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()

@@ -125,6 +125,9 @@ class Source:
         if self.name in ("parquet", "images") and not self.path:
             wrong = f"a source of {self.name} needs a path"
             raise UsageError(wrong, got="none", do='path = "..."')
+        if not (self.features or self.inputs):
+            wrong, do = "a source needs a column of features", 'features = ["NAME"], or inputs'
+            raise UsageError(wrong, got="none", do=do)
         if self.inputs and self.scale is not None:
             do = "multiply in the module's forward"
             raise UsageError("scale is for one array of features, not for inputs", do=do)
@@ -291,7 +294,7 @@ class Job:
         ),
         "workers": whole(1),
         "engine": one_of(*ENGINES),
-        "seed": whole(0),
+        "seed": whole(0, 2**64 - 1),  # of torch.manual_seed
         **WorkerLimits.LIMITS,
         "device": DEVICES,
         "resources": Limit(
