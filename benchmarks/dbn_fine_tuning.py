@@ -31,7 +31,7 @@ def ways(job):
     if job.name == "mnist-dbn":
         return ways_today(job)
     tuning = job.model.fine_tuning
-    usual = FineTuning()
+    usual = FineTuning(epochs=60.0)
     of_today = {
         "dropout_input": usual.dropout_input,
         "dropout_hidden": usual.dropout_hidden,
@@ -54,7 +54,7 @@ def ways(job):
 
 def ways_today(job):
     """Returns the ways of the job of today."""
-    usual = FineTuning()
+    usual = FineTuning(epochs=60.0)
     half = ph.Schedule.cosine(1e-3, warm_up=0.01)
     smoothed = {"dropout_hidden": usual.dropout_hidden, "label_smoothing": usual.label_smoothing}
     at_half = tuned(job, lr=half)

@@ -81,6 +81,15 @@ def test_the_configs_have_their_names_sizes_and_order():
     assert (configs[0].batch_size, configs[-1].batch_size) == (100, 250)
 
 
+@pytest.mark.parametrize(
+    ("rows", "passes"), [(60_000, [20, 20, 60]), (1257, [154, 154, 200]), (9, [200, 200, 200])]
+)
+def test_with_nothing_set_layers_have_more_passes_over_few_rows(rows, passes):
+    assert [config.passes(rows) for config in DBN(hidden=(8, 8)).configs()] == passes
+    once = DBN(hidden=(8, 8), pretraining=Pretraining(epochs=0), fine_tuning=FineTuning(epochs=1))
+    assert [config.passes(rows) for config in once.configs()] == [1]
+
+
 def test_the_first_step_of_the_usual_fine_tuning_moves_every_weight():
     """With agreement on whole gradients a step is an epoch, and the first may be the only one."""
     config = small(fine_tuning=FineTuning()).configs()[-1]

@@ -331,7 +331,8 @@ DBN_ROWS = (
     ),
     ParamRow(
         name="preTrainEpochs",
-        meaning="passes over the rows in which each layer is trained as an RBM; 0 for none",
+        meaning="passes over the rows in which each layer is trained as an RBM; 0 for none; "
+        "default: as many as 2,000 steps are, from 20 to 200",
         convert=_to_float,
         job_path="model.pretraining.epochs",
     ),
@@ -356,7 +357,8 @@ DBN_ROWS = (
     ),
     ParamRow(
         name="fineTuneEpochs",
-        meaning="passes over the rows in which all layers are trained together",
+        meaning="passes over the rows in which all layers are trained together; default: as many "
+        "as 2,000 steps are, from 60 to 200",
         convert=_to_float,
         job_path="model.fine_tuning.epochs",
     ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from photinus.core.errors import UsageError
 from photinus.core.parameters import (
@@ -187,7 +187,9 @@ class ModelConfig(ABC):
 
     name: str
     epochs: float | None
-    """Passes over the rows; None: as many as `USUAL_STEPS` are, one at least."""
+    """Passes over the rows; None: as many as `USUAL_STEPS` are."""
+    least_passes: ClassVar[int] = 1
+    """Where `epochs` is None."""
     batch_size: int
     """Examples of one step of all workers together."""
     max_steps: int = 0
@@ -200,7 +202,7 @@ class ModelConfig(ABC):
         """
         steps_of_pass = -(-max(1, rows) // self.batch_size)
         if not self.max_steps:
-            usual = min(MOST_PASSES, -(-USUAL_STEPS // steps_of_pass))
+            usual = min(MOST_PASSES, max(self.least_passes, -(-USUAL_STEPS // steps_of_pass)))
             return float(usual) if self.epochs is None else self.epochs
         full_passes, extra_steps = divmod(self.max_steps, steps_of_pass)
         return full_passes + extra_steps * self.batch_size / max(1, rows)

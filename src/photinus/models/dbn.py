@@ -55,7 +55,7 @@ class Pretraining:
     """How each RBM is trained."""
 
     LIMITS: ClassVar[Mapping[str, Limit]] = {
-        "epochs": at_least(0),
+        "epochs": Limit.optional(at_least(0)),
         "batch_size": whole(1),
         "lr": SCHEDULE,
         "momentum": SCHEDULE,
@@ -66,8 +66,8 @@ class Pretraining:
         "deviation": above(0),
     }
 
-    epochs: float = 20.0
-    """A layer; 0 leaves pre-training out."""
+    epochs: float | None = None
+    """A layer; 0 leaves pre-training out. Left out, as many as 2,000 steps are, from 20 to 200."""
     batch_size: int = 100
     """Examples of one step of all workers together."""
     lr: Schedule | float = _DEFAULT_LR
@@ -100,7 +100,7 @@ class FineTuning:
     """How the whole network is trained after it."""
 
     LIMITS: ClassVar[Mapping[str, Limit]] = {
-        "epochs": above(0),
+        "epochs": Limit.optional(above(0)),
         "batch_size": whole(1),
         "lr": Limit.optional(SCHEDULE),
         "weight_decay": at_least(0),
@@ -112,8 +112,8 @@ class FineTuning:
         "label_smoothing": between(0, 1),
     }
 
-    epochs: float = 60.0
-    """Passes over the rows."""
+    epochs: float | None = None
+    """Passes over the rows. Left out, as many as 2,000 steps are, from 60 to 200."""
     batch_size: int = 250
     """Examples of one step of all workers together."""
     optimizer: str = "adam"
@@ -159,12 +159,13 @@ class RBMConfig(ModelConfig):
     """Trains one layer on the means of those below."""
 
     name: str
-    epochs: float
+    epochs: float | None
     batch_size: int
     sizes: tuple[int, ...]
     """Inputs, the layers below, this layer."""
     settings: Pretraining
     products: str = "mkl"
+    least_passes: ClassVar[int] = 20
 
     @property
     def device(self) -> str:
@@ -215,10 +216,11 @@ class FineTuneConfig(ModelConfig):
     """Trains all layers together, from what the RBMs found, or from random weights without them."""
 
     name: str
-    epochs: float
+    epochs: float | None
     batch_size: int
     network: Dense
     settings: FineTuning
+    least_passes: ClassVar[int] = 60
 
     @property
     def device(self) -> str:
@@ -332,7 +334,7 @@ class DBN:
 
     def _rbm_configs(self) -> tuple[ModelConfig, ...]:
         s, sizes = self.pretraining, (self.inputs, *self.hidden)
-        if not s.epochs:
+        if s.epochs == 0:
             return ()
         return tuple(
             RBMConfig(

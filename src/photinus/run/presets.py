@@ -24,7 +24,7 @@ def _mnist_dbn(workers: int) -> Job:
     Several workers: short rounds in the pre-training, and Nesterov outside Adam in the
     fine-tuning, close the gap that averaging once an epoch leaves. One worker trains plainly.
     """
-    fine_tuning = FineTuning(dropout_hidden=(0.3,), label_smoothing=0.0)
+    fine_tuning = FineTuning(epochs=60.0, dropout_hidden=(0.3,), label_smoothing=0.0)
     if workers == 1:
         model = DBN(pretraining=Pretraining(epochs=50), fine_tuning=fine_tuning)
         strategy = averaging(outer=Sgd(), codec="fp32")
