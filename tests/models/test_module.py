@@ -506,8 +506,7 @@ def test_as_many_passes_as_the_steps_need(rows, batch_size, steps):
 
 
 @pytest.mark.parametrize(
-    ("rows", "passes"),
-    [(0, 200), (1, 200), (105, 200), (1257, 50), (20_000, 4), (64_000, 1), (10**8, 1)],
+    ("rows", "passes"), [(0, 200), (105, 200), (1257, 50), (20_000, 4), (64_000, 1), (10**8, 1)]
 )
 def test_with_nothing_set_few_rows_are_read_more_often(rows, passes):
     assert ModuleConfig(**SMALL_CONFIG, batch_size=32).passes(rows) == passes
@@ -627,6 +626,7 @@ def test_what_is_fastest_is_measured_with_several_outputs_too():
     ("loss", "how", "said"),
     [
         ("mse", {}, "for a loss of your own alone, .* got loss mse, tuple; return one tensor"),
+        ("in_batch", {}, r"got loss in_batch, tuple; return torch.stack\(\[one, other\], 1\)"),
         (OF_BOTH, {"metrics": ("accuracy",)}, "and for no metric; got loss .*:of_both, tuple"),
     ],
 )

@@ -173,6 +173,7 @@ def test_a_share_for_the_fastest_worker_where_it_has_no_effect_is_warned_of():
         ("engine = 'yarn'", "spark"),
         ("[strategies.rmb1]\nrecipe = 'averaging'", "rbm1"),
         ("workers = ", "is no TOML"),
+        ("# workers = 2", r"holds no setting; write its \[model\] at least"),
         ("lease_seconds = 1.0", "lease_seconds of Job must be a number of at least 2"),
         ("strategy = 5", "a strategy must be a name or a table; got 5"),
         ("strategies = 5", "strategies of a job must be a table of phases; got 5"),

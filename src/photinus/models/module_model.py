@@ -553,7 +553,8 @@ class ModuleModel(PlacedModel):
         if not isinstance(outputs, Tensor) and (":" not in self._name or self._learning.metrics):
             wrong = "several outputs are for a loss of your own alone, and for no metric"
             got = f"loss {self._name}, {type(outputs).__name__}"
-            raise UsageError(wrong, got=got, do="return one tensor, or set a loss that reads them")
+            one = "one tensor" if self._name != "in_batch" else "torch.stack([one, other], 1)"
+            raise UsageError(wrong, got=got, do=f"return {one}, or set a loss that reads them")
         self._class_count = class_count(self._name, outputs)
         batch_labels = None if batch.labels is None else tensor_of(batch.labels)
         labels = self._target(features) if batch_labels is None else batch_labels

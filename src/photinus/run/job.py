@@ -692,6 +692,9 @@ def read_job(path: Path | str) -> Job:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the job {path} cannot be read", got=reason_of(error)) from error
     try:
-        return Job.from_dict(tomllib.loads(text))
+        settings = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"the job {path} is no TOML", got=str(error)) from error
+    if not settings:
+        raise UsageError(f"the job {path} holds no setting", do="write its [model] at least")
+    return Job.from_dict(settings)
