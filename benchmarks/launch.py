@@ -54,7 +54,9 @@ class Watch:
 def main(workers: int, *, is_local: bool) -> None:
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (ROWS, FEATURES)).astype(np.uint8)
-    config = LogisticConfig(features=FEATURES, classes=CLASSES, batch_size=100 * workers)
+    config = LogisticConfig(
+        features=FEATURES, classes=CLASSES, epochs=1.0, batch_size=100 * workers
+    )
     strategy = averaging(every=Steps(5), codec="fp32")
     plan = TrainingPlan(phases=(Phase(config=config, strategy=strategy),), workers=workers)
     data = ArrayData(pixels, rng.integers(0, CLASSES, ROWS))

@@ -100,7 +100,7 @@ JOBS = {
         {"features": ("x",), "label": "class", "scale": 0.5},
     ),
     "classes by softmax regression, of bytes": (
-        LogisticConfig(features=3, classes=3),
+        LogisticConfig(features=3, classes=3, epochs=1.0),
         {"features": ("bytes",), "label": "class", "scale": 1 / 255},
     ),
     "two classes by one output, of columns": (

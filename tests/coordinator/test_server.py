@@ -27,7 +27,9 @@ class Scene:
     """A service over links in memory, whose time stands still until it is told to continue."""
 
     def __init__(self, workers=2, phases=1):
-        configs = [LogisticConfig(features=3, classes=2, name=f"p{n}") for n in range(phases)]
+        configs = [
+            LogisticConfig(features=3, classes=2, epochs=1.0, name=f"p{n}") for n in range(phases)
+        ]
         strategy = averaging(every=Steps(1), codec="fp32")
         plan = TrainingPlan(
             phases=tuple(Phase(config=s, strategy=strategy) for s in configs), workers=workers

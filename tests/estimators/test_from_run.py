@@ -72,7 +72,7 @@ CASES = {
     "classes": (TorchClassificationModel, linear("cross_entropy", 3), SCALED, "y"),
     "softmax regression": (
         TorchClassificationModel,
-        LogisticConfig(features=2, classes=3),
+        LogisticConfig(features=2, classes=3, epochs=1.0),
         SCALED,
         "y",
     ),

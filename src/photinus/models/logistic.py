@@ -13,7 +13,7 @@ import numpy as np
 
 from photinus.core.errors import DataError
 from photinus.core.parameters import TRAINED, Layout, Parameters, Vector
-from photinus.core.settings import above, at_least, named_settings, one_of, validate, whole
+from photinus.core.settings import Limit, above, at_least, named_settings, one_of, validate, whole
 from photinus.models.base import BatchLike, Model, ModelConfig
 from photinus.models.optimizers import InnerOptimizer
 from photinus.models.tensors import as_rows
@@ -101,8 +101,8 @@ class LogisticConfig(ModelConfig):
     """Labels are 0..classes-1."""
     name: str = "logistic"
     """Of the phase."""
-    epochs: float = 1.0
-    """Passes over the rows."""
+    epochs: float | None = None
+    """Passes over the rows. Left out, as many as 2,000 steps are, from 1 to 200."""
     batch_size: int = 32
     """Examples of one step of all workers together."""
     lr: float = 0.1
@@ -112,7 +112,7 @@ class LogisticConfig(ModelConfig):
     LIMITS = {  # noqa: RUF012
         "features": whole(1),
         "classes": whole(2),
-        "epochs": at_least(0),
+        "epochs": Limit.optional(at_least(0)),
         "batch_size": whole(1),
         "lr": above(0),
         "dtype": one_of("float32", "float64"),
