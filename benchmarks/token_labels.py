@@ -1,4 +1,4 @@
-"""Test error by tokens of a tagger: a plain loop, and jobs of several workers with nothing set.
+"""Test error by tokens of a tagger: a plain loop, and jobs of several workers with six passes.
 
 Usage: python benchmarks/token_labels.py [--small] [--workers 1,4,16] [--rows 4000] [--tested 1000]
     [--epochs 6] [--seeds 3]

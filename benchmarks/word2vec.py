@@ -272,10 +272,10 @@ def accuracy(options, text):
     if options.cbow:
         ways = {f"gensim, CBOW, rate {rate}": {"sg": 0, "alpha": rate} for rate in (0.025, 0.05)}
     for name, how in ways.items() if options.gensim else ():
-        vectors = gensims(sentences, index, counts, options.dims[0], int(passes), **how)
+        vectors = gensims(sentences, index, counts, options.dims[0], round(passes), **how)
         report(f"{name}, {vectors[0]:.0f} CPU s", index, vectors[1])
     for partitions in options.mllib:
-        seconds, vectors = mllibs(sentences, index, options.dims[0], int(passes), partitions)
+        seconds, vectors = mllibs(sentences, index, options.dims[0], round(passes), partitions)
         report(f"MLlib, {partitions} partitions, {seconds:.0f} s", index, vectors)
     tried = itertools.product(
         options.workers, options.negatives, options.sample, options.seeds, options.together

@@ -69,6 +69,19 @@ def test_the_best_is_the_lowest_error_and_patience_counts_from_it():
     assert not early_stopping.begin(0.9, 9, BOTH), "it is over"
 
 
+def test_of_points_of_one_error_the_lower_loss_is_better():
+    early_stopping = EarlyStopping(10.0, 1)
+    losses, is_best = [6.0, 5.0, 4.0, 4.0], []
+    for n, loss in enumerate(losses):
+        assert early_stopping.begin((n + 1) / 10, n + 1, BOTH)
+        early_stopping.offer_candidate(snapshot(n + 1))
+        for slot in BOTH:
+            early_stopping.add_sums(slot, {"examples": 10.0, "errors": 2.0, "loss": loss})
+        is_best.append(early_stopping.finish_trial().is_best)
+    assert is_best == [True, True, True, False]
+    assert early_stopping.is_stopped
+
+
 def test_the_loss_decides_where_there_is_no_error_and_nothing_else_does():
     early_stopping = EarlyStopping(10.0, 1)
     assert run_trial(early_stopping, 1, 5.0, name="loss").is_best

@@ -152,3 +152,15 @@ def test_metadata_that_are_cut_off_or_missing_are_a_damaged_estimator(spark, tmp
             TorchClassifier.load(str(path))
     with pytest.raises(CheckpointError, match=r"nothing is saved at that path; got .*none; name"):
         TorchClassifier.load(str(tmp_path / "none"))
+
+
+def test_a_saved_estimator_keeps_a_default_that_is_none_any_more(spark, tmp_path):
+    before = TorchClassifier(module="torch.nn:Linear")
+    before._setDefault(epochs=1.0)
+    before.save(f"{tmp_path}/saved")
+    loaded = TorchClassifier.load(f"{tmp_path}/saved")
+    assert loaded.isSet("epochs")
+    assert loaded.getEpochs() == 1.0
+    assert not loaded.isSet("batchSize")
+    before.setEpochs(7.0).write().overwrite().save(f"{tmp_path}/saved")
+    assert TorchClassifier.load(f"{tmp_path}/saved").getEpochs() == 7.0

@@ -127,3 +127,11 @@ def test_check_model_finds_each_fault(fault):
 def test_a_vector_of_another_length_is_refused():
     with pytest.raises(UsageError, match=r"the trained vector must have 2 numbers; got \[3\]"):
         Square().load(np.zeros(3, np.float32))
+
+
+def test_rows_set_aside_are_measured_after_each_pass_or_twenty_times_where_nothing_is_set():
+    settings = {"module": "torch.nn:Linear"}
+    assert ModuleConfig(**settings).trials(200.0) == 20
+    assert ModuleConfig(**settings).trials(4.0) == 4
+    assert ModuleConfig(**settings, epochs=200.0).trials(200.0) == 200
+    assert ModuleConfig(**settings, max_steps=10).trials(50.0) == 50

@@ -222,6 +222,14 @@ def test_what_transformers_has_loaded_gets_three_passes(small_encoder, settings,
     assert with_usual_passes(LazyModel(Job(model=whole))).job.model.epochs == passes
 
 
+def test_a_job_that_starts_from_a_trained_model_has_three_passes(tmp_path):
+    line = {"in_features": 2, "out_features": 2}
+    model = ModuleConfig(module="torch.nn:Linear", arguments=line)
+    started = LazyModel(Job(model=model, start=str(tmp_path / "model")))
+    assert with_usual_passes(started).job.model.epochs == 3.0
+    assert with_usual_passes(LazyModel(Job(model=model))).job.model.epochs is None
+
+
 def trained_whole(small_encoder, sentences, folder, *, lr=None, optimizer="adamw", **arguments):
     """One run that trains the whole encoder, and its warnings."""
     whole = ModuleConfig(

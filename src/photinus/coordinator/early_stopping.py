@@ -29,11 +29,12 @@ class TrialResult(NamedTuple):
 class EarlyStopping:
     """About once an epoch the workers measure the agreed point, each on its own rows set aside.
 
-    Their next pushes carry the sums. A point is better by its error, or its loss where there
-    is no error; for a model that measures neither the metrics are shown, but nothing is decided.
+    Their next pushes carry the sums. A point is better by its error, and by its loss where there is
+    no error, or that of the best point; for a model that measures neither the metrics are shown,
+    but nothing is decided.
 
     Args:
-        epochs: of the stage; 0 for no trials.
+        epochs: of the stage, or how many trials it has where these are fewer; 0 for no trials.
         patience: so many trials in a row without a better point end the stage; 0 for never.
     """
 
@@ -54,7 +55,8 @@ class EarlyStopping:
         self.best: RunSnapshot | None = None
         """The best point so far."""
         self.is_stopped = False
-        self._trials_begun, self._trials_since_best, self._best_value = 0, 0, math.inf
+        self._trials_begun, self._trials_since_best = 0, 0
+        self._best_values: tuple[float, ...] = (math.inf,)
         self._trial_version = -1
         self._candidate: RunSnapshot | None = None
         self._slots_awaited, self._slots_to_ask = set[int](), set[int]()
@@ -102,11 +104,11 @@ class EarlyStopping:
             return None
         examples, metrics = self._sums["examples"], self._to_metrics(self._sums)
         self._sums = {}
-        value = metrics.get("error", metrics.get("loss", math.nan))
-        is_best = value < self._best_value and self._candidate is not None
+        values = tuple(metrics[name] for name in ("error", "loss") if name in metrics)
+        is_best = bool(values) and values < self._best_values and self._candidate is not None
         if is_best:
-            self._best_value, self._trials_since_best, self.best = value, 0, self._candidate
-        elif not math.isnan(value):
+            self._best_values, self._trials_since_best, self.best = values, 0, self._candidate
+        elif values and not math.isnan(values[0]):
             self._trials_since_best += 1
         self.is_stopped = bool(self._patience) and self._trials_since_best >= self._patience
         return TrialResult(round(examples), metrics, is_best)

@@ -190,7 +190,7 @@ class Phases:
         config, rows = self.phase.config, {s.slot: s.rows for s in self._leases}
         epochs = config.passes(self._leases.rows)
         if self._plan.measures:
-            self.early_stopping.epochs = epochs
+            self.early_stopping.epochs = config.trials(epochs)
         start, end = (round(share * epochs * self._leases.rows) for share in self.span)
         self.owner.begin(end - start)
         snapshot = self.snapshots.saved

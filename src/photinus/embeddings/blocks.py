@@ -57,7 +57,7 @@ def usual_passes(counts: Vector) -> float:
         >>> usual_passes(np.full(90_000, 240)), usual_passes(np.full(18_000, 80))
         (5.0, 15.0)
     """
-    words = float(np.sum(counts))
+    words = max(1.0, float(np.sum(counts)))
     passes = min(_MOST_PASSES, _ENOUGH_OCCURRENCES * len(counts) / words, _MOST_WORDS_READ / words)
     return max(_FEWEST_PASSES, passes)
 

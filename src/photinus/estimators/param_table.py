@@ -548,8 +548,8 @@ _MODULE_ROWS = (
     ),
     ParamRow(
         name="epochs",
-        meaning="passes over the rows; default: as many as 2,000 steps are, from 1 to 200; of a "
-        "pre-trained module 3",
+        meaning="passes over the rows; default: as many as 2,000 steps are, from 1 to 200; with a "
+        "start, or a module that transformers has loaded, 3",
         convert=_to_float,
         job_path="model.epochs",
     ),

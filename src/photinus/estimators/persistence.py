@@ -148,7 +148,14 @@ class ParamsReader(_Reader[M]):
         metadata = self._read_metadata(path)
         if not is_signed(_PARAMS, metadata["paramMap"], metadata.get(_SIGNATURE)):
             check_code(metadata["paramMap"], f"the estimator in {path}", self._trust_code)
-        return self._with_saved_params(self._cls(), metadata)
+        estimator: Any = self._cls()
+        names = {param.name for param in estimator._defaultParamMap}
+        loaded = self._with_saved_params(estimator, metadata)
+        for param in [p for p in estimator._defaultParamMap if p.name not in names]:
+            value = estimator._defaultParamMap.pop(param)  # of an earlier version: it is kept
+            if not estimator.isSet(param):
+                estimator._set(**{param.name: value})
+        return loaded
 
 
 def _signed_content(meta: dict[str, Any], weights: bytes) -> dict[str, Any]:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 USUAL_STEPS, MOST_PASSES = 2000, 200
 """A training of few rows has so many steps where nothing is set, in so many passes at most."""
+_MOST_TRIALS = 20.0
+"""See `ModelConfig.trials`."""
 
 
 class BatchLike(Protocol):
@@ -206,6 +208,13 @@ class ModelConfig(ABC):
             return float(usual) if self.epochs is None else self.epochs
         full_passes, extra_steps = divmod(self.max_steps, steps_of_pass)
         return full_passes + extra_steps * self.batch_size / max(1, rows)
+
+    def trials(self, passes: float) -> float:
+        """Returns how often so many passes are measured on rows set aside: after each one.
+
+        Of usual ones a small table has many, which hardly differ: they are measured 20 times.
+        """
+        return passes if self.epochs is not None or self.max_steps else min(passes, _MOST_TRIALS)
 
     @abstractmethod
     def build(self, history: tuple[Vector, ...], seed: int) -> Model:

@@ -159,8 +159,8 @@ class ModuleConfig(ModelConfig):
     metrics: tuple[str, ...] = ()
     """What is measured beside loss and error: some of `METRICS`, or "package.module:function"."""
     epochs: float | None = None
-    """Passes over the rows. Left out, as many as 2,000 steps are, from 1 to 200; of a pre-trained
-    module 3."""
+    """Passes over the rows. Left out, as many as 2,000 steps are, from 1 to 200; with a start, or a
+    module that transformers has loaded, 3."""
     max_steps: int = 0
     """Steps of all workers together, however many passes these are; 0: as `epochs` says."""
     batch_size: int = USUAL_BATCH

@@ -22,13 +22,14 @@ FINE_TUNING_PASSES = 3.0
 def with_usual_passes(draft: LazyModel) -> LazyModel:
     """Returns the job with few passes over its rows, where its module is pre-trained.
 
-    Its steps are dear, and few of them do. This holds for a frozen encoder, and for adapters, too.
+    That is, the job has a start, or transformers has loaded most of the module: also a frozen
+    encoder under adapters. Steps of such a module are dear, and few of them do.
     """
     job, model = draft.job, draft.job.model
     if not isinstance(model, ModuleConfig) or model.epochs is not None or model.max_steps:
         return draft
     built = draft.model()
-    if not is_pretrained(built, of_all=True):
+    if not job.start and not is_pretrained(built, of_all=True):
         return draft
     settled = replace(job, model=replace(model, epochs=FINE_TUNING_PASSES))
     return LazyModel(settled, built, draft.advice)
