@@ -15,7 +15,7 @@ from photinus.run.evaluate import LazyModel
 from photinus.run.job import Job
 from photinus.run.sharded import with_sharded_tables
 from photinus.run.train import resume, train
-from photinus.run.usual_rate import with_usual_rate
+from photinus.run.usual_settings import with_usual_rate
 from photinus.strategies import recipes
 from photinus.strategies.outer import Adagrad, Nesterov
 from photinus.testing import Faults

@@ -29,7 +29,7 @@ from photinus.report.ledger import audit
 from photinus.run.data import read_test, read_train
 from photinus.run.evaluate import LazyModel, load_trained
 from photinus.run.sharded import with_sharded_tables
-from photinus.run.usual_rate import is_pretrained, with_usual_passes, with_usual_rate
+from photinus.run.usual_settings import is_pretrained, with_usual_passes, with_usual_rate
 from photinus.testing import Faults
 
 

@@ -86,7 +86,7 @@ from photinus.run.remote_resume import (
 )
 from photinus.run.resume_hint import resume_hint
 from photinus.run.sharded import with_sharded_tables
-from photinus.run.usual_rate import with_usual_passes, with_usual_rate
+from photinus.run.usual_settings import with_usual_passes, with_usual_rate
 from photinus.training.plan import TrainingPlan
 from photinus.training.snapshots import RunSnapshot
 
