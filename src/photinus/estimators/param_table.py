@@ -292,7 +292,8 @@ _JOB_ROWS = (
     ),
     ParamRow(
         name="validation",
-        meaning="the share of the rows that are set aside and measured on once an epoch",
+        meaning="the share of the rows that are set aside and measured on once an epoch, or 20 "
+        "times where epochs are not set and more",
         convert=_to_float,
         job_path="validation",
     ),

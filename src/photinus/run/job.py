@@ -251,7 +251,7 @@ class Job:
     """How long after its start training must end. All phases are tried for some seconds; then the
     fewest workers that are fast enough train, `workers` at most. None: all of them train."""
     validation: float = 0.0
-    """The share of the rows set aside; on them the agreed point is measured once an epoch."""
+    """The share of the rows set aside, to measure on about once an epoch (`ModelConfig.trials`)."""
     patience: int = 0
     """So many measurements without a better one end a phase, at its best point; 0 for never."""
     checkpoint_seconds: float = 60.0
