@@ -643,9 +643,10 @@ _LATER_SETTINGS: Mapping[str, Mapping[str, Any]] = {
 def _fingerprint(job: Job) -> str:
     """What must be the same for a checkpoint to fit: all but where and how long it runs."""
     plain = Job.from_dict(job.to_dict()).to_dict()
-    for table in (plain["model"], *plain["model"].values()):
-        if isinstance(table, dict) and "epochs" in table:
-            table["epochs"] = float(table["epochs"])  # 4 epochs are 4.0
+    for part in ("pretraining", "fine_tuning", ""):
+        settings = plain["model"].get(part, {}) if part else plain["model"]
+        if "epochs" in settings:
+            settings["epochs"] = float(settings["epochs"])  # 4 epochs are 4.0
     for name in (
         *("engine", "checkpoint_seconds", "security", "transport", "name", "device", "resources"),
         *("cpu_share", "memory", "priority", "weight", "jobs_folder"),
