@@ -212,7 +212,7 @@ def test_a_sigmoid_under_a_loss_that_takes_it_itself_is_warned_of(
     table, caplog, estimator, label, outputs, loss, warned
 ):
     settings = {"module": "own:squashed", "moduleArgs": {"outputs": outputs}, "loss": loss}
-    estimator(**QUICK | settings, labelCol=label).fit(table)
+    estimator(**QUICK | settings, labelCol=label, epochs=1.0).fit(table)
     warning = f"own:squashed ends with a sigmoid, and {loss} takes one itself; no result "
     assert (warning in caplog.text) == warned
 
