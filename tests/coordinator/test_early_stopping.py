@@ -82,6 +82,19 @@ def test_of_points_of_one_error_the_lower_loss_is_better():
     assert early_stopping.is_stopped
 
 
+def test_no_point_is_better_than_one_without_an_error():
+    early_stopping = EarlyStopping(10.0, 2)
+    is_best = []
+    for n, (errors, loss) in enumerate([(1, 3.0), (0, 2.0), (0, 1.0), (0, 0.5)]):
+        assert early_stopping.begin((n + 1) / 10, n + 1, BOTH)
+        early_stopping.offer_candidate(snapshot(n + 1))
+        for slot in BOTH:
+            early_stopping.add_sums(slot, {"examples": 10.0, "errors": errors, "loss": loss})
+        is_best.append(early_stopping.finish_trial().is_best)
+    assert is_best == [True, True, False, False]
+    assert early_stopping.is_stopped
+
+
 def test_the_loss_decides_where_there_is_no_error_and_nothing_else_does():
     early_stopping = EarlyStopping(10.0, 1)
     assert run_trial(early_stopping, 1, 5.0, name="loss").is_best

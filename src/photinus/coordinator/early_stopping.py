@@ -30,8 +30,8 @@ class EarlyStopping:
     """About once an epoch the workers measure the agreed point, each on its own rows set aside.
 
     Their next pushes carry the sums. A point is better by its error, and by its loss where there is
-    no error, or that of the best point; for a model that measures neither the metrics are shown,
-    but nothing is decided.
+    no error, or that of the best point and above 0; for a model that measures neither the metrics
+    are shown, but nothing is decided.
 
     Args:
         epochs: of the stage, or how many trials it has where these are fewer; 0 for no trials.
@@ -104,7 +104,8 @@ class EarlyStopping:
             return None
         examples, metrics = self._sums["examples"], self._to_metrics(self._sums)
         self._sums = {}
-        values = tuple(metrics[name] for name in ("error", "loss") if name in metrics)
+        names = ("error",) if metrics.get("error") == 0 else ("error", "loss")
+        values = tuple(metrics[name] for name in names if name in metrics)
         is_best = bool(values) and values < self._best_values and self._candidate is not None
         if is_best:
             self._best_values, self._trials_since_best, self.best = values, 0, self._candidate
