@@ -135,3 +135,12 @@ def test_rows_set_aside_are_measured_after_each_pass_or_twenty_times_where_nothi
     assert ModuleConfig(**settings).trials(4.0) == 4
     assert ModuleConfig(**settings, epochs=200.0).trials(200.0) == 200
     assert ModuleConfig(**settings, max_steps=10).trials(50.0) == 50
+
+
+def test_a_seed_of_more_than_64_bits_draws_first_parameters_as_any_other():
+    config = ModuleConfig(module="torch.nn:Linear", arguments={"in_features": 2, "out_features": 2})
+    first, again, other = (
+        config.build((), s).parameters.trained for s in (2**70 + 1, 2**70 + 1, 2)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).all()

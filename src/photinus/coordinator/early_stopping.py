@@ -29,9 +29,9 @@ class TrialResult(NamedTuple):
 class EarlyStopping:
     """About once an epoch the workers measure the agreed point, each on its own rows set aside.
 
-    Their next pushes carry the sums. A point is better by its error, and by its loss where there is
-    no error, or that of the best point and above 0; for a model that measures neither the metrics
-    are shown, but nothing is decided.
+    Their next pushes carry the sums. A point is better by its error. The loss decides where there
+    is no error, and between points of the same error above 0. For a model that measures neither
+    the metrics are shown, but nothing is decided.
 
     Args:
         epochs: of the stage, or how many trials it has where these are fewer; 0 for no trials.

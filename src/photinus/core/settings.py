@@ -51,16 +51,11 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def whole(least: int, most: int | None = None) -> Limit:
-    """A whole number of at least `least`, and of at most `most`, if that is given."""
+def whole(least: int) -> Limit:
+    """A whole number of at least `least`."""
     return Limit(
-        f"a whole number of at least {least}" + ("" if most is None else f" and at most {most}"),
-        lambda v: (
-            isinstance(v, int)
-            and not isinstance(v, bool)
-            and v >= least
-            and (most is None or v <= most)
-        ),
+        f"a whole number of at least {least}",
+        lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= least,
     )
 
 

@@ -292,8 +292,8 @@ _JOB_ROWS = (
     ),
     ParamRow(
         name="validation",
-        meaning="the share of the rows that are set aside and measured on once an epoch, or 20 "
-        "times where epochs are not set and more",
+        meaning="the share of the rows that are set aside and measured on once an epoch, or at "
+        "most 20 times where epochs is not set",
         convert=_to_float,
         job_path="validation",
     ),
@@ -333,7 +333,7 @@ DBN_ROWS = (
     ParamRow(
         name="preTrainEpochs",
         meaning="passes over the rows in which each layer is trained as an RBM; 0 for none; "
-        "default: as many as 2,000 steps are, from 20 to 200",
+        "default: as many as make 2,000 steps, from 20 to 200",
         convert=_to_float,
         job_path="model.pretraining.epochs",
     ),
@@ -359,7 +359,7 @@ DBN_ROWS = (
     ParamRow(
         name="fineTuneEpochs",
         meaning="passes over the rows in which all layers are trained together; default: as many "
-        "as 2,000 steps are, from 60 to 200",
+        "as make 2,000 steps, from 60 to 200",
         convert=_to_float,
         job_path="model.fine_tuning.epochs",
     ),
@@ -549,7 +549,7 @@ _MODULE_ROWS = (
     ),
     ParamRow(
         name="epochs",
-        meaning="passes over the rows; default: as many as 2,000 steps are, from 1 to 200; with a "
+        meaning="passes over the rows; default: as many as make 2,000 steps, from 1 to 200; with a "
         "start, or a module that transformers has loaded, 3",
         convert=_to_float,
         job_path="model.epochs",

@@ -189,7 +189,7 @@ class ModelConfig(ABC):
 
     name: str
     epochs: float | None
-    """Passes over the rows; None: as many as `USUAL_STEPS` are."""
+    """Passes over the rows; None: as many as make `USUAL_STEPS`."""
     least_passes: ClassVar[int] = 1
     """Where `epochs` is None."""
     batch_size: int
@@ -212,7 +212,8 @@ class ModelConfig(ABC):
     def trials(self, passes: float) -> float:
         """Returns how often so many passes are measured on rows set aside: after each one.
 
-        Of usual ones a small table has many, which hardly differ: they are measured 20 times.
+        Where nothing is set a small table has many passes, which hardly differ: it is measured 20
+        times.
         """
         return passes if self.epochs is not None or self.max_steps else min(passes, _MOST_TRIALS)
 

@@ -67,7 +67,7 @@ class Pretraining:
     }
 
     epochs: float | None = None
-    """A layer; 0 leaves pre-training out. Left out, as many as 2,000 steps are, from 20 to 200."""
+    """A layer; 0 leaves pre-training out. Left out, as many as make 2,000 steps, from 20 to 200."""
     batch_size: int = 100
     """Examples of one step of all workers together."""
     lr: Schedule | float = _DEFAULT_LR
@@ -113,7 +113,7 @@ class FineTuning:
     }
 
     epochs: float | None = None
-    """Passes over the rows. Left out, as many as 2,000 steps are, from 60 to 200."""
+    """Passes over the rows. Left out, as many as make 2,000 steps, from 60 to 200."""
     batch_size: int = 250
     """Examples of one step of all workers together."""
     optimizer: str = "adam"

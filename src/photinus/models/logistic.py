@@ -102,7 +102,7 @@ class LogisticConfig(ModelConfig):
     name: str = "logistic"
     """Of the phase."""
     epochs: float | None = None
-    """Passes over the rows. Left out, as many as 2,000 steps are, from 1 to 200."""
+    """Passes over the rows. Left out, as many as make 2,000 steps, from 1 to 200."""
     batch_size: int = 32
     """Examples of one step of all workers together."""
     lr: float = 0.1

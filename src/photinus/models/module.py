@@ -159,8 +159,8 @@ class ModuleConfig(ModelConfig):
     metrics: tuple[str, ...] = ()
     """What is measured beside loss and error: some of `METRICS`, or "package.module:function"."""
     epochs: float | None = None
-    """Passes over the rows. Left out, as many as 2,000 steps are, from 1 to 200; with a start, or a
-    module that transformers has loaded, 3."""
+    """Passes over the rows. Left out, as many as make 2,000 steps, from 1 to 200; with a start, or
+    a module that transformers has loaded, 3."""
     max_steps: int = 0
     """Steps of all workers together, however many passes these are; 0: as `epochs` says."""
     batch_size: int = USUAL_BATCH
@@ -360,7 +360,7 @@ class ModuleConfig(ModelConfig):
         """Calls the factory under the seed; raises as `build` does."""
         factory = resolve_user_code(self.module, "module", nn.Module, Model)
         with torch.random.fork_rng(devices=[]), tables_left_empty():
-            torch.manual_seed(seed)
+            torch.manual_seed(seed % 2**64)  # it takes no larger one
             try:
                 instance = factory(**self.arguments)
             except Exception as error:  # whatever the user's factory raises

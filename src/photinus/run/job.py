@@ -125,7 +125,7 @@ class Source:
         if self.name in ("parquet", "images") and not self.path:
             wrong = f"a source of {self.name} needs a path"
             raise UsageError(wrong, got="none", do='path = "..."')
-        if not (self.features or self.inputs):
+        if self.name == "parquet" and not (self.features or self.inputs):
             wrong, do = "a source needs a column of features", 'features = ["NAME"], or inputs'
             raise UsageError(wrong, got="none", do=do)
         if self.inputs and self.scale is not None:
@@ -294,7 +294,7 @@ class Job:
         ),
         "workers": whole(1),
         "engine": one_of(*ENGINES),
-        "seed": whole(0, 2**64 - 1),  # of torch.manual_seed
+        "seed": whole(0),
         **WorkerLimits.LIMITS,
         "device": DEVICES,
         "resources": Limit(

@@ -23,7 +23,7 @@ def with_usual_passes(draft: LazyModel) -> LazyModel:
     """Returns the job with few passes over its rows, where its module is pre-trained.
 
     That is, the job has a start, or transformers has loaded most of the module: also a frozen
-    encoder under adapters. Steps of such a module are dear, and few of them do.
+    encoder under adapters. Steps of such a module take long, and few are enough.
     """
     job, model = draft.job, draft.job.model
     if not isinstance(model, ModuleConfig) or model.epochs is not None or model.max_steps:
