@@ -55,8 +55,8 @@ def test_thresholds_that_choose_nothing_are_refused(estimator, wrong):
 
 def test_thresholds_are_kept_as_a_list_of_numbers():
     assert to_thresholds(np.array([0, 1])) == [0.0, 1.0]
-    assert TorchClassifier(epochs=1.0).setThresholds((1, 3)).getThresholds() == [1.0, 3.0]
-    assert not TorchClassifier(epochs=1.0).isDefined("thresholds")
+    assert TorchClassifier().setThresholds((1, 3)).getThresholds() == [1.0, 3.0]
+    assert not TorchClassifier().isDefined("thresholds")
 
 
 def model_of(weight, bias, head, kind=TorchClassificationModel, **settings):
